@@ -1,0 +1,58 @@
+# Everything runs in .venv, which is made from requirements.lock. PYTHON names the interpreter it is made with.
+PYTHON ?= python3
+TORCH ?= 2.13.0
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format docs lock clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@grep -hE '^[a-z.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+.venv/.stamp: requirements.lock pyproject.toml
+	@test -x $(BIN)/python || { echo "Making .venv with $$($(PYTHON) --version)"; $(PYTHON) -m venv .venv; }
+	@echo "Installing the packages of requirements.lock (a few minutes the first time)"
+	@$(PIP) install -r requirements.lock
+	@echo "Installing atoll from this folder"
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: .venv/.stamp ## run the quickstart experiment into runs/quickstart
+	@$(BIN)/atoll run quickstart --overwrite --out runs/quickstart
+
+test: .venv/.stamp ## run the tests, without the slow ones
+	@$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: .venv/.stamp ## run all tests
+	@$(BIN)/python -m pytest -q
+
+lint: .venv/.stamp ## check style, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: .venv/.stamp ## format the code and apply the safe fixes
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: .venv/.stamp ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in site/index.html"
+
+# torch's builds (CPU, CUDA) share one version but not its suffix, nor the CUDA packages: the lock names neither, so that each
+# machine takes the build its package index offers.
+lock: ## pin the newest packages in requirements.lock (run it with Python 3.11, the oldest supported)
+	@test -x $(BIN)/pip-compile || { $(PYTHON) -m venv .venv && $(PIP) install pip-tools; }
+	@echo "Resolving the newest packages, with torch $(TORCH)"
+	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile pyproject.toml --quiet --extra dev --strip-extras --upgrade \
+	  --upgrade-package torch==$(TORCH) --unsafe-package pip --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+	  --no-emit-options --annotation-style line --output-file requirements.lock
+	@sed -E -i.old -e 's/^(torch==[0-9.]+)\+[a-z0-9.]+/\1/' -e '/^(nvidia-|cuda-|triton==)/d' requirements.lock
+	@rm requirements.lock.old
+	@echo "Wrote requirements.lock; run make test-all before you commit it"
+
+clean: ## remove caches and builds (.venv, .data and runs stay)
+	@rm -rf site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

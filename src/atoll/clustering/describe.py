@@ -1,0 +1,63 @@
+"""What a clustering is like: sizes, and how far each cluster's label shares are from the population's."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.clustering.base import Clustering
+from atoll.population import Population
+
+
+@dataclass(frozen=True)
+class ClusterProfile:
+    """One cluster.
+
+    Attributes:
+        size: number of clients.
+        samples: samples that they hold.
+        emd: sum over classes of |share in the cluster - share in the population|, from 0 to 2.
+        major_class: the class that most of its clients have most of.
+        major_share: share of its clients with that major class.
+        hour: UTC time of day at which it trains, or None.
+        members: its clients.
+    """
+
+    size: int
+    samples: int
+    emd: float
+    major_class: int
+    major_share: float
+    hour: float | None
+    members: list[int]
+
+
+def describe(population: Population, clustering: Clustering) -> list[ClusterProfile]:
+    """Return the profile of every cluster."""
+    counts = population.class_counts()
+    overall = counts.sum(axis=0) / counts.sum()
+    own = counts.argmax(axis=1)
+    profiles = []
+    for cluster in range(clustering.clusters):
+        members = clustering.members(cluster)
+        held = counts[members].sum(axis=0)
+        majors = np.bincount(own[members], minlength=len(overall))
+        profiles.append(
+            ClusterProfile(
+                size=len(members),
+                samples=int(held.sum()),
+                emd=float(np.abs(held / max(held.sum(), 1) - overall).sum()),
+                major_class=int(majors.argmax()),
+                major_share=float(majors.max() / max(len(members), 1)),
+                hour=None if clustering.hours is None else clustering.hours[cluster],
+                members=members.tolist(),
+            )
+        )
+    return profiles
+
+
+def class_shares(population: Population, clustering: Clustering) -> npt.NDArray[np.float64]:
+    """Return each cluster's share of samples of each class, [clusters, classes]."""
+    counts = population.class_counts()
+    held = np.stack([counts[clustering.members(c)].sum(axis=0) for c in range(clustering.clusters)])
+    return np.asarray(held / np.maximum(held.sum(axis=1, keepdims=True), 1))

@@ -1,0 +1,27 @@
+"""Reports on runs: reading their folders, curves, tables and pictures of data, clusters and schedules."""
+
+from atoll.report.curves import plot_curves
+from atoll.report.figures import plot_clusters, plot_gantt, plot_shares
+from atoll.report.files import save_figure, write_report
+from atoll.report.runs import Run, find_runs, read_run
+from atoll.report.style import format_seconds
+from atoll.report.tables import Reached, Row, as_dicts, as_markdown, as_rich, rounds_to_target
+
+__all__ = [
+    "Reached",
+    "Row",
+    "Run",
+    "as_dicts",
+    "as_markdown",
+    "as_rich",
+    "find_runs",
+    "format_seconds",
+    "plot_clusters",
+    "plot_curves",
+    "plot_gantt",
+    "plot_shares",
+    "read_run",
+    "rounds_to_target",
+    "save_figure",
+    "write_report",
+]

@@ -1,0 +1,198 @@
+"""Training curves: loss and accuracy of several runs, side by side in panels."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from atoll.errors import InputError
+from atoll.report.runs import Run
+from atoll.report.style import STYLE, WIDTH_INCHES, format_count, legend_columns, line_styles, time_unit
+
+XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time"]
+Limits: TypeAlias = tuple[float, float]
+
+MAX_COLUMNS = 4
+STEPS = [1, 2, 5, 10]
+LOG_RATIO = 30.0  # a loss that falls further than this shows its end only on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A column as an axis shows it: its title and the factor from stored to shown values."""
+
+    column: str
+    title: str
+    factor: float = 1.0
+
+
+_LOSS = _Axis("train_loss", "Training loss")
+_TEST_LOSS = _Axis("test_loss", "Test loss")
+_ACCURACY = _Axis("test_accuracy", "Test accuracy (%)", 100.0)
+
+
+def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "") -> Figure:
+    """Draw training loss and test accuracy against rounds, client updates or virtual time.
+
+    One panel stands as loss beside accuracy; several stand side by side, loss above accuracy, at most four in
+    a row. A label looks the same in every panel. Probes without a value are passed over. Where no run has an
+    accuracy, test loss takes its place. Raises InputError when there are no runs.
+    """
+    if not runs:
+        raise InputError("There is nothing to plot: no runs were given.")
+    panels = {panel: [run for run in runs if run.panel == panel] for panel in dict.fromkeys(r.panel for r in runs)}
+    x_axis, y_axes = _x_axis(runs, x), _y_axes(runs)
+    with mpl.rc_context(STYLE):
+        figure, grid = _make_grid(len(panels), len(y_axes))
+        styles = line_styles(run.label for run in runs)
+        for row, y_axis in enumerate(y_axes):
+            for axes, members in zip(grid[row], panels.values(), strict=True):
+                for run in members:
+                    _draw(axes, run, x_axis, y_axis, styles[run.label])
+            _set_y(grid[row], [_shown(members, y_axis) for members in panels.values()], y_axis)
+        for column, (panel, members) in enumerate(panels.items()):
+            _set_x([row[column] for row in grid], _shown(members, x_axis), x_axis, stacked=len(panels) > 1)
+            if len(panels) > 1:
+                grid[0][column].set_title(panel)
+        if heading := title or ("" if len(panels) > 1 else runs[0].panel):
+            figure.suptitle(heading, fontsize=10.5, fontweight="bold")
+        _add_legend(figure, styles)
+        figure.align_ylabels()
+    return figure
+
+
+def _x_axis(runs: Sequence[Run], x: XColumn) -> _Axis:
+    if x == "virtual_time":
+        seconds = np.concatenate([run.rows[x] for run in runs])
+        unit = time_unit(float(np.max(seconds, initial=0.0, where=np.isfinite(seconds))))
+        return _Axis(x, f"Virtual time ({unit.name})", 1 / unit.seconds)
+    return _Axis(x, {"round": "Round", "client_updates": "Client updates"}[x])
+
+
+def _y_axes(runs: Sequence[Run]) -> list[_Axis]:
+    """Return the loss, and beside it the accuracy or, where there is none, the test loss."""
+    second = next((axis for axis in (_ACCURACY, _TEST_LOSS) if _shown(runs, axis).size), None)
+    return [_LOSS, second] if second else [_LOSS]
+
+
+def _shown(runs: Sequence[Run], axis: _Axis) -> NDArray[np.float64]:
+    values = np.concatenate([run.rows[axis.column] for run in runs]) * axis.factor
+    return values[np.isfinite(values)]
+
+
+def _columns(panels: int) -> int:
+    """Return how many panels stand side by side, the rows as even as they get."""
+    return math.ceil(panels / math.ceil(panels / MAX_COLUMNS))
+
+
+def _make_grid(panels: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
+    """Return the figure and its axes as [quantity][panel]."""
+    if panels == 1:
+        figure = Figure(figsize=(WIDTH_INCHES if rows > 1 else 5.0, 3.4), layout="constrained")
+        return figure, [[axes] for axes in figure.subplots(1, rows, squeeze=False)[0]]
+    columns = _columns(panels)
+    bands = math.ceil(panels / columns)
+    width = WIDTH_INCHES if columns < MAX_COLUMNS else 1.25 * WIDTH_INCHES
+    figure = Figure(figsize=(width, 0.6 + 2.1 * rows * bands), layout="constrained")
+    cells = figure.subplots(rows * bands, columns, squeeze=False)
+    grid = [[cells[rows * (p // columns) + row, p % columns] for p in range(panels)] for row in range(rows)]
+    used = {axes for row in grid for axes in row}
+    for axes in set(cells.flat) - used:
+        axes.remove()
+    return figure, grid
+
+
+def _draw(axes: Axes, run: Run, x_axis: _Axis, y_axis: _Axis, style: dict[str, Any]) -> None:
+    x, y = run.rows[x_axis.column] * x_axis.factor, run.rows[y_axis.column] * y_axis.factor
+    # Without this a column that is recorded at every second probe only would have no two neighbours to join.
+    known = np.isfinite(x) & np.isfinite(y)
+    marker = "o" if np.count_nonzero(known) == 1 else ""
+    axes.plot(x[known], y[known], label=run.label, marker=marker, markersize=4, **style)
+
+
+def _set_x(column: Sequence[Axes], values: NDArray[np.float64], axis: _Axis, *, stacked: bool) -> None:
+    for axes in column:
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS, integer=axis.factor == 1))
+        axes.xaxis.set_major_formatter(format_count)
+        if values.size and values.min() < values.max():
+            axes.set_xlim(values.min(), values.max())
+        axes.grid(visible=True)
+        if stacked and axes is not column[-1]:
+            axes.tick_params(labelbottom=False)
+        else:
+            axes.set_xlabel(axis.title)
+
+
+def _set_y(row: Sequence[Axes], panels: Sequence[NDArray[np.float64]], axis: _Axis) -> None:
+    log = axis is not _ACCURACY and any(map(_spans_decades, panels))
+    leftmost = row[:: _columns(len(row))]
+    limits = list(_common(list(_limits(panels, axis, log=log)), log=log))
+    for axes, panel_limits in zip(row, limits, strict=True):
+        if log:
+            axes.set_yscale("log", nonpositive="clip")
+            axes.yaxis.set_major_locator(LogLocator(subs=_log_steps(*panel_limits), numticks=8))
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.yaxis.set_minor_locator(NullLocator())
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
+        axes.set_ylim(*panel_limits)
+        if axes in leftmost:
+            axes.set_ylabel(axis.title)
+        elif len(set(limits)) == 1:
+            axes.tick_params(labelleft=False)
+
+
+def _log_steps(low: float, high: float) -> tuple[float, ...]:
+    """Return which multiples of the powers of ten to label: a short axis needs more than the powers."""
+    if high < 5 * low:
+        return tuple(map(float, range(1, 10)))
+    return (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
+
+
+def _spans_decades(values: NDArray[np.float64]) -> bool:
+    positive = values[values > 0]
+    return bool(positive.size) and bool(positive.max() > LOG_RATIO * positive.min())
+
+
+def _limits(panels: Sequence[NDArray[np.float64]], axis: _Axis, *, log: bool) -> Iterator[Limits]:
+    for values in panels:
+        if log:
+            positive = values[values > 0]
+            yield (positive.min() / 1.3, positive.max() * 1.3) if positive.size else (0.1, 1.0)
+        elif not values.size:
+            yield 0.0, 100.0 if axis is _ACCURACY else 1.0
+        elif axis is _ACCURACY:
+            low, high = 10 * math.floor(values.min() / 10), 10 * math.ceil(values.max() / 10)
+            low = min(low, high - 10)
+            yield low - 0.02 * (high - low), high + 0.02 * (high - low)
+        else:
+            yield min(0.0, 1.05 * values.min()), 1.05 * max(values.max(), 1e-12)
+
+
+def _common(limits: Sequence[Limits], *, log: bool) -> Sequence[Limits]:
+    """Let the panels share their limits, unless that would flatten one of them."""
+    low, high = min(low for low, _ in limits), max(high for _, high in limits)
+
+    def length(low: float, high: float) -> float:
+        return math.log(high / low) if log else high - low
+
+    if all(length(low, high) <= 2 * length(*own) for own in limits):
+        return [(low, high)] * len(limits)
+    return limits
+
+
+def _add_legend(figure: Figure, styles: dict[str, dict[str, Any]]) -> None:
+    figure.legend(
+        handles=[Line2D([], [], label=label, **style) for label, style in styles.items()],
+        loc="outside lower center",
+        ncols=legend_columns(styles, figure.get_figwidth()),
+        handlelength=2.6,
+    )

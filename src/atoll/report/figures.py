@@ -1,0 +1,158 @@
+"""Pictures of what is known before training: data shares, clusters and the schedule."""
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+
+from atoll.errors import InputError
+from atoll.report.style import BLUE, PALE_BLUE, STYLE, WIDTH_INCHES, format_count, strip_frame, time_unit
+
+MAX_CLIENTS = 60
+MANY_BARS = 2000  # beyond this an SVG holds the bars as an image, so that a browser still opens it at once
+
+
+def plot_shares(class_counts: ArrayLike, title: str = "") -> Figure:
+    """Draw each client's share of samples by class as a heatmap, clients across and classes down.
+
+    `class_counts` is [clients, classes], whole numbers. Of more than 60 clients an evenly spaced 60 are
+    drawn, and the title says so. Raises InputError unless there is at least one client and one class.
+    """
+    counts = _as_table(class_counts, "class_counts", "clients")
+    clients = len(counts)
+    drawn = np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64)
+    if clients > MAX_CLIENTS:
+        title = f"{title} ({MAX_CLIENTS} of {clients:,} clients)".strip()
+    shares = counts[drawn] / np.maximum(counts[drawn].sum(axis=1, keepdims=True), 1)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH_INCHES, _heatmap_inches(counts.shape[1]) + 0.9), layout="constrained")
+        axes = figure.subplots()
+        image = _draw_heatmap(axes, shares)
+        ticks = range(0, len(drawn), max(1, len(drawn) // 10))
+        axes.set_xticks(ticks, [str(drawn[tick]) for tick in ticks])
+        axes.set_xlabel("Client")
+        axes.set_title(title)
+        _add_colorbar(figure, image, "Share of the client's samples")
+    return figure
+
+
+def plot_clusters(sizes: ArrayLike, class_shares: ArrayLike, title: str = "") -> Figure:
+    """Draw each cluster's size as a bar above its class shares as a column of a heatmap.
+
+    `sizes` is [clusters], in clients; `class_shares` is [clusters, classes], each between 0 and 1. Raises
+    InputError when they disagree on the number of clusters or there is none.
+    """
+    shares = _as_table(class_shares, "class_shares", "clusters")
+    bars = np.asarray(sizes)
+    if bars.shape != shares.shape[:1]:
+        raise InputError(f"sizes has shape {bars.shape}, but class_shares describes {len(shares)} clusters.")
+    height = _heatmap_inches(shares.shape[1])
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH_INCHES, height + 2.2), layout="constrained")
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1.3, height])
+        top.bar(np.arange(len(bars)), bars, width=0.8, color=BLUE)
+        top.grid(visible=True, axis="y")
+        top.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        top.yaxis.set_major_formatter(format_count)
+        top.tick_params(axis="x", length=0, labelbottom=False)
+        top.set_ylabel("Clients")
+        top.set_title(title)
+        image = _draw_heatmap(bottom, shares)
+        bottom.set_xticks(_index_ticks(len(bars), 20))
+        bottom.set_xlabel("Cluster")
+        _add_colorbar(figure, image, "Share of samples")
+        figure.align_ylabels()
+    return figure
+
+
+def plot_gantt(events: Sequence[tuple[int, float, float, int]], title: str = "") -> Figure:
+    """Draw who trains when: one line a cluster, one bar an event, coloured by turns from round to round.
+
+    An event is (cluster, start seconds, end seconds, round). Takes 10,000 events and 100 clusters with ease.
+    Raises InputError without events, for a negative cluster, or for an event that ends before it starts.
+    """
+    table = _as_events(events)
+    clusters, starts, ends = table[:, 0], table[:, 1], table[:, 2]
+    unit = time_unit(float(ends.max()))
+    # Rounds may come in steps (one event spans several), so alternate by rank rather than by odd and even.
+    turn = np.unique(table[:, 3], return_inverse=True)[1].reshape(-1) % 2
+    rows = int(clusters.max()) + 1
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH_INCHES, float(np.clip(0.25 * rows + 1.1, 2.0, 6.5))), layout="constrained")
+        axes = figure.subplots()
+        bars = PolyCollection(
+            list(_rectangles(starts / unit.seconds, ends / unit.seconds, clusters, 0.78)),
+            facecolors=np.array([BLUE, PALE_BLUE])[turn].tolist(),
+            edgecolors="white",
+            linewidths=0.5 if len(table) <= 300 else 0.0,
+            rasterized=len(table) > MANY_BARS,
+        )
+        axes.add_collection(bars)
+        axes.set_xlim(min(0.0, starts.min() / unit.seconds), ends.max() / unit.seconds or 1.0)
+        axes.set_ylim(rows - 0.4, -0.6)
+        axes.set_yticks(_index_ticks(rows, 20))
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=True, axis="x")
+        axes.set_xlabel(f"Virtual time ({unit.name}); the colour changes with the round")
+        axes.set_ylabel("Cluster")
+        axes.set_title(title)
+    return figure
+
+
+def _as_table(values: ArrayLike, name: str, rows: str) -> NDArray[np.float64]:
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or 0 in table.shape:
+        raise InputError(f"{name} must be [{rows}, classes] with at least one of each, not of shape {table.shape}.")
+    return table
+
+
+def _as_events(events: Sequence[tuple[int, float, float, int]]) -> NDArray[np.float64]:
+    if not len(events):
+        raise InputError("There is nothing to draw: the schedule has no events.")
+    table = np.asarray(events, dtype=np.float64)
+    if (table[:, 0] < 0).any():
+        raise InputError(f"Clusters are counted from 0, but an event names cluster {int(table[:, 0].min())}.")
+    backwards = np.flatnonzero(table[:, 2] < table[:, 1])
+    if backwards.size:
+        raise InputError(f"Event {backwards[0]} ends before it starts.")
+    return table
+
+
+def _rectangles(
+    lefts: NDArray[np.float64], rights: NDArray[np.float64], centres: NDArray[np.float64], height: float
+) -> NDArray[np.float64]:
+    """Return the corners of all bars at once, [bars, 4, 2]."""
+    tops, bottoms = centres - height / 2, centres + height / 2
+    x = np.stack([lefts, rights, rights, lefts], axis=1)
+    y = np.stack([tops, tops, bottoms, bottoms], axis=1)
+    return np.stack([x, y], axis=2)
+
+
+def _heatmap_inches(classes: int) -> float:
+    return float(np.clip(0.24 * classes, 1.2, 5.0))
+
+
+def _draw_heatmap(axes: Axes, shares: NDArray[np.float64]) -> AxesImage:
+    """Draw [columns, classes] with classes counted downwards."""
+    image = axes.imshow(shares.T, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=1.0)
+    axes.set_yticks(_index_ticks(shares.shape[1], 20))
+    axes.set_ylabel("Class")
+    strip_frame(axes)
+    return image
+
+
+def _add_colorbar(figure: Figure, image: AxesImage, label: str) -> None:
+    bar = figure.colorbar(image, ax=image.axes, label=label, pad=0.02)
+    strip_frame(bar.ax)
+
+
+def _index_ticks(count: int, most: int) -> list[int]:
+    """Return at most about `most` indices to label: every one, or every fifth, tenth, ..."""
+    step = next((step for step in (1, 5, 10, 50, 100) if count <= step * most), count)
+    return list(range(0, count, step))

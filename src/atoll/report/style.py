@@ -1,0 +1,115 @@
+"""The look that all figures share, and the units in which times and counts are read."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from matplotlib.axes import Axes
+
+LineStyle: TypeAlias = str | tuple[int, tuple[float, ...]]
+
+WIDTH_INCHES = 8.0
+"""The usual width of a figure: 1200 pixels at 150 dpi."""
+
+BLUE = "#0072B2"
+PALE_BLUE = "#A3CDE8"
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, without its yellow, too pale for a line.
+PALETTE = (BLUE, "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333")
+# Seven colours and two patterns have no common factor: 14 different curves before a pair repeats.
+PATTERNS: tuple[LineStyle, ...] = ("-", (0, (4.5, 1.5)))
+
+STYLE: Any = {  # Any, since the type of a key differs between matplotlib's versions
+    "figure.dpi": 150,
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 9,
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": "#222222",
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.color": "#888888",
+    "ytick.color": "#888888",
+    "xtick.labelcolor": "#333333",
+    "ytick.labelcolor": "#333333",
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+"""Settings to draw under, as `with matplotlib.rc_context(STYLE)`."""
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """A unit of time fit for a span: its length in seconds, its name and its symbol."""
+
+    seconds: float
+    name: str
+    symbol: str
+
+
+_SECONDS = TimeUnit(1.0, "seconds", "s")
+_MINUTES = TimeUnit(60.0, "minutes", "min")
+_HOURS = TimeUnit(3600.0, "hours", "h")
+_DAYS = TimeUnit(86400.0, "days", "d")
+
+
+def time_unit(span_seconds: float) -> TimeUnit:
+    """Choose the largest unit of which the span holds at least two.
+
+    >>> time_unit(90).name, time_unit(7200).name
+    ('seconds', 'hours')
+    """
+    return next((unit for unit in (_DAYS, _HOURS, _MINUTES) if span_seconds >= 2 * unit.seconds), _SECONDS)
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a time in its own best unit, to three digits.
+
+    >>> format_seconds(150)
+    '2.5 min'
+    """
+    unit = time_unit(seconds)
+    return f"{seconds / unit.seconds:.3g} {unit.symbol}"
+
+
+def format_count(value: float, _position: object = None) -> str:
+    """Write a count briefly, as tick labels do (matplotlib passes the tick's position, which is not needed).
+
+    >>> format_count(2500), format_count(20_000), format_count(1_500_000)
+    ('2500', '20k', '1.5M')
+    """
+    for size, symbol in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= (1e4 if symbol == "k" else size):
+            return f"{value / size:.4g}{symbol}"
+    return f"{value:g}"
+
+
+def line_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Give each distinct label a colour and a line pattern, in order of first appearance."""
+    return {
+        label: {"color": PALETTE[index % len(PALETTE)], "linestyle": PATTERNS[index % len(PATTERNS)]}
+        for index, label in enumerate(dict.fromkeys(labels))
+    }
+
+
+def legend_columns(labels: Iterable[str], width_inches: float) -> int:
+    """Return how many columns a legend of this width takes, with its rows as even as they get."""
+    lengths = [len(label) for label in labels]
+    inches_per_entry = 0.55 + 0.075 * max(lengths)  # the line's sample and gaps, then about 9 point text
+    fitting = max(1, min(len(lengths), int(width_inches / inches_per_entry)))
+    return math.ceil(len(lengths) / math.ceil(len(lengths) / fitting))
+
+
+def strip_frame(axes: Axes) -> None:
+    """Leave an image bare: no frame, no tick marks."""
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)

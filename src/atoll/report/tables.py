@@ -1,0 +1,193 @@
+"""Tables: what it takes each run to reach a target, and where each run ends."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from atoll.errors import InputError
+from atoll.report.runs import Run
+from atoll.report.style import format_seconds
+
+DASH = "\u2013"
+MAX_TARGETS = 3
+TARGET_NOTE = "To a target: round / client updates / virtual time of the first probe that meets it."
+ROUND_NOTE = "To a target: round of the first probe that meets it."
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The first probe at which a run meets a target; None where none does or nothing was recorded."""
+
+    target: float
+    round: int | None
+    client_updates: int | None
+    virtual_time: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run's line of the table: where it ended, its best accuracy, and the cost of each target."""
+
+    panel: str
+    label: str
+    folder: str
+    finished: bool
+    final_train_loss: float | None
+    final_test_accuracy: float | None
+    best_test_accuracy: float | None
+    metric: str
+    targets: tuple[Reached, ...]
+
+
+def rounds_to_target(
+    runs: Sequence[Run], targets: Sequence[float] | None = None, metric: str = "test_accuracy"
+) -> list[Row]:
+    """Find each run's first probe that meets each target, without interpolation, and its last values.
+
+    Targets are in the metric's own unit (accuracies 0 to 1). A metric whose name ends in "loss" is met at or
+    below the target, any other at or above. By default up to three multiples of 5 % are chosen that some run
+    reaches and that tell the runs apart; a loss has no default targets. Raises InputError for a metric that
+    no run has recorded.
+    """
+    if runs and not any(metric in run.rows for run in runs):
+        raise InputError(f"metric = {metric!r} is in no run; the columns are {', '.join(sorted(runs[0].rows))}.")
+    if targets is None:
+        targets = [] if _falls(metric) else _choose_targets(runs, metric)
+    return [
+        Row(
+            panel=run.panel,
+            label=run.label,
+            folder=run.folder.resolve().name,
+            finished=run.finished,
+            final_train_loss=_number(run.rows["train_loss"][-1]),
+            final_test_accuracy=_number(run.rows["test_accuracy"][-1]),
+            best_test_accuracy=_number(np.fmax.reduce(run.rows["test_accuracy"])),
+            metric=metric,
+            targets=tuple(_reach(run, target, metric) for target in targets),
+        )
+        for run in runs
+    ]
+
+
+def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the rows as plain values for JSON; what is unknown or unreached is None."""
+    return [asdict(row) for row in rows]
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """Return the rows as a Markdown table with aligned columns; what is unreached is an en dash."""
+    header, *body = [[cell.replace("|", "\\|") for cell in line] for line in _cells(rows)]
+    texts = 2 if any(row.panel for row in rows) else 1  # columns of text stand left, numbers right
+    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
+    rule = ["-" * width if index < texts else "-" * (width - 1) + ":" for index, width in enumerate(widths)]
+    lines = [
+        [cell.ljust(width) if index < texts else cell.rjust(width) for index, (cell, width) in enumerate(pairs)]
+        for pairs in (list(zip(line, widths, strict=True)) for line in (header, *body))
+    ]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in (lines[0], rule, *lines[1:]))
+    return table + (f"\n{TARGET_NOTE}\n" if any(row.targets for row in rows) else "")
+
+
+def as_rich(rows: Sequence[Row], title: str = "") -> Table:
+    """Return the rows as a table for the terminal, with rounds alone to fit; what is unreached is an en dash."""
+    header, *body = _cells(rows, _round)
+    has_targets = any(row.targets for row in rows)
+    table = Table(title=title or None, caption=ROUND_NOTE if has_targets else None)
+    texts = 2 if any(row.panel for row in rows) else 1
+    for index, name in enumerate(header):
+        table.add_column(name, justify="left" if index < texts else "right")
+    for line in body:
+        table.add_row(*map(Text, line))  # Text, so that brackets in a label are no markup
+    return table
+
+
+def _falls(metric: str) -> bool:
+    return metric.endswith("loss")
+
+
+def _first_probe(run: Run, target: float, metric: str) -> int | None:
+    values = run.rows.get(metric, np.empty(0))
+    met = values <= target if _falls(metric) else values >= target
+    return int(np.argmax(met)) if met.any() else None
+
+
+def _reach(run: Run, target: float, metric: str) -> Reached:
+    probe = _first_probe(run, target, metric)
+    if probe is None:
+        return Reached(target, None, None, None)
+    at = {name: _number(column[probe]) for name, column in run.rows.items()}
+    return Reached(target, _whole(at["round"]), _whole(at["client_updates"]), at["virtual_time"])
+
+
+def _choose_targets(runs: Sequence[Run], metric: str) -> list[float]:
+    """Choose the highest multiple of 5 % that all runs reach, the highest any reaches, and one between."""
+    probes = {k / 20: [_first_probe(run, k / 20, metric) for run in runs] for k in range(1, 21)}
+    candidates = [target for target, firsts in probes.items() if _tells_apart(runs, firsts)]
+    if not candidates:
+        return []
+    top = candidates[-1]
+    low = max((target for target in candidates if None not in probes[target]), default=top)
+    middle = min(candidates, key=lambda target: abs(target - (low + top) / 2))
+    chosen = list(dict.fromkeys([low, top, middle, *reversed(candidates)]))
+    return sorted(chosen[:MAX_TARGETS])
+
+
+def _tells_apart(runs: Sequence[Run], firsts: Sequence[int | None]) -> bool:
+    """Say whether runs reach a target at different rounds or, for a single run, after its first probe."""
+    if len(runs) == 1:
+        return bool(firsts[0])
+    rounds = {None if first is None else run.rows["round"][first] for run, first in zip(runs, firsts, strict=True)}
+    return len(rounds) > 1
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None) -> list[list[str]]:
+    """Return the table as text, its header first; the panel's column only where there are panels."""
+    panels = any(row.panel for row in rows)
+    header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
+    if rows:
+        header += [f"To {_name(rows[0].metric, r.target)}" for r in rows[0].targets]
+    return [header] + [
+        [
+            *([row.panel] if panels else []),
+            row.label if row.finished else f"{row.label} (unfinished)",
+            DASH if row.final_train_loss is None else f"{row.final_train_loss:.4g}",
+            _percent(row.final_test_accuracy),
+            _percent(row.best_test_accuracy),
+            *map(cost or _cost, row.targets),
+        ]
+        for row in rows
+    ]
+
+
+def _name(metric: str, target: float) -> str:
+    value = f"{100 * target:g} %" if metric.endswith("accuracy") else f"{target:g}"
+    return value if metric == "test_accuracy" else f"{metric} {value}"
+
+
+def _percent(share: float | None) -> str:
+    return DASH if share is None else f"{100 * share:.2f} %"
+
+
+def _round(reached: Reached) -> str:
+    return DASH if reached.round is None else f"{reached.round:,}"
+
+
+def _cost(reached: Reached) -> str:
+    parts = [
+        _round(reached),
+        DASH if reached.client_updates is None else f"{reached.client_updates:,}",
+        DASH if reached.virtual_time is None else format_seconds(reached.virtual_time),
+    ]
+    return DASH if set(parts) == {DASH} else " / ".join(parts)

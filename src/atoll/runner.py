@@ -1,0 +1,197 @@
+"""Carry out an experiment: the loop around the engine that probes, records and checkpoints."""
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll.checkpoint import load_checkpoint, save_checkpoint
+from atoll.engine import State, begin, run
+from atoll.errors import InputError, RunError
+from atoll.evaluate import heterogeneity
+from atoll.experiment import Experiment
+from atoll.local import Model, read_model
+from atoll.record import Row, RunFolder
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: events done of all events, and the metrics row if this event was probed."""
+
+    events_done: int
+    events: int
+    row: Row | None
+    warnings: tuple[str, ...] = ()
+
+
+def carry_out(
+    experiment: Experiment, out: Path | str, resume: bool = False, overwrite: bool = False
+) -> Iterator[Progress]:
+    """Run an experiment into a folder, yielding after every event.
+
+    Rows of metrics are written before the first event, then after the first event that completes each
+    `run.evaluate_every` rounds, and after the last. A checkpoint follows every `run.checkpoint_every` rounds and the
+    last. With `resume` a run goes on from its last checkpoint to the same bits; a finished one does nothing.
+
+    Raises:
+        InputError: bad settings, or a folder that cannot be used; nothing has been trained then.
+        RunError: training became not finite, or the disk failed; rows and checkpoints so far are kept.
+    """
+    folder = RunFolder(Path(out))
+    recorder = Recorder(experiment)
+    method, settings = experiment.method, experiment.settings
+    executor = experiment.make_executor()
+    state = begin(method, recorder.initial)
+    rows: list[Row] = []
+    warnings: list[str] = list(recorder.warnings)
+    if resume and (folder.path / "config.toml").exists():
+        if (found := _restore(folder, experiment, warnings)) is not None:
+            state, rows = found
+    else:
+        folder.create(settings, method.schedule, overwrite)
+    clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
+    total = len(method.schedule)
+    if not rows:
+        rows.append(recorder.measure(state, None, clock.seconds()))
+        folder.append(rows[-1])
+    yield Progress(state.events_done, total, rows[-1], tuple(warnings))
+    if (folder.path / "summary.json").exists():
+        return
+    for step in run(method, executor, state):
+        state = step.state
+        row = None
+        if recorder.is_due(state.events_done, settings.run.evaluate_every):
+            row = recorder.measure(state, step.loss, clock.seconds())
+            folder.append(row)
+            rows.append(row)
+        if recorder.is_due(state.events_done, settings.run.checkpoint_every):
+            save_checkpoint(folder.path / "checkpoint", state, {"wall_time": clock.seconds()})
+        yield Progress(state.events_done, total, row)
+    folder.write_summary(recorder.summarize(rows))
+
+
+def _restore(folder: RunFolder, experiment: Experiment, warnings: list[str]) -> tuple[State, list[Row]] | None:
+    """Return the state and the rows to go on from, or None to begin anew; refuse another experiment's folder."""
+    folder.require_same(experiment.settings)
+    found = load_checkpoint(folder.path / "checkpoint")
+    if found is None:
+        folder.keep_rows(-1)
+        return None
+    state, _, damaged = found
+    warnings += damaged
+    return state, folder.keep_rows(state.events_done)
+
+
+class Stopwatch:
+    """Wall-clock seconds, counted on from an earlier part of the run."""
+
+    def __init__(self, before: float) -> None:
+        """Start."""
+        self._began = time.perf_counter() - before
+
+    def seconds(self) -> float:
+        """Return the seconds so far."""
+        return time.perf_counter() - self._began
+
+
+class Recorder:
+    """Turns states into rows of metrics, and rows into the summary."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Count what the schedule costs."""
+        self.experiment = experiment
+        self.schedule = experiment.method.schedule
+        self.initial: Model = read_model(experiment.module)
+        self.evaluator = experiment.make_evaluator()
+        self.bytes = experiment.model_bytes
+        events = self.schedule.events
+        self.updates = [0, *itertools.accumulate(event.client_updates for event in events)]
+        self.down = [0, *itertools.accumulate(event.models_down for event in events)]
+        self.up = [0, *itertools.accumulate(event.models_up for event in events)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should know before the run."""
+        left_out = self.experiment.clustering.left_out
+        if not len(left_out):
+            return []
+        names = ", ".join(map(str, left_out[:5])) + (", ..." if len(left_out) > 5 else "")
+        return [f"{len(left_out)} clients belong to no cluster and never train: {names}"]
+
+    def is_due(self, events_done: int, every: int) -> bool:
+        """Return whether this event completed a multiple of `every` rounds, or was the last."""
+        before, now = (self.schedule.rounds_done(max(e, 0)) // every for e in (events_done - 1, events_done))
+        return now > before or events_done == len(self.schedule)
+
+    def measure(self, state: State, local_loss: float | None, wall_time: float) -> Row:
+        """Return the metrics row of a state.
+
+        Raises:
+            RunError: the training loss is not finite.
+        """
+        model = self.experiment.method.global_model(state)
+        score = self.evaluator.score(model)
+        done = state.events_done
+        if not math.isfinite(score.train_loss + score.test_loss):
+            where = (
+                f"event {done - 1}, cluster {self.schedule.events[done - 1].active}" if done else "the initial model"
+            )
+            raise RunError(f"{where}: the loss is not finite ({score.train_loss}); the rows before it are kept")
+        row: Row = {
+            "event": done,
+            "round": self.schedule.rounds_done(done),
+            "virtual_time": self.schedule.events[done - 1].seconds if done else 0.0,
+            "wall_time": round(wall_time, 3),
+            "train_loss": score.train_loss,
+            "test_loss": score.test_loss,
+            "test_accuracy": score.test_accuracy,
+            "local_loss": local_loss,
+            "client_updates": self.updates[done],
+            "bytes_up": self.up[done] * self.bytes,
+            "bytes_down": self.down[done] * self.bytes,
+        }
+        if self.experiment.settings.run.heterogeneity:
+            e = self.experiment
+            measured = heterogeneity(e.population, e.clustering, e.module, model)
+            row |= {"h_device": measured.device, "h_cluster": measured.cluster}
+        return row
+
+    def summarize(self, rows: list[Row]) -> dict[str, Any]:
+        """Return the content of ``summary.json``."""
+        accuracies = [row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
+        summary: dict[str, Any] = {
+            "final": rows[-1],
+            "best_test_accuracy": max(accuracies, default=None),
+            "events": len(self.schedule),
+            "rounds": self.schedule.rounds,
+            "clients": len(self.experiment.population),
+            "cluster_sizes": self.experiment.clustering.sizes.tolist(),
+            "clients_left_out": self.experiment.clustering.left_out.tolist(),
+            "model_bytes": self.bytes,
+            "train_loss_samples": self.evaluator.samples,
+            "max_updates_per_client_round": self.schedule.max_updates_per_client_round(),
+        }
+        for name in ("h_device", "h_cluster"):
+            if name in rows[-1]:
+                summary[f"max_{name}"] = max(row[name] for row in rows)
+        return summary
+
+
+def run_folders(runs: list[Experiment], out: Path) -> list[Path]:
+    """Return the folder of each run: `out` itself for one run, else a folder below it named after panel and label.
+
+    Raises:
+        InputError: `out` holds a single run, or two runs have the same panel and label.
+    """
+    if len(runs) == 1:
+        return [out]
+    if (out / "config.toml").exists():
+        raise InputError(f"--out {out}: holds a single run, this experiment has {len(runs)}; give another folder")
+    names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) or f"run {i}" for i, e in enumerate(runs)]
+    slugs = ["-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()) for name in names]
+    if len(set(slugs)) < len(slugs):
+        raise InputError("runs: every run needs its own panel and label; " + ", ".join(map(repr, names)))
+    return [out / slug for slug in slugs]

@@ -1,0 +1,520 @@
+"""Reports: run folders read back, curves, tables and pictures, on folders that the tests write themselves."""
+
+import io
+import json
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from atoll.errors import InputError
+from atoll.report import (
+    Run,
+    as_dicts,
+    as_markdown,
+    as_rich,
+    find_runs,
+    plot_clusters,
+    plot_curves,
+    plot_gantt,
+    plot_shares,
+    read_run,
+    rounds_to_target,
+    save_figure,
+    write_report,
+)
+from atoll.report.figures import MANY_BARS
+from atoll.report.style import format_count, legend_columns, line_styles, time_unit
+
+
+def make_row(index: int, *, loss: float | None, accuracy: float | None, **more: Any) -> dict[str, Any]:
+    return {
+        "event": 10 * index,
+        "round": index,
+        "virtual_time": 60.0 * index,
+        "wall_time": 0.5 * index,
+        "train_loss": loss,
+        "test_loss": None,
+        "test_accuracy": accuracy,
+        "client_updates": 100 * index,
+        "bytes_up": 1000 * index,
+        "bytes_down": 2000 * index,
+        **more,
+    }
+
+
+def make_rows(accuracies: Sequence[float | None]) -> list[dict[str, Any]]:
+    return [make_row(i, loss=2.0 / (1 + i), accuracy=accuracy) for i, accuracy in enumerate(accuracies)]
+
+
+def write_run(
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    *,
+    name: str = "demo",
+    label: str = "",
+    panel: str = "",
+    finished: bool = True,
+) -> Path:
+    folder.mkdir(parents=True)
+    top = "".join(f"{key} = {json.dumps(value)}\n" for key, value in (("name", name), ("label", label)))
+    (folder / "config.toml").write_text(top + f"panel = {json.dumps(panel)}\nseed = 3\n[data]\nclients = 5\n")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if finished:
+        (folder / "summary.json").write_text("{}")
+    return folder
+
+
+def write_pair(parent: Path, panel: str = "") -> list[Run]:
+    """One run that reaches 70 % and one that reaches 50 %, of different lengths."""
+    fast = write_run(parent / f"fast{panel}", make_rows([0.1, 0.5, 0.6, 0.7]), label="fast", panel=panel)
+    slow = write_run(parent / f"slow{panel}", make_rows([0.1, 0.2, 0.5]), label="slow", panel=panel)
+    return find_runs([fast, slow])
+
+
+def legend_texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def render(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=50)
+    return stream.getvalue()
+
+
+class TestReadRun:
+    def test_reads_settings_and_columns(self, tmp_path: Path) -> None:
+        run = read_run(write_run(tmp_path / "r", make_rows([0.1, 0.9]), label="mine", panel="left"))
+        assert (run.name, run.label, run.panel, run.finished) == ("demo", "mine", "left", True)
+        assert run.config["data"] == {"clients": 5}
+        assert run.rows["client_updates"].tolist() == [0, 100]
+        assert run.rows["test_accuracy"].dtype == np.float64
+
+    def test_null_and_missing_become_nan(self, tmp_path: Path) -> None:
+        rows = [make_row(0, loss=None, accuracy=None), {"round": 1, "train_loss": 0.5}]
+        run = read_run(write_run(tmp_path / "r", rows))
+        np.testing.assert_array_equal(run.rows["train_loss"], [np.nan, 0.5])
+        np.testing.assert_array_equal(run.rows["virtual_time"], [0, np.nan])
+
+    def test_keeps_further_numbers_and_leaves_out_lists(self, tmp_path: Path) -> None:
+        rows = [make_row(0, loss=1.0, accuracy=0.1, worst_accuracy=0.05, cluster_loss=[1, 2], note="a", ok=True)]
+        run = read_run(write_run(tmp_path / "r", rows))
+        assert run.rows["worst_accuracy"].tolist() == [0.05]
+        assert not {"cluster_loss", "note", "ok"} & set(run.rows)
+
+    def test_label_falls_back_to_name_and_folder(self, tmp_path: Path) -> None:
+        assert read_run(write_run(tmp_path / "a", make_rows([0.1]))).label == "demo"
+        assert read_run(write_run(tmp_path / "b", make_rows([0.1]), name="")).label == "b"
+
+    def test_unfinished_run_with_torn_last_line(self, tmp_path: Path) -> None:
+        folder = write_run(tmp_path / "r", make_rows([0.1, 0.2]), finished=False)
+        with (folder / "metrics.jsonl").open("a") as stream:
+            stream.write('{"event": 20, "rou')
+        run = read_run(folder)
+        assert not run.finished
+        assert run.rows["round"].tolist() == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ('{"event": 2', "line 2: the line is torn"),
+            ("[1, 2]", "line 2: a row must be a JSON object"),
+            ('{"train_loss": "low"}', "line 2: train_loss must be a number or null, not 'low'"),
+            ('{"round": true}', "line 2: round must be a number or null"),
+        ],
+    )
+    def test_bad_line_in_the_middle_is_named(self, tmp_path: Path, line: str, message: str) -> None:
+        folder = write_run(tmp_path / "r", [])
+        (folder / "metrics.jsonl").write_text(f'{{"round": 0}}\n{line}\n{{"round": 2}}\n')
+        with pytest.raises(InputError, match=message):
+            read_run(folder)
+
+    def test_what_is_no_run(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="does not exist"):
+            read_run(tmp_path / "none")
+        with pytest.raises(InputError, match="is not a run"):
+            read_run(tmp_path)
+
+    @pytest.mark.parametrize("content", [None, "", '{"round": 0, "tr'])
+    def test_no_rows_yet(self, tmp_path: Path, content: str | None) -> None:
+        folder = write_run(tmp_path / "r", [])
+        (folder / "metrics.jsonl").unlink()
+        if content is not None:
+            (folder / "metrics.jsonl").write_text(content)
+        with pytest.raises(InputError, match="has no rows yet"):
+            read_run(folder)
+
+    @pytest.mark.parametrize("content", [b"name = ", b"name = '\xff'"])
+    def test_bad_settings(self, tmp_path: Path, content: bytes) -> None:
+        folder = write_run(tmp_path / "r", make_rows([0.1]))
+        (folder / "config.toml").write_bytes(content)
+        with pytest.raises(InputError, match=r"config\.toml is not valid TOML"):
+            read_run(folder)
+
+
+class TestFindRuns:
+    def test_run_folders_and_their_parents_each_once(self, tmp_path: Path) -> None:
+        for name in ("b", "a"):
+            write_run(tmp_path / name, make_rows([0.1]), label=name)
+        (tmp_path / "notes").mkdir()
+        assert [run.label for run in find_runs([tmp_path])] == ["a", "b"]
+        assert [run.label for run in find_runs([tmp_path / "b", tmp_path])] == ["b", "a"]
+
+    def test_order_of_the_experiment(self, tmp_path: Path) -> None:
+        for name in ("a", "b", "c"):
+            write_run(tmp_path / name, make_rows([0.1]), label=name)
+        (tmp_path / "experiment.json").write_text('{"runs": ["c", "a", "not-started"]}')
+        assert [run.label for run in find_runs([tmp_path])] == ["c", "a"]
+
+    @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"runs": "a"}', '{"runs": [1]}'])
+    def test_bad_experiment_file(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "experiment.json").write_text(content)
+        with pytest.raises(InputError, match=r"experiment\.json must hold"):
+            find_runs([tmp_path])
+
+    def test_runs_without_rows_are_left_out_of_a_parent(self, tmp_path: Path) -> None:
+        write_run(tmp_path / "a", [])
+        with pytest.raises(InputError, match="none of its 1 runs has reached"):
+            find_runs([tmp_path])
+        write_run(tmp_path / "b", make_rows([0.1]))
+        assert [run.folder.name for run in find_runs([tmp_path])] == ["b"]
+
+    def test_bad_paths(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="does not exist"):
+            find_runs([tmp_path / "none"])
+        with pytest.raises(InputError, match="no folder in it is one"):
+            find_runs([tmp_path])
+        (tmp_path / "file").touch()
+        with pytest.raises(InputError, match="is not a run"):
+            find_runs([tmp_path / "file"])
+
+    def test_equal_labels_are_told_apart_within_a_panel_only(self, tmp_path: Path) -> None:
+        paths = [write_run(tmp_path / name, make_rows([0.1]), label="x", panel="p") for name in ("a", "b")]
+        paths.append(write_run(tmp_path / "c", make_rows([0.1]), label="x", panel="q"))
+        assert [run.label for run in find_runs(paths)] == ["x (a)", "x (b)", "x"]
+
+    def test_equal_folder_names_take_their_parents(self, tmp_path: Path) -> None:
+        paths = [write_run(tmp_path / parent / "run", make_rows([0.1])) for parent in ("a", "b")]
+        assert [run.label for run in find_runs(paths)] == ["demo (a/run)", "demo (b/run)"]
+
+
+class TestCurves:
+    def test_one_panel(self, tmp_path: Path) -> None:
+        figure = plot_curves(write_pair(tmp_path), title="Both")
+        loss, accuracy = figure.axes
+        assert (loss.get_ylabel(), accuracy.get_ylabel()) == ("Training loss", "Test accuracy (%)")
+        assert loss.get_xlabel() == accuracy.get_xlabel() == "Round"
+        assert [len(np.asarray(line.get_xdata())) for line in accuracy.lines] == [4, 3]
+        np.testing.assert_allclose(np.asarray(accuracy.lines[0].get_ydata()), [10, 50, 60, 70])
+        assert loss.get_ylim()[0] == 0
+        assert loss.get_xlim() == (0, 3)
+        assert legend_texts(figure) == ["fast", "slow"]
+        assert figure.get_suptitle() == "Both"
+        assert render(figure)
+
+    @pytest.mark.parametrize(("panels", "columns"), [(2, 2), (3, 3), (4, 4), (5, 3), (6, 3), (9, 3)])
+    def test_panels_share_styles_and_one_legend(self, tmp_path: Path, panels: int, columns: int) -> None:
+        runs = [run for panel in range(panels) for run in write_pair(tmp_path, str(panel))]
+        runs[-2:] = reversed(runs[-2:])
+        figure = plot_curves(runs)
+        assert len(figure.axes) == 2 * panels
+        assert len({axes.get_position().x0 for axes in figure.axes}) == columns
+        titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+        assert sorted(titles) == [str(panel) for panel in range(panels)]
+        looks = {(x.get_label(), x.get_color(), x.get_linestyle()) for axes in figure.axes for x in axes.lines}
+        assert len(looks) == 2
+        assert legend_texts(figure) == ["fast", "slow"]
+
+    def test_loss_axis_turns_logarithmic(self, tmp_path: Path) -> None:
+        rows = [make_row(i, loss=loss, accuracy=0.5) for i, loss in enumerate([1.0, 0.1, 0.01, 0.0])]
+        figure = plot_curves([read_run(write_run(tmp_path / "r", rows))])
+        assert figure.axes[0].get_yscale() == "log"
+        assert figure.axes[1].get_yscale() == "linear"
+        assert render(figure)
+
+    def test_panels_share_limits_only_where_that_flattens_none(self, tmp_path: Path) -> None:
+        for index, (panel, top) in enumerate((("a", 1.0), ("b", 1.5), ("c", 20.0))):
+            rows = [make_row(i, loss=top / (i + 1), accuracy=0.5) for i in range(3)]
+            write_run(tmp_path / str(index), rows, panel=panel)
+        runs = find_runs([tmp_path])
+        near, far = plot_curves(runs[:2]), plot_curves(runs)
+        assert near.axes[0].get_ylim() == near.axes[1].get_ylim()
+        assert far.axes[0].get_ylim() != far.axes[2].get_ylim()
+
+    @pytest.mark.parametrize(("step", "title"), [(1, "seconds"), (60, "minutes"), (3600, "hours"), (86400, "days")])
+    def test_virtual_time_in_apt_units(self, tmp_path: Path, step: float, title: str) -> None:
+        rows = [make_row(i, loss=1.0, accuracy=0.5) | {"virtual_time": i * step} for i in range(10)]
+        figure = plot_curves([read_run(write_run(tmp_path / "r", rows))], "virtual_time")
+        assert figure.axes[0].get_xlabel() == f"Virtual time ({title})"
+        assert np.asarray(figure.axes[0].lines[0].get_xdata())[-1] == pytest.approx(9)
+
+    def test_probes_without_a_value_are_passed_over(self, tmp_path: Path) -> None:
+        run = read_run(write_run(tmp_path / "r", make_rows([0.1, None, 0.3, None])))
+        accuracy = plot_curves([run], "client_updates").axes[1]
+        assert np.asarray(accuracy.lines[0].get_xdata()).tolist() == [0, 200]
+        assert accuracy.get_xlabel() == "Client updates"
+
+    def test_single_probe_is_a_dot(self, tmp_path: Path) -> None:
+        figure = plot_curves([read_run(write_run(tmp_path / "r", make_rows([0.1])))])
+        assert [axes.lines[0].get_marker() for axes in figure.axes] == ["o", "o"]
+        assert render(figure)
+
+    def test_regression_shows_test_loss_or_training_loss_alone(self, tmp_path: Path) -> None:
+        rows = [make_row(i, loss=1.0, accuracy=None) for i in range(3)]
+        alone = plot_curves([read_run(write_run(tmp_path / "a", rows))])
+        both = plot_curves([read_run(write_run(tmp_path / "b", [row | {"test_loss": 2.0} for row in rows]))])
+        assert [axes.get_ylabel() for axes in alone.axes] == ["Training loss"]
+        assert [axes.get_ylabel() for axes in both.axes] == ["Training loss", "Test loss"]
+
+    def test_a_run_of_nothing_but_nulls_still_draws(self, tmp_path: Path) -> None:
+        pair = write_pair(tmp_path)
+        empty = write_run(tmp_path / "empty", [make_row(0, loss=None, accuracy=None)], panel="empty")
+        assert render(plot_curves([*pair, read_run(empty)]))
+        assert render(plot_curves([read_run(empty)], "virtual_time"))
+
+    def test_no_runs(self) -> None:
+        with pytest.raises(InputError, match="no runs were given"):
+            plot_curves([])
+
+
+class TestTables:
+    def test_values_by_hand(self, tmp_path: Path) -> None:
+        fast, slow = as_dicts(rounds_to_target(write_pair(tmp_path), [0.5, 0.6]))
+        assert fast == {
+            "panel": "",
+            "label": "fast",
+            "folder": "fast",
+            "finished": True,
+            "final_train_loss": 0.5,
+            "final_test_accuracy": 0.7,
+            "best_test_accuracy": 0.7,
+            "metric": "test_accuracy",
+            "targets": (
+                {"target": 0.5, "round": 1, "client_updates": 100, "virtual_time": 60.0},
+                {"target": 0.6, "round": 2, "client_updates": 200, "virtual_time": 120.0},
+            ),
+        }
+        assert slow["targets"][1] == {
+            "target": 0.6,
+            "round": None,
+            "client_updates": None,
+            "virtual_time": None,
+        }
+
+    def test_best_may_come_before_the_last(self, tmp_path: Path) -> None:
+        run = read_run(write_run(tmp_path / "r", make_rows([0.1, 0.9, None, 0.8])))
+        (row,) = rounds_to_target([run])
+        assert (row.final_test_accuracy, row.best_test_accuracy) == (0.8, 0.9)
+
+    @pytest.mark.parametrize(
+        ("curves", "expected"),
+        [
+            # All reach 50 %, but at different rounds; one reaches 70 %; 60 % lies between.
+            ([[0.1, 0.5, 0.6, 0.7], [0.1, 0.2, 0.5]], [0.5, 0.6, 0.7]),
+            # All end alike: the three highest that tell them apart.
+            ([[0.1, 0.9, 0.9], [0.1, 0.2, 0.9]], [0.8, 0.85, 0.9]),
+            # A run alone: what it reaches after its first probe.
+            ([[0.1, 0.22]], [0.15, 0.2]),
+            # Equal runs, and runs without an accuracy, have nothing to tell.
+            ([[0.1, 0.5], [0.1, 0.5]], []),
+            ([[None, None]], []),
+        ],
+    )
+    def test_default_targets(self, tmp_path: Path, curves: list[list[float | None]], expected: list[float]) -> None:
+        runs = [read_run(write_run(tmp_path / str(i), make_rows(curve))) for i, curve in enumerate(curves)]
+        assert [reached.target for reached in rounds_to_target(runs)[0].targets] == expected
+
+    def test_a_loss_is_met_from_above(self, tmp_path: Path) -> None:
+        runs = write_pair(tmp_path)
+        rows = rounds_to_target(runs, [0.6], "train_loss")  # losses are 2, 1, 2/3, 1/2
+        assert [row.targets[0].round for row in rows] == [3, None]
+        assert "To train_loss 0.6" in as_markdown(rows)
+        assert rounds_to_target(runs, metric="train_loss")[0].targets == ()
+
+    def test_unknown_metric(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="metric = 'speed' is in no run; the columns are"):
+            rounds_to_target(write_pair(tmp_path), metric="speed")
+        assert rounds_to_target([], metric="speed") == []
+
+    def test_a_metric_that_only_some_runs_have(self, tmp_path: Path) -> None:
+        rows = [make_row(0, loss=1.0, accuracy=0.1, worst_accuracy=0.9)]
+        runs = [*write_pair(tmp_path), read_run(write_run(tmp_path / "w", rows))]
+        reached = [row.targets[0].round for row in rounds_to_target(runs, [0.5], "worst_accuracy")]
+        assert reached == [None, None, 0]
+
+    def test_markdown(self, tmp_path: Path) -> None:
+        assert as_markdown(rounds_to_target(write_pair(tmp_path), [0.6])) == (
+            "| Run  | Final loss | Final accuracy | Best accuracy |         To 60 % |\n"
+            "| ---- | ---------: | -------------: | ------------: | --------------: |\n"
+            "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min |\n"
+            "| slow |     0.6667 |        50.00 % |       50.00 % |               – |\n"
+            "\n"
+            "To a target: round / client updates / virtual time of the first probe that meets it.\n"
+        )
+
+    def test_markdown_of_panels_pipes_and_unfinished_runs(self, tmp_path: Path) -> None:
+        rows = [{"round": 0, "test_accuracy": 0.5}]
+        folder = write_run(tmp_path / "r", rows, label="a|b", panel="left", finished=False)
+        lines = as_markdown(rounds_to_target([read_run(folder)], [0.5])).splitlines()
+        assert lines[0].startswith("| Panel | Run ")
+        assert lines[2].startswith("| left  | a\\|b (unfinished) |          – |")
+        assert lines[2].endswith("| 0 / – / – |")
+        assert as_markdown([]).startswith("| Run |")
+
+    def test_rich(self, tmp_path: Path) -> None:
+        folder = write_run(tmp_path / "r", make_rows([0.1, 0.5]), label="a[red]b")
+        stream = io.StringIO()
+        table = as_rich(rounds_to_target([read_run(folder)], [0.5, 0.9]), "Runs")
+        Console(file=stream, width=120).print(table)
+        assert "a[red]b" in stream.getvalue()
+        assert "1 / 100 / 60 s" in stream.getvalue()
+        assert "–" in stream.getvalue()
+
+
+class TestPictures:
+    def test_shares(self) -> None:
+        figure = plot_shares([[3, 1], [0, 0], [0, 5]], "Three")
+        axes = figure.axes[0]
+        assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("Client", "Class", "Three")
+        np.testing.assert_allclose(np.asarray(axes.images[0].get_array()), [[0.75, 0, 0], [0.25, 0, 1]])
+        assert render(figure)
+
+    def test_shares_of_many_clients_are_a_sample(self) -> None:
+        axes = plot_shares(np.ones((1000, 10), dtype=int), "Many").axes[0]
+        assert axes.get_title() == "Many (60 of 1,000 clients)"
+        assert np.asarray(axes.images[0].get_array()).shape == (10, 60)
+        assert axes.get_xticklabels()[0].get_text() == "0"
+
+    @pytest.mark.parametrize("counts", [[], [1, 2], np.ones((0, 3)), np.ones((3, 0))])
+    def test_shares_of_nothing(self, counts: Any) -> None:
+        with pytest.raises(InputError, match="class_counts must be"):
+            plot_shares(counts)
+
+    def test_clusters(self) -> None:
+        figure = plot_clusters([4, 2, 6], [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], "Three")
+        top, bottom = figure.axes[:2]
+        assert [patch.get_height() for patch in top.patches] == [4, 2, 6]  # type: ignore[attr-defined]
+        assert (top.get_ylabel(), bottom.get_ylabel(), bottom.get_xlabel()) == ("Clients", "Class", "Cluster")
+        np.testing.assert_allclose(np.asarray(bottom.images[0].get_array()), [[1, 0.5, 0], [0, 0.5, 1]])
+        assert render(figure)
+
+    def test_clusters_that_disagree(self) -> None:
+        with pytest.raises(InputError, match=r"sizes has shape \(1,\), but class_shares describes 2"):
+            plot_clusters([4], [[1, 0], [0, 1]])
+        with pytest.raises(InputError, match="class_shares must be"):
+            plot_clusters([], [])
+
+    def test_gantt(self) -> None:
+        figure = plot_gantt([(0, 0, 3600, 0), (2, 0, 7200, 0), (0, 3600, 10800, 2)], "Three")
+        axes = figure.axes[0]
+        (bars,) = axes.collections
+        assert axes.get_xlabel().startswith("Virtual time (hours)")
+        assert axes.get_ylabel() == "Cluster"
+        assert axes.get_yticks().tolist() == [0, 1, 2]
+        ends = [path.vertices[:, 0].max() for path in bars.get_paths()]  # type: ignore[index,union-attr]
+        assert ends == [1, 2, 3]
+        first, second, third = (to_hex(colour) for colour in np.asarray(bars.get_facecolor()))
+        assert first == second != third  # rounds 0 and 2 differ, though both are even
+        assert render(figure)
+
+    def test_gantt_of_many_bars_is_fast_and_small(self, tmp_path: Path) -> None:
+        events = [(c, 10.0 * i, 10.0 * i + 9, i) for c in range(100) for i in range(100)]
+        assert len(events) > MANY_BARS
+        start = time.perf_counter()
+        figure = plot_gantt(events)
+        _, svg = save_figure(figure, tmp_path / "gantt")
+        assert time.perf_counter() - start < 20
+        assert svg.stat().st_size < 1_000_000
+        assert figure.get_figheight() <= 7
+
+    @pytest.mark.parametrize(
+        ("events", "message"),
+        [
+            ([], "no events"),
+            ([(-1, 0, 1, 0)], "names cluster -1"),
+            ([(0, 0, 1, 0), (0, 2, 1, 0)], "Event 1 ends before it starts"),
+        ],
+    )
+    def test_bad_events(self, events: list[tuple[int, float, float, int]], message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            plot_gantt(events)
+
+    def test_event_of_no_length(self) -> None:
+        assert render(plot_gantt([(0, 0.0, 0.0, 0)]))
+
+
+class TestFiles:
+    def test_report(self, tmp_path: Path) -> None:
+        files = write_report(write_pair(tmp_path / "runs"), tmp_path / "deep" / "out")
+        assert [file.name for file in files] == [
+            "curves-round.png",
+            "curves-round.svg",
+            "curves-client-updates.png",
+            "curves-client-updates.svg",
+            "curves-virtual-time.png",
+            "curves-virtual-time.svg",
+            "table.md",
+            "table.json",
+        ]
+        assert sorted(files) == sorted((tmp_path / "deep" / "out").iterdir())  # nothing temporary is left
+        assert all(file.stat().st_size > 0 for file in files)
+        assert json.loads(files[-1].read_text())[1]["targets"][-1]["round"] is None
+        assert files[-2].read_text().startswith("| Run ")
+
+    def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="no runs"):
+            write_report([], tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+    def test_figures_are_whole_and_equal_to_the_byte(self, tmp_path: Path) -> None:
+        runs = write_pair(tmp_path / "runs")
+        first = save_figure(plot_curves(runs), tmp_path / "run.v1")
+        second = save_figure(plot_curves(runs), tmp_path / "again")
+        assert [file.name for file in first] == ["run.v1.png", "run.v1.svg"]
+        assert first[0].read_bytes().startswith(b"\x89PNG")
+        assert ElementTree.parse(first[1]).getroot().tag.endswith("svg")
+        assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
+
+    def test_failed_write_keeps_the_old_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "f.png").write_bytes(b"old")
+
+        def fail(*_: object, **__: object) -> None:
+            raise OSError("disk full")
+
+        monkeypatch.setattr(Figure, "savefig", fail)
+        with pytest.raises(OSError, match="disk full"):
+            save_figure(Figure(), tmp_path / "f")
+        assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("f.png", b"old")]
+
+
+class TestStyle:
+    def test_fourteen_labels_all_look_different(self) -> None:
+        styles = line_styles([*"abcdefghijklmn", "a"])
+        assert len({str(style) for style in styles.values()}) == len(styles) == 14
+
+    @pytest.mark.parametrize(
+        ("labels", "columns"), [(["a"], 1), (["method"] * 8, 4), (["a rather long label " * 4] * 3, 1)]
+    )
+    def test_legend_fits_its_width(self, labels: list[str], columns: int) -> None:
+        assert legend_columns(labels, 6.0) == columns
+
+    @pytest.mark.parametrize(
+        ("call", "value", "expected"),
+        [
+            (format_count, 0, "0"),
+            (format_count, 9999, "9999"),
+            (format_count, 12_500, "12.5k"),
+            (format_count, 2e9, "2G"),
+            (lambda span: time_unit(span).name, 119, "seconds"),
+            (lambda span: time_unit(span).name, 120, "minutes"),
+        ],
+    )
+    def test_units(self, call: Callable[[float], str], value: float, expected: str) -> None:
+        assert call(value) == expected
