@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from atoll.datasets import Dataset
 from atoll.errors import RunError
 from atoll.population import Population
-from atoll.seeds import generator, torch_seed
+from atoll.seeds import generator, layers_drawing_from
 
 Model = dict[str, Tensor]
 """A model as it is sent: the module's parameters and buffers by name, and, where a rule carries them, the
@@ -99,8 +99,7 @@ class Trainer:
         if rule.carry:
             _load_moments(optimizer, parameters, task.start)
         total = torch.zeros((), device=self.batches.inputs.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.seed, "layers", task.event, task.repeat, task.client))
+        with layers_drawing_from(self.seed, "layers", task.event, task.repeat, task.client):
             for inputs, targets in self._draw_batches(task):
                 optimizer.zero_grad()
                 loss = self.batches.losses(self.module(inputs), targets).mean()

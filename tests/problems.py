@@ -1,0 +1,53 @@
+"""Small problems shared by the tests: populations of quadratics, and of a planted classification."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from atoll import Dataset, Population, make_population
+from atoll.local import Model
+
+Floats = npt.NDArray[np.float64]
+
+
+def quadratics(clients: int = 6, samples: int = 8, width: int = 3, seed: int = 0, noise: float = 1.0) -> Population:
+    """Least squares: client k's targets come from its own parameters; `noise` = 0 gives all the same ones."""
+    rng = np.random.default_rng(seed)
+    sizes = samples + np.arange(clients) % 3  # unequal, so that weights matter
+    inputs = rng.normal(size=(sizes.sum(), width))
+    planted = rng.normal(size=width) + noise * rng.normal(size=(clients, width))
+    owner = np.repeat(np.arange(clients), sizes)
+    targets = (inputs * planted[owner]).sum(axis=1)
+    data = Dataset("quadratics", inputs, targets, inputs[:1], targets[:1], classes=0, loss="squared")
+    return make_population(data, [np.flatnonzero(owner == k) for k in range(clients)])
+
+
+def classification(clients: int = 6, samples: int = 8, width: int = 4, classes: int = 3, seed: int = 0) -> Population:
+    rng = np.random.default_rng(seed)
+    sizes = samples + np.arange(clients) % 3
+    inputs = rng.normal(size=(sizes.sum(), width))
+    targets = rng.integers(classes, size=sizes.sum())
+    data = Dataset("planted", inputs, targets, inputs[:5], targets[:5], classes=classes)
+    return make_population(data, np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1]))
+
+
+def linear_module(width: int = 3, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(width, 1, bias=False)).double()
+
+
+def network(width: int = 4, hidden: int = 5, classes: int = 3, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, classes)).double()
+
+
+def as_vector(model: Model) -> Floats:
+    return np.concatenate([tensor.double().numpy().ravel() for name, tensor in model.items() if "@" not in name])
+
+
+def pooled_least_squares(population: Population) -> Floats:
+    """The minimiser of the union's squared error."""
+    inputs = population.data.inputs[population.indices]
+    targets = population.data.targets[population.indices]
+    return np.linalg.lstsq(inputs, targets, rcond=None)[0]

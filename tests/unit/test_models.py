@@ -1,0 +1,62 @@
+import pytest
+import torch
+from torch import nn
+
+from atoll import InputError
+from atoll.models import MODELS, Standardize, alexnet, check_outputs, cnn, linear, lr, mlp
+
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+
+
+def mebibytes(module: nn.Module) -> float:
+    return sum(p.numel() * p.element_size() for p in module.parameters()) / 2**20
+
+
+def test_the_three_sizes_of_the_feduc_paper() -> None:
+    assert mebibytes(lr(MNIST, 10)) == pytest.approx(2.56, abs=0.01)
+    assert mebibytes(cnn(MNIST, 10)) == pytest.approx(1.64, abs=0.01)
+    assert mebibytes(cnn(CIFAR, 10)) == pytest.approx(3.35, abs=0.01)
+
+
+def test_the_other_models() -> None:
+    assert [tuple(p.shape) for p in mlp(MNIST, 10).parameters()] == [(200, 784), (200,), (10, 200), (10,)]
+    assert sum(p.numel() for p in alexnet(CIFAR, 10).parameters()) == 1_068_298
+    assert sum(p.numel() for p in linear((1, 8, 8), 10).parameters()) == 650
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shape", [MNIST, CIFAR])
+def test_every_model_maps_images_to_classes(name: str, shape: tuple[int, ...]) -> None:
+    module = MODELS[name](shape, 7)
+    check_outputs(module, shape, 7, name)
+    assert module.training  # the check leaves the mode as it was
+
+
+def test_alexnet_crops_and_standardises() -> None:
+    image = torch.rand(2, 3, 32, 32) * 9 + 4
+    out = Standardize(28)(image)
+    crop = image[:, :, 2:30, 2:30]
+    expected = (crop - crop.mean(dim=(1, 2, 3), keepdim=True)) / crop.std(dim=(1, 2, 3), correction=0, keepdim=True)
+    assert torch.allclose(out, expected, atol=1e-5)
+    assert torch.isfinite(Standardize(28)(torch.zeros(1, 1, 28, 28))).all()
+
+
+def test_response_norm_is_an_option() -> None:
+    count = sum(isinstance(layer, nn.LocalResponseNorm) for layer in alexnet(CIFAR, 10, response_norm=True).modules())
+    assert count == 2
+    assert not any(isinstance(layer, nn.LocalResponseNorm) for layer in alexnet(CIFAR, 10).modules())
+
+
+@pytest.mark.parametrize("name", ["cnn", "alexnet"])
+def test_small_images_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=rf"model\.name = '{name}': needs images of at least .* shape \[1, 8, 8\]"):
+        MODELS[name]((1, 8, 8), 10)
+
+
+def test_outputs_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match=r"must return shape \[2, 10\].*returned \[2, 9\]"):
+        check_outputs(mlp(MNIST, 9), MNIST, 10, "mine")
+    with pytest.raises(InputError, match="no parameters"):
+        check_outputs(nn.Flatten(), MNIST, 784, "mine")
+    with pytest.raises(InputError, match="cannot take inputs"):
+        check_outputs(nn.Linear(3, 10), MNIST, 10, "mine")
