@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
+import torch
 from safetensors.torch import load, save
 
 from atoll.engine import State
@@ -16,7 +17,7 @@ from atoll.record import to_json, write_atomically
 KEPT = 2
 
 
-def save_checkpoint(folder: Path, state: State, extra: dict[str, Any]) -> None:
+def save_checkpoint(folder: Path, state: State) -> None:
     """Write the state after an event, then drop all but the last two checkpoints.
 
     A model that several clusters share is written once. The JSON file is written last and holds the tensors'
@@ -42,20 +43,22 @@ def save_checkpoint(folder: Path, state: State, extra: dict[str, Any]) -> None:
     content = save({f"{i}/{name}": t.contiguous() for i, model in enumerate(models) for name, t in model.items()})
     stem = folder / f"event-{state.events_done:08d}"
     write_atomically(stem.with_suffix(".safetensors"), content)
-    note = {"state": layout, "sha256": hashlib.sha256(content).hexdigest(), "extra": extra}
+    note = {"state": layout, "sha256": hashlib.sha256(content).hexdigest()}
     write_atomically(stem.with_suffix(".json"), to_json(note))
     for old in sorted(folder.glob("event-*.json"))[:-KEPT]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path) -> tuple[State, dict[str, Any], list[str]] | None:
-    """Return the latest whole checkpoint, what was stored with it, and a sentence for each damaged one passed over.
+def load_checkpoint(folder: Path, first: State) -> tuple[State, list[str]] | None:
+    """Return the latest whole checkpoint, and a sentence for each damaged one passed over; None if there is none.
 
-    None if there is no checkpoint at all.
+    Args:
+        folder: where the checkpoints are.
+        first: the state before the first event, whose models tell the names, shapes and types to expect.
 
     Raises:
-        InputError: there are checkpoints, but all are damaged.
+        InputError: there are checkpoints, but all are damaged or of another model.
     """
     warnings: list[str] = []
     for note_path in sorted(folder.glob("event-*.json"), reverse=True):
@@ -64,8 +67,11 @@ def load_checkpoint(folder: Path) -> tuple[State, dict[str, Any], list[str]] | N
             content = note_path.with_suffix(".safetensors").read_bytes()
             if hashlib.sha256(content).hexdigest() != note["sha256"]:
                 raise ValueError("its checksum does not fit")
-            return _restore(note["state"], load(content)), note["extra"], warnings
-        except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+            device = next(iter(first.starts[0].values())).device
+            state = _restore(note["state"], {key: tensor.to(device) for key, tensor in load(content).items()})
+            _require_same(state, first)
+            return state, warnings
+        except (OSError, ValueError, KeyError, TypeError, IndexError, safetensors.SafetensorError) as error:
             warnings.append(f"the checkpoint {note_path.stem} is damaged ({error}); an earlier one is used")
     if warnings:
         raise InputError(f"--resume: every checkpoint in {folder} is damaged; add --overwrite to start again")
@@ -84,3 +90,16 @@ def _restore(layout: dict[str, Any], tensors: Model) -> State:
         starts=tuple(models[i] for i in layout["starts"]),
         published=tuple(models[i] for i in layout["published"]),
     )
+
+
+def _require_same(state: State, first: State) -> None:
+    """Refuse models of other names, shapes or types: the user's own module may have changed since."""
+    wanted = _form(first.starts[0])
+    for model in (*state.starts, *state.published):
+        # Beyond the module's tensors, a model may carry the optimiser's, named parameter@slot.
+        if {key: form for key, form in _form(model).items() if "@" not in key} != wanted:
+            raise InputError("--resume: the checkpoint is of another model than model.name makes now")
+
+
+def _form(model: Model) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in model.items()}

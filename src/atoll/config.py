@@ -1,12 +1,13 @@
 """The experiment file: sections of validated settings, overlays and runs.
 
-A file is TOML. Its `runs` (a list of tables, each with a `label`) differ from the file in the settings that they
-name; `scales` hold overlays by name, such as ``[scales.small]``. Settings are laid over each other in the order
-file, scale, run, ``--set``.
+A file is TOML. Its `panels` and `runs` (lists of tables) differ from the file in the settings that they name: an
+experiment is every run of every panel, as a figure is every curve in every panel. `scales` hold overlays by name,
+such as ``[scales.small]``, for the whole file, a panel or a run.
 """
 
+import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
 from pathlib import Path
@@ -15,18 +16,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from atoll.errors import InputError
-from atoll.plugins import unknown
+from atoll.faults import explain, unknown
 
 Positive = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Options = dict[str, Any]
+LISTS = ("panels", "runs", "scales")  # what else stands at the top of an experiment file
 
 
 class Section(BaseModel):
     """A table of the experiment file; unknown settings are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
 
 
 class Data(Section):
@@ -61,6 +63,7 @@ class Local(Section):
     steps: Positive = Field(20, description="local steps in one local training")
     batch_size: Positive | Literal["full"] = Field(30, description="samples a step, or full")
     proximal: NotNegative = Field(0.0, description="FedProx's mu")
+    lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can differ in it and share lr")
     lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="the learning rate's factor after a round")
     options: Options = Field(default_factory=dict, description="arguments of your own optimizer")
 
@@ -106,7 +109,7 @@ class Run(Section):
 class Settings(Section):
     """All settings of one run."""
 
-    name: str = Field("experiment", pattern=r"^[\w.,=() +-]+$", description="the experiment's name")
+    name: str = Field("experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name")
     label: str = Field("", description="what the run's curve is called in figures")
     panel: str = Field("", description="the panel of a figure that the run's curve belongs to")
     description: str = Field("", description="what the experiment shows; for recipes, the paper and figure")
@@ -131,15 +134,16 @@ def read_experiment(name: str | Path) -> Table:
         InputError: there is no such file or recipe, or it is not TOML.
     """
     path = Path(name)
-    if path.suffix != ".toml" and (recipe := recipe_path(str(name))):
+    if path.suffix != ".toml":
+        if (recipe := recipe_path(str(name))) is None:
+            told = "must end in .toml" if path.is_file() else f"no recipe has this name; {_nearest_recipe(str(name))}"
+            raise InputError(f"experiment {str(name)!r}: {told}")
         path = recipe
-    elif path.suffix != ".toml":
-        raise InputError(f"experiment {str(name)!r}: {unknown(str(name), recipe_names())}, or the path of a .toml file")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"experiment {str(name)!r}: cannot be read ({error})") from error
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"experiment {str(name)!r}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
 
 
@@ -156,21 +160,40 @@ def recipe_path(name: str) -> Path | None:
 
 
 def make_runs(table: Table, scale: str | None = None, changes: Iterable[str] = ()) -> list[Settings]:
-    """Return the settings of each run of an experiment: file, then scale, then run, then ``key=value`` changes.
+    """Return the settings of each run of an experiment: one for each panel and each of its runs.
+
+    They are laid over each other in the order file, panel, run, ``key=value`` changes; each of the first three may
+    hold an overlay for the scale.
 
     Raises:
         InputError: an unknown scale, a setting that is unknown, of a wrong type or out of range.
     """
-    base = {key: value for key, value in table.items() if key not in ("runs", "scales")}
-    scales = table.get("scales", {})
-    if scale not in (None, "paper") and scale not in scales:
-        raise InputError(f"--scale {scale}: {unknown(str(scale), {*scales, 'paper'})}")
-    base = overlay(base, scales.get(scale, {}))
-    runs = table.get("runs") or [{}]
-    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
-        raise InputError("runs: must be a list of tables, each written as [[runs]]")
-    last = parse_changes(changes)
-    return [validate(overlay(overlay(base, run), last)) for run in runs]
+    panels, runs = _tables(table, "panels"), _tables(table, "runs")
+    known = {name for layer in (table, *panels, *runs) for name in _scales(layer)}
+    if scale not in (None, "paper") and scale not in known:
+        raise InputError(f"--scale {scale}: {unknown(str(scale), {*known, 'paper'})}")
+
+    def scaled(layer: Table, others: Iterable[str]) -> Table:
+        settings = {key: value for key, value in layer.items() if key not in others}
+        return overlay(settings, _scales(layer).get(str(scale), {}))
+
+    base, last = scaled(table, LISTS), parse_changes(changes)
+    over = [overlay(scaled(panel, ("scales",)), scaled(run, ("scales",))) for panel in panels for run in runs]
+    return [validate(overlay(overlay(base, settings), last)) for settings in over]
+
+
+def _tables(table: Table, key: str) -> list[Table]:
+    tables = table.get(key, [{}])
+    if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
+        raise InputError(f"{key}: must be a list of tables, each written as [[{key}]]")
+    return tables
+
+
+def _scales(layer: Table) -> dict[str, Table]:
+    scales = layer.get("scales", {})
+    if not isinstance(scales, dict) or not all(isinstance(over, dict) for over in scales.values()):
+        raise InputError("scales: must be tables, each written as [scales.NAME]")
+    return scales
 
 
 def overlay(table: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
@@ -187,10 +210,13 @@ def overlay(table: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
 
 
 def parse_changes(changes: Iterable[str]) -> Table:
-    """Turn ``section.key=value`` texts into a table; a value that is not TOML is taken as text.
+    """Turn ``section.key=value`` texts into a table.
 
-    >>> parse_changes(["local.lr=0.1", "method.name=fedavg"])
-    {'local': {'lr': 0.1}, 'method': {'name': 'fedavg'}}
+    A value is TOML, or text as it stands where the setting is a text or the value is not TOML. An empty value unsets
+    a setting that may be unset.
+
+    >>> parse_changes(["local.lr=0.1", "method.name=fedavg", "label=7", "data.samples="])
+    {'local': {'lr': 0.1}, 'method': {'name': 'fedavg'}, 'label': '7', 'data': {'samples': None}}
     """
     table: Table = {}
     for change in changes:
@@ -198,10 +224,7 @@ def parse_changes(changes: Iterable[str]) -> Table:
         parts = [part.strip() for part in key.split(".")]
         if not equals or not all(parts):
             raise InputError(f"--set {change!r}: must have the form section.key=value")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
+        value = _parse_value(text.strip(), _annotation(parts))
         for part in reversed(parts):
             value = {part: value}
         table = overlay(table, value)
@@ -217,11 +240,7 @@ def validate(table: Mapping[str, Any]) -> Settings:
     try:
         return Settings.model_validate(table)
     except ValidationError as error:
-        # A setting is at most two names deep; what follows in a location names the alternative of a union.
-        found = {tuple(map(str, e["loc"][:2])): e for e in reversed(error.errors())}
-        path, first = list(found.items())[-1]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise InputError(_explain(path, first) + more) from error
+        raise InputError(explain(error, Settings, LISTS)) from error
 
 
 def resolved(settings: Settings) -> Table:
@@ -229,19 +248,29 @@ def resolved(settings: Settings) -> Table:
     return settings.model_dump(exclude_none=True)
 
 
-def _explain(path: tuple[str, ...], error: Any) -> str:
-    if error["type"] == "extra_forbidden":
-        return f"{'.'.join(map(str, error['loc']))}: {unknown(str(error['loc'][-1]), _fields(path[:-1]))}"
-    message = error["msg"].removeprefix("Input ").replace("should", "must")
-    if path == ("local", "batch_size"):
-        message = "must be an integer of at least 1, or 'full'"
-    return f"{'.'.join(path)} = {error['input']!r}: {message[0].lower()}{message[1:]}"
+def _nearest_recipe(name: str) -> str:
+    nearest = difflib.get_close_matches(name, recipe_names(), n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else "`atoll recipes` lists them, and your own ends in .toml"
 
 
-def _fields(section: tuple[str, ...]) -> Iterable[str]:
+def _annotation(parts: Sequence[str]) -> Any:
+    """Return the type of the setting with this path, or None if there is none."""
     fields = Settings.model_fields
-    if section and section[0] in fields:
-        annotation = fields[section[0]].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            return annotation.model_fields
-    return [*fields, "runs", "scales"]
+    for part in parts[:-1]:
+        section = fields[part].annotation if part in fields else None
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return None
+        fields = section.model_fields
+    return fields[parts[-1]].annotation if parts[-1] in fields else None
+
+
+def _parse_value(text: str, annotation: Any) -> Any:
+    if not text:
+        return "" if annotation is str else None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    # A line break in the text would smuggle in further keys; and a text such as 2024 need not be quoted.
+    is_text = annotation in (str, str | None) and not isinstance(parsed["value"], str)
+    return text if is_text or len(parsed) > 1 else parsed["value"]

@@ -5,7 +5,7 @@ import gzip
 import math
 import os
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,57 @@ class Dataset:
     """One pool of samples for training and one for testing.
 
     Two data sets are equal only if they are the same object: comparing arrays is the caller's business.
+
+    Attributes:
+        name: what it is called.
+        inputs: [samples, *shape]; uint8 stay bytes until a batch is gathered.
+        targets: [samples]; int64 class indices, or real numbers for regression.
+        test_inputs: [test samples, *shape].
+        test_targets: [test samples].
+        classes: number of classes; 0 for regression.
+        scale: what an input value is multiplied by when a batch is gathered.
+        loss: "cross-entropy", or "squared": half the squared error, for regression.
+        turns: the pool holds every image once for each of these numbers of quarter turns: sample i is image
+            ``i % len(inputs)`` turned by ``turns[i // len(inputs)]``; the copies are made when a batch is gathered.
+        groups: the planted group of each sample, [samples]; by default its place in `turns`.
+        test_groups: the same for the test samples.
+        planted: the parameters planted in each group, [groups, parameters], where they are known.
     """
 
     name: str
-    inputs: npt.NDArray[Any]  # [samples, *shape]; uint8 stay bytes until a batch is gathered
-    targets: npt.NDArray[Any]  # [samples]; int64 class indices, or real numbers where classes == 0
-    test_inputs: npt.NDArray[Any]  # [test samples, *shape]
-    test_targets: npt.NDArray[Any]  # [test samples]
-    classes: int  # number of classes; 0 for regression
-    scale: float = 1.0  # what an input value is multiplied by when a batch is gathered
-    loss: str = "cross-entropy"  # or "squared": half the mean squared error, for regression
+    inputs: npt.NDArray[Any]
+    targets: npt.NDArray[Any]
+    test_inputs: npt.NDArray[Any]
+    test_targets: npt.NDArray[Any]
+    classes: int
+    scale: float = 1.0
+    loss: str = "cross-entropy"
+    turns: tuple[int, ...] = (0,)
+    groups: npt.NDArray[Any] | None = None
+    test_groups: npt.NDArray[Any] | None = None
+    planted: npt.NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of training samples, turned copies included."""
+        return len(self.inputs) * len(self.turns)
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """Targets of all training samples, turned copies included, [len(self)]."""
+        return np.tile(self.targets, (len(self.turns),) + (1,) * (self.targets.ndim - 1))
+
+    def labels_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the targets of these training samples."""
+        return np.asarray(self.targets[rows % len(self.inputs)])
+
+    def groups_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the planted group of these training samples; all are in group 0 where nothing is planted."""
+        return rows // len(self.inputs) if self.groups is None else np.asarray(self.groups[rows])
+
+    @property
+    def test(self) -> "Dataset":
+        """The test samples as a pool of their own."""
+        return replace(self, inputs=self.test_inputs, targets=self.test_targets, groups=self.test_groups)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -107,7 +107,7 @@ def run(method: Method, executor: Executor, state: State) -> Iterator[Step]:
 
 def advance(method: Method, executor: Executor, state: State, event: Event) -> Step:
     """Train the active clusters, publish, merge into the server's model, hand out new starts."""
-    clusters = method.identity(event, state.starts)
+    clusters = method.identity(event, state.starts, executor)
     trained = dict(enumerate(state.starts))
     for repeat in range(event.intra_rounds):
         averages, loss = _train_clusters(method, executor, event, clusters, repeat, trained)

@@ -13,6 +13,7 @@ from atoll.clustering import Clustering
 from atoll.local import Batches, Model, load_model
 from atoll.population import Population
 from atoll.seeds import generator
+from atoll.threads import one_thread
 
 _BATCH = 1000
 
@@ -40,16 +41,17 @@ class Evaluator:
         data = population.data
         self.module = module
         self.classifies = data.classes > 0
-        self.pool = Batches(data.inputs, data.targets, data, module)
-        self.tests = Batches(data.test_inputs, data.test_targets, data, module)
+        self.pool = Batches(data, module)
+        self.tests = Batches(data.test, module)
         held = population.indices
         if samples is not None and samples < len(held):
             held = held[np.sort(generator(seed, "evaluate").choice(len(held), samples, replace=False))]
         self.samples = len(held)
-        counts = np.bincount(held, minlength=len(data.targets))
+        counts = np.bincount(held, minlength=len(data))
         self.rows = np.flatnonzero(counts)
         self.weights = counts[self.rows] / len(held)
 
+    @one_thread()
     @torch.no_grad()
     def score(self, model: Model) -> Score:
         """Return the model's losses and accuracy."""
@@ -85,6 +87,7 @@ class Heterogeneity:
     cluster: float
 
 
+@one_thread()
 def heterogeneity(population: Population, clustering: Clustering, module: nn.Module, model: Model) -> Heterogeneity:
     """Measure H_device and H_cluster at a model (FedCluster, eq. 2, whose supremum over models cannot be computed).
 
@@ -93,7 +96,7 @@ def heterogeneity(population: Population, clustering: Clustering, module: nn.Mod
     """
     load_model(module, model)
     module.eval()
-    batches = Batches(population.data.inputs, population.data.targets, population.data, module)
+    batches = Batches(population.data, module)
     members = np.flatnonzero(clustering.labels >= 0)
     shares = population.sizes[members] / population.sizes[members].sum()
     squares = 0.0

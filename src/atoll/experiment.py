@@ -1,10 +1,11 @@
 """From settings to objects: data, population, clustering, module and method of one run."""
 
+import os
 import sys
-from dataclasses import dataclass
-from functools import cached_property
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +15,18 @@ from atoll import datasets
 from atoll.clustering import CLUSTERINGS, Clustering, one_cluster
 from atoll.config import Settings
 from atoll.engine import Method
-from atoll.errors import InputError
+from atoll.errors import InputError, RunError
 from atoll.evaluate import Evaluator
 from atoll.executors import Executor, Serial
-from atoll.local import OPTIMIZERS, LocalRule, MakeOptimizer, Trainer
+from atoll.local import OPTIMIZERS, LocalRule, MakeOptimizer, Model, Task, Trainer, read_model
 from atoll.methods import METHODS
 from atoll.models import MODELS, check_outputs
 from atoll.partition import PARTITIONS
 from atoll.plugins import bind, call, resolve
 from atoll.population import Population, make_population, read_clients
+from atoll.returned import read_dataset, read_labels, read_parts
 from atoll.schedules import Clock
-from atoll.seeds import generator, torch_seed
+from atoll.seeds import generator, layers_drawing_from
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,21 @@ class Experiment:
         rule = resolve("data.partition", wanted.partition, PARTITIONS)
         given = {
             **dict(wanted),
-            "labels": data.targets,
+            "labels": data.labels,
             "classes": data.classes,
             "dataset": data,
             "rng": generator(self.settings.seed, "partition"),
         }
-        parts = call("data.partition", rule, given, wanted.options)
+        parts = read_parts(call("data.partition", rule, given, wanted.options), wanted.partition)
         if len(parts) != wanted.clients:
-            raise InputError(f"data.clients = {wanted.clients}: data.partition made {len(parts)} clients")
+            raise InputError(
+                f"data.partition = {wanted.partition!r}: made {len(parts)} clients, but data.clients = {wanted.clients}"
+            )
+        if empty := [client for client, part in enumerate(parts) if not len(part)]:
+            raise InputError(
+                f"data.partition = {wanted.partition!r}: client {empty[0]} has no samples "
+                f"({len(empty)} of {len(parts)} have none); every client needs at least one"
+            )
         attributes = read_clients(wanted.clients_file, wanted.clients) if wanted.clients_file else {}
         return make_population(data, parts, attributes)
 
@@ -78,7 +87,7 @@ class Experiment:
             "seed": self.settings.seed,
         }
         made = call("clustering.method", rule, given, wanted.options)
-        clustering = made if isinstance(made, Clustering) else _from_labels(made, wanted.clusters)
+        clustering = made if isinstance(made, Clustering) else read_labels(made, wanted.clusters, wanted.method)
         if len(clustering.labels) != len(self.population):
             raise InputError(
                 f"clustering.method = {wanted.method!r}: gave {len(clustering.labels)} labels "
@@ -98,12 +107,16 @@ class Experiment:
         data = self.clients.data
         given = {"shape": data.shape, "classes": data.classes or 1, "dataset": data}
         factory = bind("model.name", resolve("model.name", name, MODELS), given, self.settings.model.options)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.settings.seed, "model"))
-            module = factory()
+        with layers_drawing_from(self.settings.seed, "model"):
+            try:
+                module = factory()
+            except InputError:
+                raise
+            except Exception as error:  # PyTorch refuses the factory's options in its own way
+                raise InputError(f"model.name = {name!r}: cannot be made ({type(error).__name__}: {error})") from error
         if not isinstance(module, nn.Module):
             raise InputError(
-                f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__}"
+                f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}"
             )
         check_outputs(module, data.shape, data.classes or 1, name)
         return module
@@ -116,7 +129,8 @@ class Experiment:
         fixed = {key: value for key, value in dict(wanted).items() if key not in ("lr", "options")}
         optimizer = bind("local.optimizer", make, fixed, wanted.options, later=("parameters", "params", "lr"))
         self._try_optimizer(optimizer)
-        return LocalRule(optimizer, wanted.lr, wanted.steps, wanted.batch_size, wanted.proximal, wanted.lr_decay)
+        lr = wanted.lr * wanted.lr_factor
+        return LocalRule(optimizer, lr, wanted.steps, wanted.batch_size, wanted.proximal, wanted.lr_decay)
 
     @cached_property
     def clock(self) -> Clock:
@@ -143,7 +157,9 @@ class Experiment:
         }
         method = call("method.name", resolve("method.name", wanted.name, METHODS), given, wanted.options)
         if not isinstance(method, Method):
-            raise InputError(f"method.name = {wanted.name!r}: must return an atoll.Method, not {type(method).__name__}")
+            raise InputError(
+                f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
+            )
         return method
 
     @property
@@ -157,34 +173,59 @@ class Experiment:
         self.rule  # noqa: B018
         self.method  # noqa: B018
         self.module  # noqa: B018
+        self._rehearse()
+
+    def initial_model(self) -> Model:
+        """Return the model that a run begins with, on the device."""
+        return read_model(self._copy_module())
 
     def make_executor(self) -> Executor:
         """Return the executor that the settings name."""
-        return Serial(Trainer(self.module, self.population, self.rule, self.settings.seed, self._device()))
+        return Serial(Trainer(self._copy_module(), self.population, self.rule, self.settings.seed, self._device()))
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator of the union of the clients' data and the test set."""
         samples = self.settings.run.evaluate_samples
-        return Evaluator(self.population, self.module, samples, self.settings.seed)
+        return Evaluator(self.population, self._copy_module(), samples, self.settings.seed)
 
     def _load_data(self) -> datasets.Dataset:
         wanted = self.settings.data
         if ":" in wanted.dataset:
             made = call("data.dataset", resolve("data.dataset", wanted.dataset, {}), {"root": wanted.root}, {})
-            if not isinstance(made, datasets.Dataset):
-                raise InputError(f"data.dataset = {wanted.dataset!r}: must return an atoll.Dataset")
-            return made
-        return datasets.load(wanted.dataset, wanted.root, wanted.fetch)
+            return read_dataset(made, wanted.dataset)
+        return _load_once(wanted.dataset, wanted.root, wanted.fetch, os.environ.get("ATOLL_DATA"))
+
+    def _copy_module(self) -> nn.Module:
+        """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""
+        return deepcopy(self.module).to(self._device())
 
     def _try_optimizer(self, make: MakeOptimizer) -> None:
         """Make the optimiser once, so that a faulty one is refused before anything is trained."""
         name = self.settings.local.optimizer
-        try:
-            made: object = make([nn.Parameter(torch.zeros(1))], self.settings.local.lr)
-        except Exception as error:
-            raise InputError(f"local.optimizer = {name!r}: cannot be made ({type(error).__name__}: {error})") from error
+        made: object = make([nn.Parameter(torch.zeros(1))], self.settings.local.lr)
         if not isinstance(made, torch.optim.Optimizer):
-            raise InputError(f"local.optimizer = {name!r}: must return a torch.optim.Optimizer")
+            raise InputError(
+                f"local.optimizer = {name!r}: must return a torch.optim.Optimizer, it returned {type(made).__name__!r}"
+            )
+
+    def _rehearse(self) -> None:
+        """Train one client for one step, on a copy, so that a model or optimiser that fails is met before the run."""
+        client = int(self.method.schedule.events[0].cohort[0])
+        module, rule = self._copy_module(), replace(self.rule, steps=1)
+        trainer = Trainer(module, self.population, rule, self.settings.seed, self._device())
+        try:
+            trainer.train(Task(event=0, round=0, repeat=0, cluster=0, client=client, start=read_model(module)))
+        except RunError:  # a loss that is not finite: the run will say where
+            return
+        except InputError:
+            raise
+        except Exception as error:
+            told = " ".join(f"{type(error).__name__}: {error}".split())
+            raise InputError(
+                f"model.name = {self.settings.model.name!r}: a step of training with local.optimizer = "
+                f"{self.settings.local.optimizer!r} and local.batch_size = {self.settings.local.batch_size!r} "
+                f"failed ({told})"
+            ) from error
 
     def _device(self) -> str:
         device = self.settings.run.device
@@ -196,19 +237,14 @@ class Experiment:
         return device
 
 
+@lru_cache(maxsize=1)
+def _load_once(name: str, root: str | None, fetch: bool, _environment: str | None) -> datasets.Dataset:
+    """Read a data set once for all runs of an experiment; `_environment` tells where it was read from."""
+    return datasets.load(name, root, fetch)
+
+
 def import_from(folder: Path) -> None:
     """Let ``module:function`` names find modules beside the experiment file and in the working folder."""
     for place in (Path.cwd(), folder.resolve()):
         if str(place) not in sys.path:
             sys.path.insert(0, str(place))
-
-
-def _from_labels(labels: Any, clusters: int) -> Clustering:
-    try:
-        array = np.asarray(labels)
-        whole = array.astype(np.int64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"clustering.method: must return a Clustering or an array of labels ({error})") from error
-    if array.ndim != 1 or not np.array_equal(whole, array):
-        raise InputError("clustering.method: must return a Clustering or a flat array of whole numbers")
-    return Clustering(whole, clusters)

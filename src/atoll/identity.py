@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from atoll.errors import InputError
+from atoll.executors.base import Executor
 from atoll.local import Model
 from atoll.schedules import Event, Ids
 
@@ -11,15 +14,20 @@ from atoll.schedules import Event, Ids
 class Identity(Protocol):
     """Returns the cluster of each cohort client, int64 [cohort], from the clusters' start models."""
 
-    def __call__(self, event: Event, starts: Sequence[Model]) -> Ids:
+    def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
         """Return the clusters."""
         ...
 
 
-def fixed(event: Event, starts: Sequence[Model]) -> Ids:
+def fixed(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
     """Take the clusters that the schedule names."""
     if event.clusters is None:
         raise InputError(
             f"event {event.index}: the schedule names no clusters, so clients must find them by least loss"
         )
     return event.clusters
+
+
+def least_loss(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
+    """Let each client take the cluster whose model has the least mean loss on its data; the lowest on ties (IFCA)."""
+    return np.asarray(executor.losses(starts, event.cohort, event.round).argmin(axis=1))

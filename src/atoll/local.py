@@ -5,9 +5,9 @@ and maybe a proximal term; any optimiser composes with any clustering, schedule 
 optimiser is named in the experiment file as ``optimizer = "module:function"``.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,8 @@ from atoll.seeds import generator, layers_drawing_from
 Model = dict[str, Tensor]
 """A model as it is sent: the module's parameters and buffers by name, and, where a rule carries them, the
 optimiser's moments as ``parameter@slot``."""
+
+_IDENTITY_BATCH = 1000  # samples in one forward pass when clients look for their cluster
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
 
@@ -73,7 +75,8 @@ class Outcome:
 class Trainer:
     """Trains one client after the other on one device; the same task gives the same bits in any order.
 
-    It owns a copy of the module to compute with. The pool is shared, and stays in bytes if it came in bytes.
+    The module is its scratch space: it is moved to the device and overwritten. The pool is shared, and stays in bytes
+    if it came in bytes.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class Trainer:
         self.population = population
         self.rule = rule
         self.seed = seed
-        self.batches = Batches(population.data.inputs, population.data.targets, population.data, module)
+        self.batches = Batches(population.data, module)
 
     def train(self, task: Task) -> Outcome:
         """Return the client's model after its local steps.
@@ -121,6 +124,24 @@ class Trainer:
             model |= _read_moments(optimizer, parameters)
         return Outcome(model, mean_loss)
 
+    @torch.no_grad()
+    def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> npt.NDArray[np.float64]:
+        """Return the mean loss of each model on each client's data, [clients, models].
+
+        Every sample is gathered once for all models, and clients share batches.
+        """
+        rows = [self.population.samples(int(client)) for client in clients]
+        flat, sizes = np.concatenate(rows), np.array([len(own) for own in rows])
+        parameters = [{name: t for name, t in model.items() if "@" not in name} for model in models]
+        self.module.eval()
+        losses = []
+        for low in range(0, len(flat), _IDENTITY_BATCH):
+            inputs, targets = self.batches.gather(flat[low : low + _IDENTITY_BATCH])
+            outputs = (torch.func.functional_call(self.module, each, (inputs,)) for each in parameters)
+            losses.append(torch.stack([self.batches.losses(each, targets).double() for each in outputs], dim=1))
+        sums = np.add.reduceat(torch.cat(losses).cpu().numpy(), np.cumsum(sizes) - sizes)
+        return np.asarray(sums / sizes[:, None])
+
     def _draw_batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
         samples = self.population.samples(task.client)
         if self.rule.batch_size == "full":
@@ -134,28 +155,42 @@ class Trainer:
 
 
 class Batches:
-    """Samples on the module's device, gathered into batches of the module's floating-point type."""
+    """A pool of samples on the module's device, gathered into batches of the module's floating-point type."""
 
-    def __init__(self, inputs: npt.NDArray[Any], targets: npt.NDArray[Any], data: Dataset, module: nn.Module) -> None:
-        """Share the arrays with PyTorch; nothing is copied on the CPU."""
+    def __init__(self, data: Dataset, module: nn.Module) -> None:
+        """Share the training pool's arrays with PyTorch; nothing is copied on the CPU."""
         first = next(module.parameters())
         self.dtype = first.dtype
         self.scale = data.scale
-        self.inputs = torch.from_numpy(inputs).to(first.device)
-        self.targets = torch.from_numpy(targets).to(first.device)
+        self.turns = data.turns
+        self.inputs = torch.from_numpy(data.inputs).to(first.device)
+        self.targets = torch.from_numpy(data.targets).to(first.device)
         self.losses = LOSSES[data.loss]
 
     def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.targets)
+        """Return the number of samples, turned copies included."""
+        return len(self.targets) * len(self.turns)
 
     def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
         """Return inputs [len(rows), ...] and targets of these samples."""
-        index = torch.from_numpy(rows).to(self.inputs.device)
-        inputs = self.inputs.index_select(0, index).to(self.dtype)
+        copies, images = np.divmod(rows, len(self.targets))
+        index = torch.from_numpy(images).to(self.inputs.device)
+        inputs = self.inputs.index_select(0, index)
+        if len(self.turns) > 1:
+            inputs = self._turn(inputs, copies)
+        inputs = inputs.to(self.dtype)
         if self.scale != 1:
             inputs *= self.scale
         return inputs, self.targets.index_select(0, index)
+
+    def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:
+        """Turn each image as its copy says; most batches hold one copy only."""
+        turned = inputs
+        for copy in np.unique(copies):
+            rows = torch.from_numpy(copies == copy).to(inputs.device)
+            part = torch.rot90(inputs, self.turns[copy], dims=(-2, -1))
+            turned = part if rows.all() else torch.where(rows.reshape(-1, *[1] * (inputs.ndim - 1)), part, turned)
+        return turned.contiguous()
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -70,10 +70,14 @@ class Population:
         for low in range(0, len(self), _CHUNK):
             sizes = self.sizes[low : low + _CHUNK]
             begin = self.offsets[low]
-            labels = self.data.targets[self.indices[begin : begin + sizes.sum()]]
+            labels = self.data.labels_of(self.indices[begin : begin + sizes.sum()])
             cells = np.repeat(np.arange(len(sizes)), sizes) * classes + labels
             counts[low : low + _CHUNK] = np.bincount(cells, minlength=len(sizes) * classes).reshape(-1, classes)
         return counts
+
+    def groups(self) -> npt.NDArray[np.int64]:
+        """Return the planted group of each client, that of its first sample, [clients]."""
+        return self.data.groups_of(self.indices[self.offsets[:-1]]).astype(np.int64)
 
     def pooled(self) -> "Population":
         """Return the population with a single client that holds the union of all clients' data."""
@@ -96,8 +100,8 @@ def make_population(
         indices = np.concatenate([np.asarray(part) for part in parts]) if len(parts) else np.empty(0, int)
     if not len(sizes) or not len(indices):
         raise InputError("data.partition: the partition has no samples for any client")
-    if not np.issubdtype(indices.dtype, np.integer) or indices.min() < 0 or indices.max() >= len(data.targets):
-        raise InputError(f"data.partition: indices must be integers from 0 to {len(data.targets) - 1}")
+    if not np.issubdtype(indices.dtype, np.integer) or indices.min() < 0 or indices.max() >= len(data):
+        raise InputError(f"data.partition: indices must be integers from 0 to {len(data) - 1}")
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     return Population(data, indices.astype(np.int32, copy=False), offsets, attributes or {})
 

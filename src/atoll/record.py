@@ -1,13 +1,12 @@
 """The run folder: settings, metrics, schedule, environment and summary, written so that nothing is left half done."""
 
+import errno
 import json
 import os
-import platform
-import subprocess
-import sys
 import tomllib
-from collections.abc import Mapping
-from importlib import metadata
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,69 @@ import numpy as np
 import tomli_w
 
 from atoll.config import Settings, resolved
+from atoll.environment import describe_environment
 from atoll.errors import InputError, RunError
+from atoll.faults import show
 from atoll.schedules import Schedule
 
 Row = dict[str, Any]
-FORMAT = 1
+FILES = ("config.toml", "summary.json", "metrics.jsonl", "environment.json", "schedule.npz", "checkpoint")
+
+
+def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bool) -> list[Path]:
+    """Return the folder of each run, `out` itself for one run, having seen that each can be used before any is.
+
+    Raises:
+        InputError: a folder that a run cannot be begun in, or gone on with.
+    """
+    if len(names) == 1:
+        folders = [out]
+    else:
+        if (out / "config.toml").exists():
+            raise InputError(f"--out {out}: holds a single run, this experiment has {len(names)}; give another folder")
+        if _is_taken(out, ("experiment.json", "report", *names)):
+            raise InputError(f"--out {out}: holds other files than this experiment's runs; give another folder")
+        folders = [out / name for name in names]
+    for folder in map(RunFolder, folders):
+        if not (resume and folder.is_run):
+            folder.require_room(overwrite)
+    return folders
+
+
+def begin_folders(out: Path, names: Sequence[str]) -> None:
+    """Write down which runs a folder holds, and in which order; a single run needs no such list.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    if len(names) == 1:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {out}: {error.strerror or error}") from error
+    write_atomically(out / "experiment.json", to_json({"runs": list(names)}))
+
+
+def _is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
+    """Return whether there is something else at a path than a folder with these files, whole or half written.
+
+    Raises:
+        InputError: it cannot be looked at, or is a file, or lies below one.
+    """
+    try:
+        return any(entry.name not in allowed and entry.name not in _halves(allowed) for entry in path.iterdir())
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError as error:
+        raise InputError(f"--out {path}: is a file, or lies below one; give the path of a new folder") from error
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot be used ({error.strerror or error})") from error
+
+
+def _halves(names: tuple[str, ...]) -> set[str]:
+    """Return what `write_atomically` calls these files while it writes them."""
+    return {f".{name}.part" for name in names}
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -36,7 +93,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
@@ -53,43 +111,68 @@ class RunFolder:
         self.path = path
         self.metrics = path / "metrics.jsonl"
 
-    def create(self, settings: Settings, schedule: Schedule, overwrite: bool = False) -> None:
-        """Make the folder with everything that is known before training.
+    @property
+    def is_run(self) -> bool:
+        """Whether a run has been begun in the folder; ``config.toml`` is written last, so the rest is there too."""
+        return (self.path / "config.toml").is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / "summary.json").is_file()
+
+    def require_room(self, overwrite: bool = False) -> None:
+        """Refuse a folder that a run cannot be begun in; nothing is written.
 
         Raises:
-            InputError: the folder exists and `overwrite` is off, or it is something other than a run.
-            RunError: it cannot be written.
+            InputError: the folder holds a run and `overwrite` is off, or something other than a run.
         """
-        self._make_room(overwrite)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "checkpoint").mkdir(exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot make the folder {self.path}: {error.strerror or error}") from error
-        write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
-        write_atomically(self.path / "environment.json", to_json(describe_environment(settings.seed)))
-        write_schedule(self.path / "schedule.npz", schedule)
-        write_atomically(self.metrics, b"")
-
-    def _make_room(self, overwrite: bool) -> None:
-        if not self.path.exists():
-            return
-        if not self.path.is_dir():
-            raise InputError(f"--out {self.path}: is a file; give the path of a new folder")
-        content = {entry.name for entry in self.path.iterdir()}
-        if not content:
-            return
-        if "config.toml" not in content:
-            raise InputError(f"--out {self.path}: holds other files and no run; give the path of a new folder")
-        if not overwrite:
+        if self.is_run and not overwrite:
             raise InputError(
-                f"--out {self.path}: exists already; add --resume to continue it, --overwrite to replace it, "
+                f"--out {self.path}: holds a run already; add --resume to continue it, --overwrite to replace it, "
                 "or give another folder"
             )
-        for name in ("summary.json", "metrics.jsonl", "config.toml"):
-            (self.path / name).unlink(missing_ok=True)
-        for entry in (self.path / "checkpoint").glob("*"):
-            entry.unlink()
+        if not self.is_run and _is_taken(self.path, FILES):
+            raise InputError(f"--out {self.path}: is not empty and holds no run; give the path of a new folder")
+
+    def create(self, settings: Settings, schedule: Schedule, overwrite: bool = False) -> None:
+        """Make the folder with everything that is known before training, or leave nothing behind.
+
+        Raises:
+            InputError: as `require_room` does.
+            RunError: it cannot be written.
+        """
+        self.require_room(overwrite)
+        is_new = not self.path.exists()
+        try:
+            self._clear()
+            (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path / "environment.json", to_json(describe_environment(settings.seed)))
+            write_schedule(self.path / "schedule.npz", schedule)
+            write_atomically(self.metrics, b"")
+            write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
+        except (OSError, RunError) as error:
+            with suppress(OSError):
+                self._clear()
+                if is_new:
+                    self.path.rmdir()
+            if isinstance(error, RunError):
+                raise
+            raise RunError(f"cannot make the folder {self.path}: {error.strerror or error}") from error
+
+    def _clear(self) -> None:
+        """Remove a run's files, and none but those; what marks it as a run goes first."""
+        for name in FILES:
+            place = self.path / name
+            if place.is_dir():
+                for pattern in ("event-*", ".event-*.part"):
+                    for entry in place.glob(pattern):
+                        entry.unlink()
+                with suppress(OSError):  # the user's own files in it stay
+                    place.rmdir()
+            else:
+                place.unlink(missing_ok=True)
+                place.with_name(f".{name}.part").unlink(missing_ok=True)
 
     def require_same(self, settings: Settings) -> None:
         """Refuse to go on with other settings than the run was begun with.
@@ -103,8 +186,9 @@ class RunFolder:
             raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
         now = flatten(tomllib.loads(tomli_w.dumps(resolved(settings))))
         if differing := sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key)):
-            told = ", ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in differing)
-            raise InputError(f"--resume: {self.path} holds another experiment: {told}")
+            told = ", ".join(f"{key} was {show(before.get(key))}, is now {show(now.get(key))}" for key in differing[:5])
+            more = f" (and {len(differing) - 5} more)" if len(differing) > 5 else ""
+            raise InputError(f"--resume: {self.path} was run with other settings: {told}{more}")
 
     def append(self, row: Row) -> None:
         """Append one row of metrics; if the disk is full the file keeps its whole rows.
@@ -118,16 +202,27 @@ class RunFolder:
             with open(self.metrics, "ab", buffering=0) as file:
                 written = file.write(line)
                 if written != len(line):
-                    raise OSError(28, "No space left on device")
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())  # a checkpoint that comes later must not outlive its rows
         except OSError as error:
-            if self.metrics.exists():
+            with suppress(OSError):
                 os.truncate(self.metrics, size)
             raise RunError(f"cannot write {self.metrics}: {error.strerror or error}") from error
 
     def rows(self) -> list[Row]:
-        """Return the whole rows of metrics so far."""
-        lines = self.metrics.read_bytes().split(b"\n")[:-1]
-        return [json.loads(line) for line in lines]
+        """Return the whole rows of metrics so far; one that a crash tore is left out.
+
+        Raises:
+            InputError: the file is missing or damaged.
+        """
+        try:
+            return [_whole(json.loads(line)) for line in self.metrics.read_bytes().split(b"\n")[:-1]]
+        except OSError as error:
+            raise InputError(f"--resume: {self.metrics} cannot be read ({error.strerror})") from error
+        except ValueError as error:
+            raise InputError(
+                f"--resume: {self.metrics} is damaged ({error}); add --overwrite to start again"
+            ) from error
 
     def keep_rows(self, events_done: int) -> list[Row]:
         """Drop rows later than an event, and a torn last one; return those kept."""
@@ -175,42 +270,16 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
         columns[f"{name}_offsets"] = np.cumsum([0, *map(len, rows)])
     mixes = [{"server": _mix(e.server), "starts": [[c, _mix(m)] for c, m in e.starts]} for e in events]
     columns["mixes"] = np.frombuffer(json.dumps(mixes).encode(), np.uint8)
-    aside = path.with_name(f".{path.name}.part.npz")
-    try:
-        np.savez_compressed(aside, **columns)
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def describe_environment(seed: int) -> dict[str, Any]:
-    """Return versions, machine, seed and git revision of this run."""
-    packages = ("atoll", "torch", "numpy", "scipy", "scikit-learn", "pydantic")
-    return {
-        "format": FORMAT,
-        "seed": seed,
-        "python": sys.version.split()[0],
-        "packages": {name: _version(name) for name in packages},
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "cpus": os.cpu_count()},
-        "git": _git_revision(),
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _git_revision() -> str | None:
-    try:
-        result = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None
+    content = BytesIO()
+    np.savez_compressed(content, **columns)
+    write_atomically(path, content.getvalue())
 
 
 def _mix(mix: Any) -> Any:
     return None if mix is None else {"server": mix.server, "published": [list(pair) for pair in mix.published]}
+
+
+def _whole(row: Any) -> Row:
+    if not isinstance(row, dict) or not isinstance(row.get("event"), int) or "wall_time" not in row:
+        raise ValueError("a row has no event")
+    return row

@@ -3,17 +3,18 @@
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atoll.checkpoint import load_checkpoint, save_checkpoint
+from atoll.config import Settings
 from atoll.engine import State, begin, run
 from atoll.errors import InputError, RunError
 from atoll.evaluate import heterogeneity
 from atoll.experiment import Experiment
-from atoll.local import Model, read_model
+from atoll.local import Model
 from atoll.record import Row, RunFolder
 
 
@@ -29,12 +30,13 @@ class Progress:
 
 def carry_out(
     experiment: Experiment, out: Path | str, resume: bool = False, overwrite: bool = False
-) -> Iterator[Progress]:
+) -> Generator[Progress]:
     """Run an experiment into a folder, yielding after every event.
 
     Rows of metrics are written before the first event, then after the first event that completes each
     `run.evaluate_every` rounds, and after the last. A checkpoint follows every `run.checkpoint_every` rounds and the
-    last. With `resume` a run goes on from its last checkpoint to the same bits; a finished one does nothing.
+    last, and is written when the caller stops early or the user interrupts. With `resume` a run goes on from its last
+    checkpoint to the same bits; a finished one does nothing.
 
     Raises:
         InputError: bad settings, or a folder that cannot be used; nothing has been trained then.
@@ -44,12 +46,10 @@ def carry_out(
     recorder = Recorder(experiment)
     method, settings = experiment.method, experiment.settings
     executor = experiment.make_executor()
-    state = begin(method, recorder.initial)
-    rows: list[Row] = []
-    warnings: list[str] = list(recorder.warnings)
-    if resume and (folder.path / "config.toml").exists():
-        if (found := _restore(folder, experiment, warnings)) is not None:
-            state, rows = found
+    warnings = list(recorder.warnings)
+    state, rows = begin(method, recorder.initial), list[Row]()
+    if resume and folder.is_run:
+        state, rows = _restore(folder, settings, state, warnings)
     else:
         folder.create(settings, method.schedule, overwrite)
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
@@ -57,30 +57,38 @@ def carry_out(
     if not rows:
         rows.append(recorder.measure(state, None, clock.seconds()))
         folder.append(rows[-1])
-    yield Progress(state.events_done, total, rows[-1], tuple(warnings))
-    if (folder.path / "summary.json").exists():
-        return
-    for step in run(method, executor, state):
-        state = step.state
-        row = None
-        if recorder.is_due(state.events_done, settings.run.evaluate_every):
-            row = recorder.measure(state, step.loss, clock.seconds())
-            folder.append(row)
-            rows.append(row)
-        if recorder.is_due(state.events_done, settings.run.checkpoint_every):
-            save_checkpoint(folder.path / "checkpoint", state, {"wall_time": clock.seconds()})
-        yield Progress(state.events_done, total, row)
+    try:
+        yield Progress(state.events_done, total, rows[-1], tuple(warnings))
+        if folder.is_finished:
+            return
+        for step in run(method, executor, state):
+            row, done = None, step.state.events_done
+            if recorder.is_due(done, settings.run.evaluate_every):
+                row = recorder.measure(step.state, step.loss, clock.seconds())
+                folder.append(row)
+                rows.append(row)
+            state = step.state  # only now, since a checkpoint must not come before its row
+            if recorder.is_due(done, settings.run.checkpoint_every):
+                _save(folder, state)
+            yield Progress(done, total, row)
+    except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, has seen enough
+        if not folder.is_finished:
+            _save(folder, state)
+        raise
     folder.write_summary(recorder.summarize(rows))
 
 
-def _restore(folder: RunFolder, experiment: Experiment, warnings: list[str]) -> tuple[State, list[Row]] | None:
-    """Return the state and the rows to go on from, or None to begin anew; refuse another experiment's folder."""
-    folder.require_same(experiment.settings)
-    found = load_checkpoint(folder.path / "checkpoint")
+def _save(folder: RunFolder, state: State) -> None:
+    save_checkpoint(folder.path / "checkpoint", state)
+
+
+def _restore(folder: RunFolder, settings: Settings, first: State, warnings: list[str]) -> tuple[State, list[Row]]:
+    """Return the state and the rows to go on from, `first` without a checkpoint; refuse another experiment's folder."""
+    folder.require_same(settings)
+    found = load_checkpoint(folder.path / "checkpoint", first)
     if found is None:
-        folder.keep_rows(-1)
-        return None
-    state, _, damaged = found
+        return first, folder.keep_rows(0)
+    state, damaged = found
     warnings += damaged
     return state, folder.keep_rows(state.events_done)
 
@@ -104,7 +112,7 @@ class Recorder:
         """Count what the schedule costs."""
         self.experiment = experiment
         self.schedule = experiment.method.schedule
-        self.initial: Model = read_model(experiment.module)
+        self.initial: Model = experiment.initial_model()
         self.evaluator = experiment.make_evaluator()
         self.bytes = experiment.model_bytes
         events = self.schedule.events
@@ -130,16 +138,11 @@ class Recorder:
         """Return the metrics row of a state.
 
         Raises:
-            RunError: the training loss is not finite.
+            RunError: the loss, or another number of the row, is not finite.
         """
         model = self.experiment.method.global_model(state)
         score = self.evaluator.score(model)
         done = state.events_done
-        if not math.isfinite(score.train_loss + score.test_loss):
-            where = (
-                f"event {done - 1}, cluster {self.schedule.events[done - 1].active}" if done else "the initial model"
-            )
-            raise RunError(f"{where}: the loss is not finite ({score.train_loss}); the rows before it are kept")
         row: Row = {
             "event": done,
             "round": self.schedule.rounds_done(done),
@@ -155,9 +158,19 @@ class Recorder:
         }
         if self.experiment.settings.run.heterogeneity:
             e = self.experiment
-            measured = heterogeneity(e.population, e.clustering, e.module, model)
+            measured = heterogeneity(e.population, e.clustering, self.evaluator.module, model)
             row |= {"h_device": measured.device, "h_cluster": measured.cluster}
+        if broken := [name for name, value in row.items() if value is not None and not math.isfinite(value)]:
+            raise RunError(f"{self._where(done)}: {broken[0]} is not finite; the rows before it are kept")
         return row
+
+    def _where(self, done: int) -> str:
+        if not done:
+            return "before training"
+        event = self.schedule.events[done - 1]
+        clusters = ", ".join(map(str, event.active))
+        clients = ", ".join(map(str, event.cohort[:5])) + (", ..." if len(event.cohort) > 5 else "")
+        return f"after event {event.index}, cluster {clusters}, clients {clients}"
 
     def summarize(self, rows: list[Row]) -> dict[str, Any]:
         """Return the content of ``summary.json``."""
@@ -180,18 +193,20 @@ class Recorder:
         return summary
 
 
-def run_folders(runs: list[Experiment], out: Path) -> list[Path]:
-    """Return the folder of each run: `out` itself for one run, else a folder below it named after panel and label.
+def name_folders(runs: Sequence[Experiment]) -> list[str]:
+    """Return the name of each run's folder, from its panel and label.
 
     Raises:
-        InputError: `out` holds a single run, or two runs have the same panel and label.
+        InputError: two runs come to the same name.
     """
-    if len(runs) == 1:
-        return [out]
-    if (out / "config.toml").exists():
-        raise InputError(f"--out {out}: holds a single run, this experiment has {len(runs)}; give another folder")
-    names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) or f"run {i}" for i, e in enumerate(runs)]
-    slugs = ["-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()) for name in names]
-    if len(set(slugs)) < len(slugs):
-        raise InputError("runs: every run needs its own panel and label; " + ", ".join(map(repr, names)))
-    return [out / slug for slug in slugs]
+    names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) for e in runs]
+    slugs = [_slug(name) or f"run-{i}" for i, name in enumerate(names)]
+    if len(set(slugs)) < len(slugs) or "report" in slugs:
+        told = ", ".join(map(repr, names))
+        raise InputError(f"runs: each needs a panel or label of its own, other than 'report', but they have {told}")
+    return slugs
+
+
+def _slug(name: str) -> str:
+    """Return a name without what a file system or a shell could take amiss: no leading dot, no spaces, no slashes."""
+    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()).strip(".-")[:100]

@@ -24,6 +24,8 @@ DAY_SECONDS = 86_400.0
 class Mix:
     """A model made from others: ``server * (the server's model) + sum of weight * (cluster's published model)``.
 
+    The weights sum to one; a single source of weight one is taken as it is.
+
     Attributes:
         server: weight of the server's model.
         published: pairs (cluster, weight).
@@ -31,6 +33,12 @@ class Mix:
 
     server: float = 0.0
     published: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse weights that do not sum to one."""
+        total = self.server + sum(weight for _, weight in self.published)
+        if abs(total - 1) > 1e-9:
+            raise InputError(f"Mix: the weights must sum to one, they sum to {total}")
 
 
 FROM_SERVER = Mix(server=1.0)

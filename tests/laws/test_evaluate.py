@@ -57,7 +57,7 @@ def test_a_sample_of_the_union_is_fixed_by_the_seed() -> None:
 
 
 @given(clients=st.integers(1, 8), clusters=st.integers(1, 8), seed=st.integers(0, 100))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_clusters_are_never_more_different_than_clients(clients: int, clusters: int, seed: int) -> None:
     population, module = classification(clients=clients, seed=seed), network(seed=seed)
     clustering = random(population, min(clusters, clients), generator(seed, "clustering"))

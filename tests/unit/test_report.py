@@ -374,7 +374,7 @@ class TestTables:
         table = as_rich(rounds_to_target([read_run(folder)], [0.5, 0.9]), "Runs")
         Console(file=stream, width=120).print(table)
         assert "a[red]b" in stream.getvalue()
-        assert "1 / 100 / 60 s" in stream.getvalue()
+        assert stream.getvalue().splitlines()[4].split("│")[5].strip() == "1"  # rounds alone, so that it fits
         assert "–" in stream.getvalue()
 
 

@@ -1,9 +1,12 @@
 """What an executor is."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from atoll.local import Outcome, Task
+import numpy as np
+import numpy.typing as npt
+
+from atoll.local import Model, Outcome, Task
 
 
 class Executor(Protocol):
@@ -11,4 +14,8 @@ class Executor(Protocol):
 
     def train(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Yield one outcome a task, in order."""
+        ...
+
+    def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> npt.NDArray[np.float64]:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
         ...

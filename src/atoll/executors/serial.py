@@ -1,11 +1,12 @@
 """One client after the other in this process: the reference."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
-from atoll.local import Outcome, Task, Trainer
+from atoll.local import Model, Outcome, Task, Trainer
+from atoll.threads import one_thread
 
 
 class Serial:
@@ -22,13 +23,7 @@ class Serial:
                 outcome = self.trainer.train(task)
             yield outcome
 
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute in one thread: a client's steps are too small to share, and bits must not depend on the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    @one_thread()
+    def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> npt.NDArray[np.float64]:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
+        return self.trainer.losses(models, clients, round_)

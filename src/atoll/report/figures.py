@@ -74,12 +74,15 @@ def plot_clusters(sizes: ArrayLike, class_shares: ArrayLike, title: str = "") ->
 def plot_gantt(events: Sequence[tuple[int, float, float, int]], title: str = "") -> Figure:
     """Draw who trains when: one line a cluster, one bar an event, coloured by turns from round to round.
 
-    An event is (cluster, start seconds, end seconds, round). Takes 10,000 events and 100 clusters with ease.
+    An event is (cluster, start seconds, end seconds, round). Bars are drawn at least 0.3 % of the whole time long.
+    Takes 10,000 events and 100 clusters with ease.
     Raises InputError without events, for a negative cluster, or for an event that ends before it starts.
     """
     table = _as_events(events)
     clusters, starts, ends = table[:, 0], table[:, 1], table[:, 2]
     unit = time_unit(float(ends.max()))
+    narrowest = 0.003 * (float(ends.max()) or 1.0)  # seconds of work in a day would not be seen
+    shown = np.maximum(ends, starts + narrowest)
     # Rounds may come in steps (one event spans several), so alternate by rank rather than by odd and even.
     turn = np.unique(table[:, 3], return_inverse=True)[1].reshape(-1) % 2
     rows = int(clusters.max()) + 1
@@ -87,14 +90,14 @@ def plot_gantt(events: Sequence[tuple[int, float, float, int]], title: str = "")
         figure = Figure(figsize=(WIDTH_INCHES, float(np.clip(0.25 * rows + 1.1, 2.0, 6.5))), layout="constrained")
         axes = figure.subplots()
         bars = PolyCollection(
-            list(_rectangles(starts / unit.seconds, ends / unit.seconds, clusters, 0.78)),
+            list(_rectangles(starts / unit.seconds, shown / unit.seconds, clusters, 0.78)),
             facecolors=np.array([BLUE, PALE_BLUE])[turn].tolist(),
             edgecolors="white",
-            linewidths=0.5 if len(table) <= 300 else 0.0,
+            linewidths=0.5 if len(table) <= 300 and (ends - starts).min() > narrowest else 0.0,
             rasterized=len(table) > MANY_BARS,
         )
         axes.add_collection(bars)
-        axes.set_xlim(min(0.0, starts.min() / unit.seconds), ends.max() / unit.seconds or 1.0)
+        axes.set_xlim(min(0.0, starts.min() / unit.seconds), shown.max() / unit.seconds)
         axes.set_ylim(rows - 0.4, -0.6)
         axes.set_yticks(_index_ticks(rows, 20))
         axes.tick_params(axis="y", length=0)

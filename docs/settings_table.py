@@ -1,0 +1,59 @@
+"""MkDocs hook: puts the table of all settings, made from `atoll.config.Settings`, into the page settings.md."""
+
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from atoll.config import Settings
+
+MARK = "<!-- the tables of all settings are put here by docs/settings_table.py -->"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace the mark by the tables; MkDocs calls this for every page."""
+    return markdown.replace(MARK, settings_tables())
+
+
+def settings_tables() -> str:
+    """Return a table of the settings at the top of the file, and one for each section."""
+    plain = {name: field for name, field in Settings.model_fields.items() if not _section(field)}
+    parts = ["## Top of the file", _table(plain)]
+    for name, field in Settings.model_fields.items():
+        if section := _section(field):
+            parts += [f"## `[{name}]`", str(section.__doc__), _table(section.model_fields)]
+    return "\n\n".join(parts)
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _table(fields: dict[str, FieldInfo]) -> str:
+    lines = ["| Setting | Default | Type | Meaning |", "|---|---|---|---|"]
+    for name, field in fields.items():
+        meaning = str(field.description).replace("|", r"\|")
+        lines.append(f"| `{name}` | {_default(field)} | {_kind(field.annotation)} | {meaning} |")
+    return "\n".join(lines)
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None:
+        return "unset"
+    return f"`{str(value).lower() if isinstance(value, bool) else repr(value)}`"
+
+
+def _kind(annotation: Any) -> str:
+    """Name a type as TOML does."""
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    if annotation in names:
+        return names[annotation]
+    if not parts or str(annotation).startswith("dict"):
+        return "table"
+    if all(isinstance(part, str) for part in parts):
+        return " or ".join(f"`{part}`" for part in parts)
+    # A union's parts, or the one type that constraints are attached to.
+    return " or ".join(dict.fromkeys(_kind(part) for part in parts if not hasattr(part, "is_required")))

@@ -1,0 +1,49 @@
+"""The command line: one file for each group of commands, and `main`, which tells errors in one sentence."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from atoll.cli import data, running, showing  # noqa: F401  (their commands register themselves)
+from atoll.cli.common import app, err
+from atoll.errors import AtollError
+
+__all__ = ["app", "main"]
+
+# Typer brings its own copy of click since 0.16; this is the usage error of whichever it uses.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 for a failed run, 2 for bad input, 130 when interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(words or ["--help"], prog_name="atoll", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except AtollError as error:
+        return _fail(str(error), error.exit_code)
+    except _UsageError as error:
+        context = getattr(error, "ctx", None)
+        hint = f"; see {context.command_path} --help" if context else ""
+        return _fail(f"{error.format_message().rstrip('.')}{hint}", 2)  # type: ignore[attr-defined]
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        _drop_output()
+        return 1
+    except OSError as error:
+        if error.filename is None:  # what cannot be written without a name is the output itself
+            _drop_output()
+        where = "the output" if error.filename is None else str(error.filename)
+        return _fail(f"{where}: {error.strerror or error}", 1)
+
+
+def _fail(sentence: str, code: int) -> int:
+    err.print(f"error: {' '.join(sentence.split())}", markup=False)
+    return code
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere, or Python would complain again when it flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

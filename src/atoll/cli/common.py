@@ -1,0 +1,60 @@
+"""What the commands share: the application, the two consoles, common options, and reading an experiment."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from atoll import config, report
+from atoll.experiment import Experiment, import_from
+
+app = typer.Typer(
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="Clustered and hierarchical federated learning.\n\nExample: atoll run quickstart",
+)
+
+# Results go to standard output; progress, warnings and errors to standard error.
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+ExperimentArg = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A .toml file, or a recipe's name.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", help="Change a setting (an empty value unsets it); may be repeated."
+    ),
+]
+ScaleOption = Annotated[str | None, typer.Option(help="One of the experiment's scales, such as small or paper.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+PlotOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it into FILE.png and FILE.svg.")]
+
+
+def read_experiments(name: str, scale: str | None, changes: list[str] | None) -> list[Experiment]:
+    """Return the runs of an experiment file or recipe."""
+    import_from(Path(name).parent)
+    runs = config.make_runs(config.read_experiment(name), scale, changes or ())
+    return [Experiment(settings) for settings in runs]
+
+
+def title_of(experiment: Experiment) -> str:
+    """Return what a run's tables and figures are headed by."""
+    s = experiment.settings
+    return ", ".join(filter(None, (s.name, s.panel, s.label)))
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document, and nothing else, to standard output."""
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+
+
+def save_plot(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG and SVG."""
+    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
+    for file in report.save_figure(figure, stem):
+        err.print(f"wrote {file}", markup=False)

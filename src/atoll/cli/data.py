@@ -1,0 +1,98 @@
+"""`atoll data`: list, fetch and inspect data sets."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from atoll import datasets, report
+from atoll.cli.common import (
+    ExperimentArg,
+    JsonOption,
+    PlotOption,
+    ScaleOption,
+    SetOption,
+    app,
+    out,
+    print_json,
+    read_experiments,
+    save_plot,
+)
+
+data_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+
+@data_app.callback()
+def data(context: typer.Context) -> None:
+    """List, fetch and inspect data sets.
+
+    Example: atoll data list
+    """
+    if not context.invoked_subcommand:
+        out.print(context.get_help(), markup=False)
+
+
+@data_app.command("list")
+def data_list(
+    root: Annotated[str | None, typer.Option(help="Data folder; else ATOLL_DATA, else the user's cache.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the data sets and where their files are.
+
+    Example: atoll data list --root ~/data
+    """
+    places = {name: datasets.find(name, root) for name in datasets.available()}
+    if as_json:
+        print_json({name: "built in" if name == "digits" else place and str(place) for name, place in places.items()})
+        return
+    for name, place in places.items():
+        out.print(f"{name:10}", "built in" if name == "digits" else place or f"not here; atoll data fetch {name}")
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The data set's name.")],
+    root: Annotated[str | None, typer.Option(help="Data folder; else ATOLL_DATA, else the user's cache.")] = None,
+) -> None:
+    """Download a data set, checking its checksums, and read it once.
+
+    Example: atoll data fetch mnist
+    """
+    loaded = datasets.load(name, root)
+    place = datasets.find(name, root) or "built in"
+    out.print(f"{name}: {len(loaded.targets)} training and {len(loaded.test_targets)} test samples, {place}")
+
+
+@data_app.command("inspect")
+def data_inspect(
+    experiment: ExperimentArg,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Show what the clients of an experiment hold: samples, and label shares per client.
+
+    Example: atoll data inspect quickstart --plot shares
+    """
+    each = read_experiments(experiment, scale, changes)[0]
+    population = each.clients
+    counts = population.class_counts()
+    if as_json:
+        print_json({"clients": len(population), "samples": population.sizes.tolist(), "class_counts": counts.tolist()})
+    else:
+        sizes = population.sizes
+        out.print(
+            f"{len(population)} clients, {int(sizes.sum())} samples "
+            f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
+        )
+        table = Table("client", "samples", *map(str, range(counts.shape[1])), title="share of each class", box=None)
+        for client in range(min(len(population), 20)):
+            shares = (f"{share:.0%}" for share in counts[client] / sizes[client])
+            table.add_row(str(client), str(sizes[client]), *shares)
+        out.print(table)
+        if len(population) > 20:
+            out.print("(the first 20; --json prints all)")
+    if plot:
+        save_plot(report.plot_shares(counts, each.settings.name), plot)

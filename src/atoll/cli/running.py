@@ -1,0 +1,121 @@
+"""`atoll run` and `atoll report`."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from atoll import report
+from atoll.cli.common import (
+    ExperimentArg,
+    JsonOption,
+    ScaleOption,
+    SetOption,
+    app,
+    err,
+    out,
+    print_json,
+    read_experiments,
+)
+from atoll.errors import InputError
+from atoll.experiment import Experiment
+from atoll.record import begin_folders, prepare_folders
+from atoll.runner import carry_out, name_folders
+
+
+@app.command()
+def run(
+    experiment: ExperimentArg,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/NAME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run an experiment.
+
+    Example: atoll run quickstart --set method.name=fedavg --out runs/fedavg
+    """
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite: give one of them, not both")
+    runs = read_experiments(experiment, scale, changes)
+    parent = folder or Path("runs") / runs[0].settings.name
+    for each in runs:
+        each.check()
+    names = name_folders(runs)
+    folders = prepare_folders(names, parent, resume, overwrite)
+    begin_folders(parent, names)
+    try:
+        for each, place in zip(runs, folders, strict=True):
+            _run_one(each, place, resume, overwrite, quiet=as_json)
+    except KeyboardInterrupt:
+        instead = " in place of --overwrite" if overwrite else ""
+        err.print(f"interrupted; to go on from here, give the same command with --resume{instead}", markup=False)
+        raise typer.Exit(130) from None
+    results = report.find_runs(folders)
+    files = report.write_report(results, parent / "report") if len(runs) > 1 else []
+    if as_json:
+        print_json(report.as_dicts(report.rounds_to_target(results)))
+        return
+    out.print(report.as_rich(report.rounds_to_target(results)))
+    if files:
+        out.print(f"Figures and table: {parent / 'report'}", markup=False)
+    out.print(f"Results: {parent}", markup=False)
+
+
+def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool, quiet: bool) -> None:
+    title = " ".join(filter(None, (experiment.settings.panel, experiment.settings.label or experiment.settings.name)))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[latest]}"),
+    )
+    with (
+        Progress(*columns, console=err, disable=quiet or not err.is_terminal) as bar,
+        closing(carry_out(experiment, place, resume, overwrite)) as steps,
+    ):
+        task = bar.add_task(title, total=None, latest="")
+        for progress in steps:
+            for warning in progress.warnings:
+                err.print(f"warning: {warning}", markup=False)
+            bar.update(task, completed=progress.events_done, total=progress.events)
+            if progress.row:
+                bar.update(task, latest=_latest(progress.row))
+
+
+def _latest(row: dict[str, Any]) -> str:
+    accuracy = "" if row["test_accuracy"] is None else f"  accuracy {row['test_accuracy']:.3f}"
+    return f"loss {row['train_loss']:.4f}{accuracy}  virtual {report.format_seconds(row['virtual_time'])}"
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders that hold runs.")],
+    folder: Annotated[Path | None, typer.Option("--out", help="Where to write; else DIR/report of the first.")] = None,
+    target: Annotated[list[float] | None, typer.Option(help="A test accuracy to reach, 0 to 1; repeatable.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare runs: curves against rounds, client updates and virtual time, and rounds to target accuracies.
+
+    Example: atoll report runs/fedcluster runs/fedavg --out runs/report --target 0.9
+    """
+    for value in target or ():
+        if not 0 < value <= 1:
+            raise InputError(f"--target {value}: must be greater than 0 and at most 1")
+    runs = report.find_runs(folders)
+    rows = report.rounds_to_target(runs, target or None)
+    place = folder or folders[0] / "report"
+    if place.exists() and not place.is_dir():
+        raise InputError(f"--out {place}: is a file; give the path of a folder")
+    files = report.write_report(runs, place, target or None)
+    if as_json:
+        print_json(report.as_dicts(rows))
+        return
+    out.print(report.as_rich(rows))
+    for file in files:
+        out.print(str(file), markup=False)

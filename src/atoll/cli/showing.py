@@ -1,0 +1,173 @@
+"""`atoll recipes`, `atoll cluster` and `atoll schedule`: what an experiment is, without training."""
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from atoll import config, report
+from atoll.cli.common import (
+    ExperimentArg,
+    JsonOption,
+    PlotOption,
+    ScaleOption,
+    SetOption,
+    app,
+    err,
+    out,
+    print_json,
+    read_experiments,
+    save_plot,
+    title_of,
+)
+from atoll.clustering.describe import class_shares, describe
+from atoll.errors import InputError
+from atoll.experiment import Experiment
+from atoll.faults import unknown
+from atoll.schedules import Event
+
+recipes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(recipes_app, name="recipes")
+
+
+@recipes_app.callback()
+def recipes(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the built-in experiments, or print one with `show`.
+
+    Example: atoll recipes show quickstart
+    """
+    if context.invoked_subcommand:
+        return
+    rows = []
+    for name in config.recipe_names():
+        table = config.read_experiment(name)
+        scales = ["paper", *table.get("scales", {})] if "scales" in table else []
+        rows.append({"name": name, "description": table.get("description", ""), "scales": scales})
+    if as_json:
+        print_json(rows)
+        return
+    shown = Table("name", "scales", "what it shows", box=None)
+    for row in rows:
+        shown.add_row(row["name"], ", ".join(row["scales"]), row["description"])
+    out.print(shown)
+
+
+@recipes_app.command("show")
+def recipes_show(name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.")]) -> None:
+    """Print a recipe's file, to run as it is or to start your own from.
+
+    Example: atoll recipes show quickstart > mine.toml
+    """
+    path = config.recipe_path(name)
+    if path is None:
+        raise InputError(f"recipe {name!r}: {unknown(name, config.recipe_names())}")
+    sys.stdout.write(path.read_text(encoding="utf-8"))
+
+
+@app.command()
+def cluster(
+    experiment: ExperimentArg,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Make an experiment's clustering only, and show what it is like.
+
+    Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
+    """
+    shown = []
+    runs = read_experiments(experiment, scale, changes)
+    for each in runs:
+        clustering = each.clustering
+        profiles = describe(each.population, clustering)
+        left_out = clustering.left_out.tolist()
+        record = {"label": each.settings.label, "panel": each.settings.panel, "method": each.settings.clustering.method}
+        record |= {"membership": clustering.labels.tolist(), "left_out": left_out}
+        shown.append(record | {"clusters": [asdict(profile) for profile in profiles]})
+        if not as_json:
+            title = title_of(each)
+            table = Table("cluster", "clients", "samples", "EMD", "major class", "UTC hour", title=title, box=None)
+            for number, p in enumerate(profiles):
+                hour = "" if p.hour is None else f"{p.hour:.2f}"
+                major = f"{p.major_class} ({p.major_share:.0%})"
+                table.add_row(str(number), str(p.size), str(p.samples), f"{p.emd:.3f}", major, hour)
+            out.print(table)
+            if left_out:
+                err.print(f"warning: {len(left_out)} clients belong to no cluster: {left_out[:10]}")
+    if as_json:
+        print_json(shown[0] if len(shown) == 1 else shown)
+    if plot:
+        first = runs[0]
+        shares = class_shares(first.population, first.clustering)
+        save_plot(report.plot_clusters(first.clustering.sizes, shares, title_of(first)), plot)
+
+
+@app.command()
+def schedule(
+    experiment: ExperimentArg,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Make an experiment's schedule only: who trains when, what it costs. Nothing is trained.
+
+    Example: atoll schedule quickstart --plot gantt
+    """
+    shown = []
+    runs = read_experiments(experiment, scale, changes)
+    for each in runs:
+        table = each.method.schedule
+        size = each.model_bytes
+        totals: dict[str, Any] = {
+            "label": each.settings.label,
+            "panel": each.settings.panel,
+            "events": len(table),
+            "rounds": table.rounds,
+            "virtual_seconds": table.events[-1].seconds,
+            "client_updates": sum(event.client_updates for event in table.events),
+            "bytes_up": size * sum(event.models_up for event in table.events),
+            "bytes_down": size * sum(event.models_down for event in table.events),
+            "max_updates_per_client_round": table.max_updates_per_client_round(),
+        }
+        shown.append(totals | {"rows": [_event_row(event, size) for event in table.events]})
+    if as_json:
+        print_json(shown[0] if len(shown) == 1 else shown)
+    else:
+        out.print(_totals_table(runs, shown))
+    if plot:
+        events = runs[0].method.schedule.events
+        bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
+        save_plot(report.plot_gantt(bars, title_of(runs[0])), plot)
+
+
+def _totals_table(runs: list[Experiment], shown: list[dict[str, Any]]) -> Table:
+    table = Table("run", "rounds", "events", "virtual time", "client updates", "MB up", "MB down", box=None)
+    for experiment, totals in zip(runs, shown, strict=True):
+        table.add_row(
+            title_of(experiment),
+            str(totals["rounds"]),
+            f"{totals['events']:,}",
+            report.format_seconds(totals["virtual_seconds"]),
+            f"{totals['client_updates']:,}",
+            f"{totals['bytes_up'] / 1e6:,.1f}",
+            f"{totals['bytes_down'] / 1e6:,.1f}",
+        )
+    return table
+
+
+def _event_row(event: Event, model_bytes: int) -> dict[str, Any]:
+    return {
+        "event": event.index,
+        "round": event.round,
+        "began": list(event.began),
+        "seconds": event.seconds,
+        "clusters": list(event.active),
+        "cohort": event.cohort.tolist(),
+        "staleness": list(event.staleness),
+        "bytes_up": event.models_up * model_bytes,
+        "bytes_down": event.models_down * model_bytes,
+    }

@@ -1,0 +1,55 @@
+"""Reading documentation pages: their fenced blocks, and running what they say."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its title (a file name, or empty) and its text."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path, language: str = "") -> list[Block]:
+    """Return a page's fenced blocks in order, of one language or of all."""
+    found = [Block(*(part or "" for part in match.groups())) for match in _FENCE.finditer(page.read_text())]
+    return [block for block in found if language in ("", block.language)]
+
+
+def write_files(page: Path, folder: Path) -> list[str]:
+    """Write the blocks that have a file's name as their title; return the names."""
+    titled = [block for block in blocks(page) if block.title]
+    for block in titled:
+        (folder / block.title).write_text(block.text)
+    return [block.title for block in titled]
+
+
+def commands(page: Path) -> list[str]:
+    """Return the `atoll` command lines of a page's sh blocks; make, pip and git are left to the reader."""
+    lines = [line for block in blocks(page, "sh") for line in block.text.splitlines()]
+    return [line for line in lines if line.startswith("atoll ")]
+
+
+def shell(command: str, folder: Path) -> str:
+    """Run a command line in a folder, with this environment's `atoll` and `python`; return what it prints."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{command}\nexit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout

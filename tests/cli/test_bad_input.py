@@ -1,0 +1,179 @@
+"""Bad input: exit code 2, one sentence that names the setting, its value and what is allowed, and nothing written."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import TINY, Command
+
+SETTINGS = [
+    # (change, what the sentence must say)
+    ("clustering.clusters=7", ["clustering.clusters = 7", "at most data.clients = 6"]),
+    ("clustering.clusters=0", ["clustering.clusters = 0", "a whole number of at least 1"]),
+    ("method.fraction=0", ["method.fraction = 0", "greater than 0 and at most 1"]),
+    ("method.fraction=1.01", ["method.fraction = 1.01", "greater than 0 and at most 1"]),
+    ("method.fraction=nan", ["method.fraction = nan", "a finite number"]),
+    ("data.rho_device=0.09", ["data.rho_device = 0.09", "0.1", "and 1"]),
+    ("data.rho_device=1.5", ["data.rho_device = 1.5", "0.1", "and 1"]),
+    ("data.rho_device=nan", ["data.rho_device = nan"]),
+    ("clustering.rho_cluster=0.09", ["clustering.rho_cluster = 0.09", "0.1", "and 1"]),
+    ("clustering.rho_cluster=2", ["clustering.rho_cluster = 2", "0.1", "and 1"]),
+    ("local.batch_size=0", ["local.batch_size = 0", "a whole number of at least 1, or 'full'"]),
+    ("local.batch_size=ful", ["local.batch_size = 'ful'", "'full'"]),
+    ("local.batch_size=2.5", ["local.batch_size = 2.5", "a whole number"]),
+    ("local.steps=0", ["local.steps = 0"]),
+    ("local.lr=nan", ["local.lr = nan", "a finite number greater than 0"]),
+    ("local.lr=inf", ["local.lr = inf", "a finite number greater than 0"]),
+    ("local.lr=-1", ["local.lr = -1", "greater than 0"]),
+    ("local.lr=fast", ["local.lr = 'fast'", "a finite number"]),
+    ("local.lr=true", ["local.lr = true", "a finite number"]),
+    ("local.lr=", ["local.lr = unset", "a finite number"]),
+    ("local.momentum=1", ["local.momentum = 1", "of at least 0 and less than 1"]),
+    ("seed=-1", ["seed = -1", "at least 0"]),
+    ("rounds=0", ["rounds = 0"]),
+    ("rounds=true", ["rounds = true", "a whole number"]),
+    ("rounds=2.5", ["rounds = 2.5", "a whole number"]),
+    ("data.fetch=1", ["data.fetch = 1", "true or false"]),
+    ("data.options=5", ["data.options = 5", "a table"]),
+    ("data.clients=2000", ["data.clients = 2000", "the pool has 1437"]),
+    ("method.order=random", ["method.order = 'random'", "'reshuffled' or 'fixed'"]),
+    ("name=../up", ["name = '../up'", "letters"]),
+    ("run.device=gpu", ["run.device = 'gpu'"]),
+    # unknown names, with the nearest known one
+    ("data.dataset=digts", ["data.dataset = 'digts'", "did you mean 'digits'?", "mnist"]),
+    ("data.partition=dirichlt", ["data.partition = 'dirichlt'", "did you mean 'dirichlet'?", "module:function"]),
+    ("model.name=mpl", ["model.name = 'mpl'", "did you mean 'mlp'?", "alexnet"]),
+    ("local.optimizer=adm", ["local.optimizer = 'adm'", "did you mean 'adam'?", "momentum"]),
+    ("clustering.method=timezon", ["clustering.method = 'timezon'", "did you mean 'timezone'?"]),
+    ("method.name=fedclustr", ["method.name = 'fedclustr'", "did you mean 'fedcluster'?", "fedavg"]),
+    ("run.executor=serail", ["run.executor = 'serail'", "'serial'"]),
+    ("model.name=", ["model.name = ''", "Allowed: "]),
+    # unknown settings, with the nearest known one
+    ("data.partiton=iid", ["data.partiton", "did you mean 'partition'?"]),
+    ("locl.lr=0.1", ["locl", "did you mean 'local'?"]),
+    ("lr=0.1", ["lr", "did you mean local.lr?"]),
+    ("method=fedavg", ["method = 'fedavg'", "is a section", "method.name"]),
+    ("runs=1", ["runs", "stands only at the top"]),
+    ("model.options.width=5", ["model.options.width", "unknown"]),
+    ("model.name=alexnet", ["model.name = 'alexnet'", "28x28", "[1, 8, 8]"]),
+    # what is not of the form section.key=value
+    ("local.lr", ["--set 'local.lr'", "section.key=value"]),
+    ("=5", ["--set '=5'", "section.key=value"]),
+    ("local..lr=5", ["--set 'local..lr=5'", "section.key=value"]),
+]
+NEEDED = {
+    "data.rho_device": "data.partition=major-class",
+    "clustering.rho_cluster": "clustering.method=major-class",
+    "data.clients": "data.samples=",
+}
+
+
+@pytest.mark.parametrize(("change", "told"), SETTINGS, ids=[change for change, _ in SETTINGS])
+def test_setting(atoll: Command, folder: Path, change: str, told: list[str]) -> None:
+    needed = NEEDED.get(change.partition("=")[0])
+    sentence = atoll("run", "tiny.toml", *(("--set", needed) if needed else ()), "--set", change).refused()
+    for words in told:
+        assert words in sentence
+    assert [path.name for path in folder.iterdir()] == ["tiny.toml"]
+
+
+FILES = [
+    ('name = "a', ["exp.toml", "is not valid TOML"]),
+    ("[" * 5000, ["is not valid TOML"]),
+    ("[data]\npartiton = 'iid'", ["data.partiton", "did you mean 'partition'?"]),
+    ("[data]\nclients = '5'", ["data.clients = '5'", "a whole number"]),
+    ("data = 5", ["data = 5", "is a section"]),
+    ("rounds = '3'\nseed = 'x'", ["seed = 'x'", "and 1 more such"]),
+    ("runs = 5", ["runs", "[[runs]]"]),
+    ("runs = []", ["runs", "[[runs]]"]),
+    ("scales = 5", ["scales", "[scales.NAME]"]),
+    ("scales.small = 5", ["scales", "[scales.NAME]"]),
+    ("[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'A'", ["runs", "'a', 'A'", "of its own"]),
+    ("[[runs]]\nlabel = 'report'\n[[runs]]\nlabel = 'b'", ["runs", "other than 'report'"]),
+    ("[[runs]]\nlabel = 'a'\nruns = 5", ["runs", "stands only at the top"]),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), FILES)
+def test_experiment_file(atoll: Command, folder: Path, text: str, told: list[str]) -> None:
+    (folder / "exp.toml").write_text(text)
+    sentence = atoll("run", "exp.toml").refused()
+    for words in told:
+        assert words in sentence
+    assert sorted(path.name for path in folder.iterdir()) == ["exp.toml", "tiny.toml"]
+
+
+def test_experiment_that_is_no_readable_file(atoll: Command, folder: Path) -> None:
+    (folder / "folder.toml").mkdir()
+    (folder / "tiny.txt").write_text("")
+    (folder / "latin.toml").write_bytes(b"name = '\xe4'")
+    assert "Is a directory" in atoll("run", "folder.toml").refused()
+    assert "No such file" in atoll("run", "missing.toml").refused()
+    assert "must end in .toml" in atoll("run", "tiny.txt").refused()
+    assert "is not valid TOML" in atoll("run", "latin.toml").refused()
+    assert "did you mean 'quickstart'?" in atoll("run", "quikstart").refused()
+    assert "did you mean 'quickstart'?" in atoll("recipes", "show", "quikstart").refused()
+    assert "did you mean 'small'" in atoll("run", _with_scale(folder), "--scale", "smal").refused()
+
+
+def _with_scale(folder: Path) -> str:
+    (folder / "scaled.toml").write_text(TINY + "\n[scales.small]\nrounds = 1\n")
+    return "scaled.toml"
+
+
+def test_usage(atoll: Command) -> None:
+    assert "--nope" in atoll("run", "tiny.toml", "--nope").refused()
+    assert "EXPERIMENT" in atoll("run").refused()
+    assert "No such command 'rum'" in atoll("rum").refused()
+    assert "not both" in atoll("run", "tiny.toml", "--resume", "--overwrite").refused()
+    assert "--target 1.5" in atoll("report", ".", "--target", "1.5").refused()
+    assert "did you mean 'mnist'?" in atoll("data", "fetch", "mnst").refused()
+
+
+def test_data_files_missing_or_truncated(atoll: Command, folder: Path) -> None:
+    def refused(root: str) -> str:
+        changes = ("data.dataset=mnist", f"data.root={root}", "data.fetch=false")
+        return atoll("run", "tiny.toml", *(word for change in changes for word in ("--set", change))).refused()
+
+    assert "does not exist" in refused("nowhere")
+    (folder / "root" / "mnist").mkdir(parents=True)
+    assert "atoll data fetch mnist" in refused("root")
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (folder / "root" / "mnist" / f"{name}-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x05abc")
+    assert "is damaged" in refused("root")
+    assert not (folder / "runs").exists()
+
+
+def test_output_folder(atoll: Command, folder: Path) -> None:
+    (folder / "file").write_text("mine")
+    (folder / "other").mkdir()
+    (folder / "other" / "thesis.txt").write_text("mine")
+    assert "is a file" in atoll("run", "tiny.toml", "--out", "file").refused()
+    assert "lies below one" in atoll("run", "tiny.toml", "--out", "file/below").refused()
+    for more in ((), ("--resume",), ("--overwrite",)):
+        assert "holds no run" in atoll("run", "tiny.toml", "--out", "other", *more).refused()
+    assert "holds other files" in atoll("run", "quickstart", "--out", "other").refused()
+    assert [path.name for path in (folder / "other").iterdir()] == ["thesis.txt"]
+    atoll("run", "tiny.toml", "--out", "ours").succeeded()
+    before = {path: path.read_bytes() for path in (folder / "ours").rglob("*") if path.is_file()}
+    sentence = atoll("run", "tiny.toml", "--out", "ours").refused()
+    assert "--resume" in sentence
+    assert "--overwrite" in sentence
+    assert "holds a single run" in atoll("run", "quickstart", "--out", "ours").refused()
+    changed = ("--set", "local.lr=0.07", "--set", "seed=3", "--resume")
+    sentence = atoll("run", "tiny.toml", "--out", "ours", *changed).refused()
+    assert "local.lr was 0.05, is now 0.07" in sentence
+    assert "seed was 0, is now 3" in sentence
+    assert {path: path.read_bytes() for path in (folder / "ours").rglob("*") if path.is_file()} == before
+    (folder / "ours" / "notes.txt").write_text("mine")
+    atoll("run", "tiny.toml", "--out", "ours", *changed[:-1], "--overwrite").succeeded()
+    assert "seed = 3" in (folder / "ours" / "config.toml").read_text()
+    assert (folder / "ours" / "notes.txt").read_text() == "mine"
+
+
+def test_no_run_of_several_begins_when_one_has_no_room(atoll: Command, folder: Path) -> None:
+    (folder / "two.toml").write_text(TINY + "\n[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'b'\n")
+    (folder / "both" / "b").mkdir(parents=True)
+    (folder / "both" / "b" / "thesis.txt").write_text("mine")
+    assert "both/b" in atoll("run", "two.toml", "--out", "both").refused()
+    assert [path.name for path in (folder / "both").iterdir()] == ["b"]

@@ -1,0 +1,172 @@
+"""Every command and option: what they print, in text and in JSON, and what they write."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from atoll.cli import app
+from tests.cli.conftest import TINY, Command
+
+OPTIONS = {
+    "run": ["EXPERIMENT", "--set", "--scale", "--out", "--resume", "--overwrite", "--json"],
+    "recipes": ["--json"],
+    "recipes show": ["NAME"],
+    "cluster": ["EXPERIMENT", "--set", "--scale", "--json", "--plot"],
+    "schedule": ["EXPERIMENT", "--set", "--scale", "--json", "--plot"],
+    "report": ["DIR...", "--out", "--target", "--json"],
+    "data": [],
+    "data list": ["--root", "--json"],
+    "data fetch": ["NAME", "--root"],
+    "data inspect": ["EXPERIMENT", "--set", "--scale", "--json", "--plot"],
+}
+
+
+def parameters(command: Any) -> list[str]:
+    """Return a command's arguments and options by the names that a user types."""
+    return [p.opts[0] if p.param_type_name == "option" else p.metavar or p.name.upper() for p in command.params]
+
+
+def test_commands_and_options_are_frozen() -> None:
+    """Scripts depend on these names: taking one away, or renaming it, needs an entry in the changelog."""
+    found = {}
+
+    def walk(name: str, command: Any) -> None:
+        if name:
+            found[name] = parameters(command)
+        for below, inner in getattr(command, "commands", {}).items():
+            walk(f"{name} {below}".strip(), inner)
+
+    walk("", typer.main.get_command(app))
+    assert found == OPTIONS
+
+
+@pytest.mark.parametrize("command", ["", *OPTIONS])
+def test_help_has_an_example(atoll: Command, command: str) -> None:
+    printed = atoll(*command.split(), "--help").succeeded()
+    assert "Example: atoll " in printed
+    for option in OPTIONS.get(command, []):
+        assert option in printed
+
+
+def test_without_a_command_help_is_shown(process: Command, atoll: Command) -> None:
+    assert "Example: atoll run quickstart" in process().succeeded()
+    assert "Example: atoll data list" in atoll("data").succeeded()
+
+
+def test_run(process: Command, folder: Path) -> None:
+    done = process("run", "tiny.toml", "--set", "local.lr=0.01")
+    assert "tiny" in done.succeeded()
+    assert done.out.endswith("Results: runs/tiny\n")
+    assert done.err == ""
+    run = folder / "runs" / "tiny"
+    assert tomllib.loads((run / "config.toml").read_text())["local"]["lr"] == 0.01
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["event"] for row in rows] == [0, 2, 4]
+    assert [row["round"] for row in rows] == [0, 1, 2]
+    least = "event round virtual_time wall_time train_loss test_loss test_accuracy client_updates bytes_up bytes_down"
+    assert set(least.split()) <= set(rows[0])
+    assert json.loads((run / "summary.json").read_bytes())["final"] == rows[-1]
+    assert json.loads((run / "environment.json").read_bytes())["seed"] == 0
+
+
+def test_run_as_json(atoll: Command) -> None:
+    done = atoll("run", "tiny.toml", "--json")
+    (row,) = json.loads(done.succeeded())
+    assert row["label"] == "tiny"
+    assert done.err == ""
+
+
+def test_resolved_settings_give_the_same_run(atoll: Command, folder: Path) -> None:
+    atoll("run", "tiny.toml", "--out", "a").succeeded()
+    atoll("run", "a/config.toml", "--out", "b").succeeded()
+    assert (folder / "a/config.toml").read_text() == (folder / "b/config.toml").read_text()
+
+
+def test_run_of_several(atoll: Command, folder: Path) -> None:
+    text = TINY + "\n[[runs]]\nlabel = 'a, 1'\npanel = 'left'\n[[runs]]\nlabel = '../b'\nmethod.name = 'fedavg'\n"
+    (folder / "two.toml").write_text(text)
+    printed = atoll("run", "two.toml", "--out", "both").succeeded()
+    assert "Figures and table: both/report\nResults: both\n" in printed
+    assert json.loads((folder / "both/experiment.json").read_bytes()) == {"runs": ["left-a-1", "b"]}
+    assert sorted(path.name for path in (folder / "both").iterdir()) == ["b", "experiment.json", "left-a-1", "report"]
+    assert (folder / "both/report/curves-round.png").is_file()
+    assert "--resume" in atoll("run", "two.toml", "--out", "both").refused()
+    atoll("run", "two.toml", "--out", "both", "--overwrite").succeeded()
+    assert len(json.loads(atoll("report", "both", "--json").succeeded())) == 2
+
+
+def test_recipes(atoll: Command) -> None:
+    rows = json.loads(atoll("recipes", "--json").succeeded())
+    names = [row["name"] for row in rows]
+    assert {"quickstart", "fedcluster-mnist"} <= set(names)
+    printed = atoll("recipes").succeeded()
+    for name in names:
+        assert name in printed
+        assert tomllib.loads(atoll("recipes", "show", name).succeeded())["name"] == name
+
+
+def test_cluster(atoll: Command, folder: Path) -> None:
+    made = json.loads(atoll("cluster", "tiny.toml", "--json").succeeded())
+    assert [cluster["size"] for cluster in made["clusters"]] == [3, 3]
+    assert sorted(made["membership"]) == [0, 0, 0, 1, 1, 1]
+    done = atoll("cluster", "tiny.toml", "--plot", "clusters.png")
+    assert "EMD" in done.succeeded()
+    assert done.err == "wrote clusters.png\nwrote clusters.svg\n"
+    assert (folder / "clusters.png").read_bytes().startswith(b"\x89PNG")
+    assert "cannot write nowhere/x.png" in atoll("cluster", "tiny.toml", "--plot", "nowhere/x").err
+    assert "cannot write tiny.toml/x.png" in atoll("cluster", "tiny.toml", "--plot", "tiny.toml/x").err
+
+
+def test_schedule(atoll: Command, folder: Path) -> None:
+    made = json.loads(atoll("schedule", "tiny.toml", "--json").succeeded())
+    assert made["events"] == len(made["rows"]) == 4
+    assert made["client_updates"] == sum(len(row["cohort"]) for row in made["rows"]) == 8
+    assert made["max_updates_per_client_round"] == 1
+    printed = atoll("schedule", "tiny.toml", "--plot", "gantt").succeeded()
+    assert "client updates" in printed
+    assert (folder / "gantt.svg").is_file()
+    several = json.loads(atoll("schedule", "quickstart", "--json", "--set", "rounds=1").succeeded())
+    assert [len(each["rows"]) for each in several] == [10, 1]
+
+
+def test_report(atoll: Command, folder: Path) -> None:
+    atoll("run", "tiny.toml", "--out", "a").succeeded()
+    atoll("run", "tiny.toml", "--out", "b", "--set", "label=second").succeeded()
+    printed = atoll("report", "a", "b", "--out", "both", "--target", "0.05").succeeded()
+    assert "second" in printed
+    assert "both/table.json" in printed
+    assert [row["label"] for row in json.loads(atoll("report", "a", "b", "--json").succeeded())] == ["tiny", "second"]
+    assert (folder / "a" / "report" / "table.md").is_file()
+    assert "does not exist" in atoll("report", "nowhere").refused()
+    assert "is a file" in atoll("report", "a", "--out", "tiny.toml").refused()
+    assert "tiny.toml" in atoll("report", "a", "--out", "tiny.toml/below").refused(code=1)
+
+
+def test_data(atoll: Command, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    assert json.loads(atoll("data", "list", "--root", "empty", "--json").succeeded()) == {
+        "digits": "built in",
+        "mnist": None,
+        "cifar10": None,
+    }
+    assert "atoll data fetch mnist" in atoll("data", "list", "--root", "empty").succeeded()
+    assert atoll("data", "fetch", "digits").succeeded() == "digits: 1437 training and 360 test samples, built in\n"
+    made = json.loads(atoll("data", "inspect", "tiny.toml", "--json").succeeded())
+    assert made["samples"] == [8] * 6
+    assert [sum(row) for row in made["class_counts"]] == [8] * 6
+    assert "share of each class" in atoll("data", "inspect", "tiny.toml", "--plot", "shares").succeeded()
+    assert (folder / "shares.png").is_file()
+    assert "(the first 20; --json prints all)" in atoll("data", "inspect", "quickstart").succeeded()
+
+
+def test_scale(atoll: Command, folder: Path) -> None:
+    (folder / "scaled.toml").write_text(TINY + "\n[scales.small]\nrounds = 1\n")
+    sizes = [
+        json.loads(atoll("schedule", "scaled.toml", "--json", *words).succeeded())["rounds"]
+        for words in ((), ("--scale", "paper"), ("--scale", "small"), ("--scale", "small", "--set", "rounds=3"))
+    ]
+    assert sizes == [2, 2, 1, 3]

@@ -1,0 +1,51 @@
+"""The README's first screen is true: its commands and its Python run as printed, in an empty folder."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.pages import ROOT, blocks, commands, shell, write_files
+
+README = ROOT / "README.md"
+
+
+@pytest.fixture(scope="module")
+def toured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which all of the README's commands have run, in order, as one shell would."""
+    place = tmp_path_factory.mktemp("readme")
+    write_files(README, place)
+    shell("\n".join(commands(README)), place)
+    return place
+
+
+def test_the_commands_leave_what_the_readme_says(toured: Path) -> None:
+    assert (toured / "runs/quickstart/report/curves-round.png").is_file()
+    assert (toured / "clusters.png").is_file()
+
+
+def test_the_figure_compares_at_equal_cost_and_fedcluster_ends_lower(toured: Path) -> None:
+    rows = json.loads((toured / "runs/quickstart/report/table.json").read_text())
+    loss = {row["label"]: row["final_train_loss"] for row in rows}
+    assert loss["FedCluster, M = 10"] < loss["FedAvg"]
+    summaries = [json.loads(path.read_text()) for path in (toured / "runs/quickstart").glob("*/summary.json")]
+    updates = [summary["final"]["client_updates"] for summary in summaries]
+    assert len(updates) == 2
+    assert len(set(updates)) == 1
+
+
+def test_the_python_runs(tmp_path: Path) -> None:
+    for block in blocks(README, "python"):
+        if not block.title:
+            (tmp_path / "snippet.py").write_text(block.text)
+            assert "Score(train_loss=" in shell("python snippet.py", tmp_path)
+
+
+def test_the_committed_figure_is_small() -> None:
+    assert (ROOT / "docs/images/quickstart.png").stat().st_size < 100_000
+
+
+def test_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", README.read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -1,0 +1,133 @@
+"""Settings: every one can be set from the command line and comes out in config.toml; layers and kinds of values."""
+
+import tomllib
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
+import tomli_w
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from atoll.config import Settings, make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
+from atoll.errors import InputError
+
+TEXTS = {"name": "another name", "run.device": "cpu"}
+
+
+def leaves(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, FieldInfo]:
+    """Return every setting by its path."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found |= leaves(inner, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = field
+    return found
+
+
+def another_value(path: str, field: FieldInfo) -> tuple[str, Any]:
+    """Return a valid value other than the default: as typed on the command line, and as it must come out."""
+    is_union = get_origin(field.annotation) in (types.UnionType, Union)
+    kinds = get_args(field.annotation) if is_union else (field.annotation,)
+    for kind in kinds:
+        kind = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
+        if get_origin(kind) is Literal:
+            text = next(value for value in get_args(kind) if value != field.default)
+            return text, text
+        if get_origin(kind) is dict:
+            return "{ own = 3 }", {"own": 3}
+        if kind is bool:
+            return str(not field.default).lower(), not field.default
+        if kind is int:
+            return "7", 7
+        if kind is float:
+            return "0.25", 0.25
+        if kind is str:
+            text = TEXTS.get(path, "module:function")
+            return text, text
+    raise AssertionError(f"{path} has a type that this test does not know: {field.annotation}")
+
+
+@pytest.mark.parametrize("path", leaves())
+def test_set_reaches_every_setting(path: str) -> None:
+    text, expected = another_value(path, leaves()[path])
+    (settings,) = make_runs({}, None, [f"{path}={text}"])
+    written: Any = tomllib.loads(tomli_w.dumps(resolved(settings)))
+    for part in path.split("."):
+        written = written[part]
+    assert written == expected
+    assert type(written) is type(expected)
+
+
+def test_every_setting_is_described() -> None:
+    assert not [path for path, field in leaves().items() if not field.description]
+
+
+def test_all_recipes_are_valid_at_every_scale() -> None:
+    for name in recipe_names():
+        table = read_experiment(name)
+        for scale in (None, *table.get("scales", {})):
+            for settings in make_runs(table, scale):
+                assert settings.name == name
+                assert make_runs(resolved(settings)) == [settings]
+
+
+def test_layers_are_laid_in_order() -> None:
+    table = {
+        "rounds": 1,
+        "local": {"lr": 0.1, "steps": 1},
+        "scales": {"small": {"rounds": 2, "local": {"steps": 2}}},
+        "runs": [{"label": "a"}, {"label": "b", "rounds": 3, "local": {"lr": 0.3}}],
+    }
+    a, b = make_runs(table, "small", ["local.lr=0.4"])
+    assert (a.rounds, a.local.lr, a.local.steps) == (2, 0.4, 2)
+    assert (b.rounds, b.local.lr, b.local.steps) == (3, 0.4, 2)
+    assert [settings.local.lr for settings in make_runs(table)] == [0.1, 0.3]
+
+
+def test_overlay_leaves_its_arguments_alone() -> None:
+    below, over = {"data": {"options": {"x": [1]}}}, {"data": {"options": {"y": [2]}}}
+    result = overlay(below, over)
+    result["data"]["options"]["x"].append(5)
+    result["data"]["options"]["y"].append(5)
+    assert below == {"data": {"options": {"x": [1]}}}
+    assert over == {"data": {"options": {"y": [2]}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("label=7", {"label": "7"}),
+        ("label='7'", {"label": "7"}),
+        ("label=a = b", {"label": "a = b"}),
+        ("label=", {"label": ""}),
+        ("label=true", {"label": "true"}),
+        ("data.root=2024-01-01", {"data": {"root": "2024-01-01"}}),
+        ("data.root=", {"data": {"root": None}}),
+        ("data.samples=", {"data": {"samples": None}}),
+        (" local.lr = 1e-3 ", {"local": {"lr": 1e-3}}),
+        ("data.options.sizes=[1, 2]", {"data": {"options": {"sizes": [1, 2]}}}),
+        ("data.options.word=plain", {"data": {"options": {"word": "plain"}}}),
+        ("rounds=3\nseed = 4", {"rounds": "3\nseed = 4"}),
+    ],
+)
+def test_changes_are_parsed(change: str, expected: dict[str, Any]) -> None:
+    assert parse_changes([change]) == expected
+
+
+def test_later_changes_win() -> None:
+    assert parse_changes(["local.lr=1", "local.steps=2", "local.lr=3"]) == {"local": {"lr": 3, "steps": 2}}
+
+
+def test_a_whole_number_is_a_number_but_a_text_is_not(tmp_path: Path) -> None:
+    assert make_runs({"local": {"lr": 1}})[0].local.lr == 1.0
+    with pytest.raises(InputError, match=r"local\.lr = '1': must be a finite number greater than 0"):
+        make_runs({"local": {"lr": "1"}})
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "exp.toml").write_bytes(b"\xef\xbb\xbfrounds = 3\r\n")
+    assert read_experiment(tmp_path / "exp.toml") == {"rounds": 3}
