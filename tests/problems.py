@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from atoll import Dataset, Population, make_population
-from atoll.local import Model
+from atoll.models import Model, dense
+from atoll.vertical import Parties, split_shape
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,6 +41,13 @@ def linear_module(width: int = 3, seed: int = 0) -> nn.Module:
 def network(width: int = 4, hidden: int = 5, classes: int = 3, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, classes)).double()
+
+
+def linear_parties(width: int = 3, parties: int = 3, seed: int = 0) -> Parties:
+    """The same model as `linear_module`, split over parties by features."""
+    torch.manual_seed(seed)
+    blocks = split_shape((width,), parties)
+    return Parties((width,), [dense(block, (), 1, bias=False) for block in blocks]).double()
 
 
 def as_vector(model: Model) -> Floats:

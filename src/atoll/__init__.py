@@ -11,8 +11,9 @@ from atoll.errors import AtollError, InputError, RunError
 from atoll.evaluate import Evaluator, Heterogeneity, Score, heterogeneity
 from atoll.executors import Executor, Serial
 from atoll.experiment import Experiment
-from atoll.local import LocalRule, Trainer, read_model
-from atoll.methods import centralized, fedavg, fedcluster
+from atoll.local import LocalRule, Trainer
+from atoll.methods import centralized, cfl_mgd, fedavg, fedbcd, fedcluster, ifca
+from atoll.models import read_model
 from atoll.population import Population, make_population
 from atoll.runner import carry_out
 from atoll.schedules import Clock, Event, Mix, Schedule, cycling
@@ -48,14 +49,17 @@ __all__ = [
     "begin",
     "carry_out",
     "centralized",
+    "cfl_mgd",
     "clustering",
     "cycling",
     "datasets",
     "fedavg",
+    "fedbcd",
     "fedcluster",
     "fedcluster_bound",
     "generator",
     "heterogeneity",
+    "ifca",
     "load",
     "local",
     "make_population",

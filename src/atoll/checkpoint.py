@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 
 from atoll.engine import State
 from atoll.errors import InputError
-from atoll.local import Model
+from atoll.models import Model
 from atoll.record import to_json, write_atomically
 
 KEPT = 2
@@ -40,7 +40,13 @@ def save_checkpoint(folder: Path, state: State) -> None:
         "starts": [number(model) for model in state.starts],
         "published": [number(model) for model in state.published],
     }
-    content = save({f"{i}/{name}": t.contiguous() for i, model in enumerate(models) for name, t in model.items()})
+    content = save(
+        {
+            f"{i}/{name}": t.clone(memory_format=torch.contiguous_format)
+            for i, model in enumerate(models)
+            for name, t in model.items()
+        }
+    )
     stem = folder / f"event-{state.events_done:08d}"
     write_atomically(stem.with_suffix(".safetensors"), content)
     note = {"state": layout, "sha256": hashlib.sha256(content).hexdigest()}

@@ -34,17 +34,22 @@ class Section(BaseModel):
 class Data(Section):
     """What the clients hold."""
 
-    dataset: str = Field("digits", description="digits, mnist, cifar10, or module:function returning an atoll.Dataset")
+    dataset: str = Field(
+        "digits", description="digits, regression, mnist, cifar10, or module:function giving an atoll.Dataset"
+    )
     root: str | None = Field(None, description="folder with the data files; else ATOLL_DATA, else the user's cache")
     fetch: bool = Field(True, description="download missing files")
-    partition: str = Field("iid", description="iid, dirichlet, shards, major-class, one-label, or module:function")
+    partition: str = Field(
+        "iid", description="iid, dirichlet, shards, major-class, one-label, rotated, planted, module:function"
+    )
     clients: Positive = Field(100, description="number of clients")
     samples: Positive | None = Field(None, description="samples a client; unset: the pool is dealt out")
     rho_device: float | None = Field(None, description="major-class: share of a client's major class")
     alpha: PositiveFloat | None = Field(None, description="dirichlet: concentration")
     shards_per_client: Positive | None = Field(None, description="shards: shards a client gets")
+    rotations: Literal[1, 2, 4] | None = Field(None, description="turned copies of the pool; rotated: 4 if unset")
     clients_file: str | None = Field(None, description="CSV with one row a client: utc_offset, longitude, slots")
-    options: Options = Field(default_factory=dict, description="arguments of your own partition")
+    options: Options = Field(default_factory=dict, description="arguments of regression, or of your own partition")
 
 
 class ModelSettings(Section):
@@ -89,9 +94,20 @@ class Network(Section):
 class MethodSettings(Section):
     """How clusters and server work together."""
 
-    name: str = Field("fedcluster", description="centralized, fedavg, fedcluster, or module:function")
+    name: str = Field(
+        "fedcluster", description="centralized, fedavg, fedcluster, ifca, cfl-mgd, fedbcd, module:function"
+    )
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="share of a cluster's clients in a cohort")
     order: Literal["reshuffled", "fixed"] = Field("reshuffled", description="fedcluster: order of the cycles")
+    clusters: Positive = Field(4, description="ifca, cfl-mgd: number of models, P")
+    beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="cfl-mgd: the clusters' momentum")
+    option: Literal["models", "gradients"] = Field("models", description="ifca, cfl-mgd: what is averaged")
+    restarts: Positive = Field(1, description="ifca, cfl-mgd: starts tried; the one with the least loss is kept")
+    restart_rounds: Positive = Field(3, description="ifca, cfl-mgd: rounds that each start is tried for")
+    resample: bool = Field(False, description="ifca, cfl-mgd: disjoint data for identity and training, every round")
+    shared_layers: Annotated[int, Field(ge=0)] = Field(0, description="ifca, cfl-mgd: first layers that all share")
+    parties: Positive = Field(2, description="fedbcd: parties that the features are split over, K")
+    mode: Literal["parallel", "sequential"] = Field("parallel", description="fedbcd: parties train at once or in turn")
     options: Options = Field(default_factory=dict, description="arguments of your own method")
 
 

@@ -1,10 +1,7 @@
 """Read data sets into one pool of samples: digits is built in, MNIST and CIFAR-10 are read from files."""
 
 import difflib
-import gzip
-import math
 import os
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,10 @@ import pooch
 
 from atoll.errors import InputError
 from atoll.fetch import SOURCES, download, explain_by_hand, locate, missing
+from atoll.readers import check_labels, damaged, read_cifar, read_idx, show_shape
+from atoll.seeds import generator
 
-_REMEDY = "put the official file in its place, or move all files of the set away and run again to download them"
+BUILT_IN = ("digits", "regression")  # need no files
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +85,9 @@ def available() -> tuple[str, ...]:
     """Return the names that `load` knows.
 
     >>> available()
-    ('digits', 'mnist', 'cifar10')
+    ('digits', 'regression', 'mnist', 'cifar10')
     """
-    return ("digits", *SOURCES)
+    return (*BUILT_IN, *SOURCES)
 
 
 def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Dataset:
@@ -106,8 +105,8 @@ def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Datas
     ((1, 8, 8), 1437, 360)
     """
     _check_name(name)
-    if name == "digits":
-        return _load_digits()
+    if name in BUILT_IN:
+        return _load_digits() if name == "digits" else make_regression(generator(0, "regression"))
     folder = find(name, root)
     if folder is None:
         base = _resolve_root(root)
@@ -123,49 +122,60 @@ def find(name: str, root: str | Path | None = None) -> Path | None:
     Errors: InputError for an unknown name and for a root that is no folder.
     """
     _check_name(name)
-    if name == "digits":
+    if name in BUILT_IN:
         return None
     base = _resolve_root(root)
     folders = (base / SOURCES[name].folder, base)
     return next((folder for folder in folders if not missing(name, folder)), None)
 
 
-def read_idx(path: str | Path) -> npt.NDArray[np.uint8]:
-    """Read an array of bytes from an IDX file, gzipped or plain.
+def make_regression(
+    rng: np.random.Generator,
+    clients: int = 100,
+    samples: int = 50,
+    groups: int = 2,
+    width: int = 10,
+    noise: float = 0.1,
+    distance: float = 1.0,
+) -> Dataset:
+    """Draw a mixed linear regression with planted parameters: ``y = <theta_p, x> + noise * e``, x and e normal.
 
-    The header is 0, 0, 8 (unsigned bytes), the number of dimensions, and each dimension as a big-endian
-    32-bit integer. Errors: InputError, naming the file, what was expected and what was found.
+    The theta_p of any two groups are `distance` apart. The pool has `samples` for each of `clients`, in blocks of
+    groups, so that the partition `planted` gives each client one group. The test set has at
+    least 100 samples a group.
+
+    Errors: InputError for more groups than `width` (the distances could not be equal) or than clients.
     """
-    content = _read_bytes(Path(path))
-    dimensions = content[3] if len(content) > 3 else 0
-    if content[:3] != b"\0\0\x08" or not 1 <= dimensions <= 4:
-        raise _damaged(path, "an IDX file (first bytes 00 00 08, then 01 to 04)", content[:4].hex(" "))
-    start = 4 + 4 * dimensions
-    if len(content) < start:
-        raise _damaged(path, f"a header of {start} bytes", f"{len(content)} bytes")
-    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4))
-    size = math.prod(shape)
-    if size == 0 or len(content) != start + size:
-        expected = f"{start} bytes of header and {_show_shape(shape)} of data as the header says"
-        raise _damaged(path, expected, f"{len(content)} bytes")
-    # A copy, since arrays over bytes objects cannot be written to and PyTorch warns about them.
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
+    if not 1 <= groups <= min(width, clients):
+        raise InputError(
+            f"data.options.groups = {groups}: must be from 1 to width = {width} and to data.clients = {clients}"
+        )
+    if noise < 0 or distance <= 0:
+        raise InputError(f"data.options: noise = {noise} must be at least 0, distance = {distance} greater than 0")
+    directions = np.linalg.qr(rng.normal(size=(width, groups)))[0].T
+    planted = directions * distance / np.sqrt(2)
 
+    def draw(owner: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        inputs = rng.normal(size=(len(owner), width))
+        targets = (inputs * planted[owner]).sum(axis=1) + noise * rng.normal(size=len(owner))
+        return inputs.astype(np.float32), targets.astype(np.float32)
 
-def read_cifar(path: str | Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Read a CIFAR-10 batch in the binary layout, gzipped or plain: images [n, 3, 32, 32] and labels [n].
-
-    A record is one byte of label and 3,072 bytes of pixels, channel by channel, row by row.
-    Errors: InputError, naming the file, what was expected and what was found.
-    """
-    content = _read_bytes(Path(path))
-    record = 1 + 3 * 32 * 32
-    if len(content) % record:
-        raise _damaged(path, f"a multiple of {record} bytes (CIFAR-10 binary layout)", f"{len(content)} bytes")
-    records = np.frombuffer(content, np.uint8).reshape(-1, record)
-    _check_labels(path, records[:, 0])
-    # A copy, for the reason given in read_idx.
-    return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
+    owner = np.repeat(np.arange(clients) * groups // clients, samples)
+    test_owner = np.repeat(np.arange(groups), max(100, samples))
+    inputs, targets = draw(owner)
+    test_inputs, test_targets = draw(test_owner)
+    return Dataset(
+        name="regression",
+        inputs=inputs,
+        targets=targets,
+        test_inputs=test_inputs,
+        test_targets=test_targets,
+        classes=0,
+        loss="squared",
+        groups=owner,
+        test_groups=test_owner,
+        planted=planted,
+    )
 
 
 def _not_found(name: str, base: Path) -> InputError:
@@ -231,9 +241,9 @@ def _load_mnist(folder: Path) -> Dataset:
         path = locate(folder, file) or folder / file
         array = read_idx(path)
         if array.shape != shape:
-            raise _damaged(path, _show_shape(shape), _show_shape(array.shape))
+            raise damaged(path, show_shape(shape), show_shape(array.shape))
         if array.ndim == 1:
-            _check_labels(path, array)
+            check_labels(path, array)
         arrays.append(array)
     inputs, targets, test_inputs, test_targets = arrays
     return Dataset(
@@ -253,7 +263,7 @@ def _load_cifar10(folder: Path) -> Dataset:
         path = locate(folder, file) or folder / file
         inputs, targets = read_cifar(path)
         if len(targets) != 10_000:
-            raise _damaged(path, "10000 images", f"{len(targets)}")
+            raise damaged(path, "10000 images", f"{len(targets)}")
         batches.append((inputs, targets))
     *training, (test_inputs, test_targets) = batches
     return Dataset(
@@ -265,33 +275,3 @@ def _load_cifar10(folder: Path) -> Dataset:
         classes=10,
         scale=1 / 255,
     )
-
-
-def _read_bytes(path: Path) -> bytes:
-    """Read a file, unpacking it if it is gzipped whatever its name: browsers unpack, and keep the name."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error}): {_REMEDY}") from error
-    if content.startswith(b"\x1f\x8b"):
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise _damaged(path, "a whole gzip file", f"a cut or damaged one ({error})") from error
-    if not content:
-        raise _damaged(path, "data", "none")
-    return content
-
-
-def _check_labels(path: str | Path, labels: npt.NDArray[np.uint8]) -> None:
-    if labels.size and labels.max() > 9:
-        sample = int(np.argmax(labels > 9))
-        raise _damaged(path, "labels from 0 to 9", f"{labels[sample]} at sample {sample}")
-
-
-def _damaged(path: str | Path, expected: str, found: str) -> InputError:
-    return InputError(f"{path} is damaged or another file: expected {expected}, found {found}; {_REMEDY}")
-
-
-def _show_shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))

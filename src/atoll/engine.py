@@ -1,18 +1,18 @@
 """The engine: the state of a run, and the only event loop."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
+from atoll.combine import Combine, average_models, mean, share_layers
 from atoll.errors import InputError
 from atoll.executors.base import Executor
 from atoll.identity import Identity, fixed
-from atoll.local import LocalRule, Model, Outcome, Task
+from atoll.local import LocalRule, Outcome, Task
+from atoll.models import Model
 from atoll.schedules import Event, Ids, Mix, Schedule
-
-Combine = Callable[[Iterable[tuple[float, Model]]], Model]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,34 +51,25 @@ class Step:
     loss: float
 
 
-def mean(models: Iterable[tuple[float, Model]]) -> Model:
-    """Return the weighted mean of (weight, model) pairs, summed in their order; weights need not sum to one.
-
-    Tensors that are not floating point (counters) are taken from the first model.
-
-    >>> import torch
-    >>> mean([(1.0, {"w": torch.tensor(0.0)}), (3.0, {"w": torch.tensor(4.0)})])
-    {'w': tensor(3.)}
-    """
-    pairs = iter(models)
-    total, first = next(pairs)
-    mixed = {name: tensor * total if tensor.is_floating_point() else tensor for name, tensor in first.items()}
-    for weight, model in pairs:
-        total += weight
-        for name, tensor in mixed.items():
-            if tensor.is_floating_point():
-                tensor.add_(model[name], alpha=weight)
-    return {name: tensor / total if tensor.is_floating_point() else tensor for name, tensor in mixed.items()}
-
-
 @dataclass(frozen=True, eq=False)
 class Method:
-    """A method is a schedule, a local rule, how clients find their cluster, and how their results combine."""
+    """A method is a schedule, a local rule, how clients find their cluster, and how their results combine.
+
+    Attributes:
+        schedule: who trains when, and how models are merged.
+        rule: what a client does.
+        identity: which cluster each of the cohort's clients belongs to.
+        combine: how the results of a cluster's clients become its model.
+        shared: names of the parameters that all clusters have in common.
+        starts: number of different models that the clusters start from: one for all, or one a cluster.
+    """
 
     schedule: Schedule
     rule: LocalRule
     identity: Identity = fixed
-    combine: Combine = mean
+    combine: Combine = average_models
+    shared: tuple[str, ...] = ()
+    starts: int = 1
 
     def global_model(self, state: State) -> Model:
         """Return the one model that stands for the run: the server's.
@@ -91,10 +82,17 @@ class Method:
         return state.server
 
 
-def begin(method: Method, initial: Model) -> State:
-    """Return the state before the first event: everyone has the initial model."""
-    models = (initial,) * method.schedule.clusters
-    return State(0, initial if method.schedule.has_server else None, models, models)
+def begin(method: Method, *initial: Model) -> State:
+    """Return the state before the first event: everyone has the one initial model, or each cluster its own.
+
+    Raises:
+        InputError: neither one model nor one a cluster.
+    """
+    clusters = method.schedule.clusters
+    if len(initial) not in (1, clusters):
+        raise InputError(f"{len(initial)} initial models for {clusters} clusters; give one, or one a cluster")
+    models = initial * clusters if len(initial) == 1 else initial
+    return State(0, initial[0] if method.schedule.has_server else None, models, models)
 
 
 def run(method: Method, executor: Executor, state: State) -> Iterator[Step]:
@@ -113,6 +111,9 @@ def advance(method: Method, executor: Executor, state: State, event: Event) -> S
         averages, loss = _train_clusters(method, executor, event, clusters, repeat, trained)
         trained |= averages
     published = tuple(trained[c] if c in averages else model for c, model in enumerate(state.published))
+    if method.shared:
+        weights = {c: float(event.weights[clusters == c].sum()) for c in averages}
+        published = share_layers(published, method.shared, weights)
     server = state.server if event.server is None else _mix(event.server, state.server, published)
     starts = list(state.starts)
     for cluster, recipe in event.starts:
@@ -139,7 +140,8 @@ def _train_clusters(
             yield weight, outcome.model
 
     averages = {
-        cluster: method.combine(pairs(group)) for cluster, group in groupby(outcomes, key=lambda row: row[0].cluster)
+        cluster: method.combine(pairs(group), starts[cluster], sum(weights))
+        for cluster, group in groupby(outcomes, key=lambda row: row[0].cluster)
     }
     return averages, float(np.average(losses, weights=weights))
 

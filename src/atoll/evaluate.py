@@ -1,16 +1,20 @@
 """Evaluation: losses and accuracies of a model, and how different the clients' and clusters' gradients are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
+from atoll.batches import Batches, measure_models
 from atoll.clustering import Clustering
-from atoll.local import Batches, Model, load_model
+from atoll.errors import InputError
+from atoll.models import Model, load_model
 from atoll.population import Population
 from atoll.seeds import generator
 from atoll.threads import one_thread
@@ -72,6 +76,107 @@ class Evaluator:
             if self.classifies:
                 hits.append(outputs.argmax(dim=1) == targets)
         return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy() if hits else np.empty(0, bool)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterScore:
+    """Losses and accuracies where each client takes, of several models, the one with the least loss on its data.
+
+    Attributes:
+        score: over all clients, weighted by samples.
+        confusion: clients of each planted group that take each model, [groups, models].
+        ari: adjusted Rand index of planted and found clusters; None if nothing is planted.
+        accuracies: test accuracy of each model over the test clients that take it; None for one that nobody takes.
+    """
+
+    score: Score
+    confusion: npt.NDArray[np.int64]
+    ari: float | None
+    accuracies: tuple[float | None, ...]
+
+
+class ClusterEvaluator:
+    """Scores several models at once; test clients choose theirs as training clients do.
+
+    With `samples` the training loss and the clusters are those of a fixed, seeded draw of clients with about so many
+    samples in all.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        test_clients: Population,
+        module: nn.Module,
+        samples: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Choose the clients to measure."""
+        clients = len(population)
+        if samples is not None:
+            clients = min(clients, max(1, round(samples / population.sizes.mean())))
+        drawn = generator(seed, "evaluate").choice(len(population), clients, replace=False)
+        self.module = module
+        self.population = population
+        self.clients = np.sort(drawn)
+        self.samples = int(population.sizes[self.clients].sum())
+        self.groups = population.groups()[self.clients]
+        self.planted = int(population.groups().max()) + 1
+        self.test_clients = test_clients
+        self.pool = Batches(population.data, module)
+        self.tests = Batches(test_clients.data, module)
+
+    @one_thread()
+    def score(self, models: Sequence[Model]) -> ClusterScore:
+        """Return losses, accuracies and found clusters."""
+        rows = [self.population.samples(int(k)) for k in self.clients]
+        trained = measure_models(self.module, self.pool, models, rows).losses
+        found = trained.argmin(axis=1)
+        everyone = range(len(self.test_clients))
+        tested = measure_models(self.module, self.tests, models, [self.test_clients.samples(k) for k in everyone])
+        chosen = tested.losses.argmin(axis=1)
+        hits = tested.accuracies[everyone, chosen]
+        sizes = self.test_clients.sizes
+        by_model = [chosen == p for p in range(len(models))]
+        classifies = self.pool.classifies
+
+        def accuracy(its: npt.NDArray[np.bool_]) -> float | None:
+            return float(np.average(hits[its], weights=sizes[its])) if classifies and its.any() else None
+
+        score = Score(
+            train_loss=float(np.average(trained.min(axis=1), weights=self.population.sizes[self.clients])),
+            test_loss=float(np.average(tested.losses.min(axis=1), weights=sizes)),
+            test_accuracy=accuracy(np.ones(len(hits), bool)),
+        )
+        confusion = np.zeros((self.planted, len(models)), np.int64)
+        np.add.at(confusion, (self.groups, found), 1)
+        return ClusterScore(
+            score=score,
+            confusion=confusion,
+            ari=float(adjusted_rand_score(self.groups, found)) if self.planted > 1 else None,
+            accuracies=tuple(map(accuracy, by_model)),
+        )
+
+
+def parameter_error(models: Sequence[Model], planted: Floats) -> float:
+    """Return the largest distance between a planted parameter vector and its model, matched to make the sum least.
+
+    Args:
+        models: at least as many as there are planted vectors, each with as many parameters.
+        planted: [groups, parameters].
+
+    Raises:
+        InputError: the models have another number of parameters, or are too few.
+    """
+    flat = [torch.cat([t.reshape(-1) for name, t in model.items() if "@" not in name]) for model in models]
+    if len(flat) < len(planted) or flat[0].numel() != planted.shape[1]:
+        raise InputError(
+            f"the planted parameters are {planted.shape[0]} vectors of {planted.shape[1]}, the models {len(flat)} of "
+            f"{flat[0].numel()}"
+        )
+    vectors = torch.stack(flat).double().cpu().numpy()
+    distances = np.linalg.norm(planted[:, None] - vectors[None], axis=2)
+    rows, columns = linear_sum_assignment(distances)
+    return float(distances[rows, columns].max())
 
 
 @dataclass(frozen=True)

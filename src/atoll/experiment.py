@@ -1,32 +1,32 @@
 """From settings to objects: data, population, clustering, module and method of one run."""
 
-import os
 import sys
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from atoll import datasets
+from atoll.clients import make_clients, make_test_clients
 from atoll.clustering import CLUSTERINGS, Clustering, one_cluster
 from atoll.config import Settings
 from atoll.engine import Method
 from atoll.errors import InputError, RunError
-from atoll.evaluate import Evaluator
-from atoll.executors import Executor, Serial
-from atoll.local import OPTIMIZERS, LocalRule, MakeOptimizer, Model, Task, Trainer, read_model
+from atoll.evaluate import ClusterEvaluator, Evaluator
+from atoll.executors import Executor, Serial, Trains
+from atoll.local import OPTIMIZERS, LocalRule, MakeOptimizer, Task, Trainer, carried_bytes
 from atoll.methods import METHODS
-from atoll.models import MODELS, check_outputs
-from atoll.partition import PARTITIONS
+from atoll.models import MODELS, Model, check_outputs, read_model
 from atoll.plugins import bind, call, resolve
-from atoll.population import Population, make_population, read_clients
-from atoll.returned import read_dataset, read_labels, read_parts
+from atoll.population import Population
+from atoll.restarts import choose_start
+from atoll.returned import read_labels
 from atoll.schedules import Clock
 from atoll.seeds import generator, layers_drawing_from
+from atoll.vertical import PartyTrainer, share_samples, split_model
 
 
 @dataclass(frozen=True)
@@ -41,39 +41,26 @@ class Experiment:
     @cached_property
     def clients(self) -> Population:
         """The population as the partition makes it."""
-        wanted = self.settings.data
-        data = self._load_data()
-        rule = resolve("data.partition", wanted.partition, PARTITIONS)
-        given = {
-            **dict(wanted),
-            "labels": data.labels,
-            "classes": data.classes,
-            "dataset": data,
-            "rng": generator(self.settings.seed, "partition"),
-        }
-        parts = read_parts(call("data.partition", rule, given, wanted.options), wanted.partition)
-        if len(parts) != wanted.clients:
-            raise InputError(
-                f"data.partition = {wanted.partition!r}: made {len(parts)} clients, but data.clients = {wanted.clients}"
-            )
-        if empty := [client for client, part in enumerate(parts) if not len(part)]:
-            raise InputError(
-                f"data.partition = {wanted.partition!r}: client {empty[0]} has no samples "
-                f"({len(empty)} of {len(parts)} have none); every client needs at least one"
-            )
-        attributes = read_clients(wanted.clients_file, wanted.clients) if wanted.clients_file else {}
-        return make_population(data, parts, attributes)
+        return make_clients(self.settings)
+
+    @cached_property
+    def test_clients(self) -> Population:
+        """Clients that hold the test samples."""
+        return make_test_clients(self.settings, self.clients)
 
     @cached_property
     def population(self) -> Population:
-        """The population that trains: pooled into one client for the centralised baseline."""
-        return self.clients.pooled() if self.settings.method.name == "centralized" else self.clients
+        """The population that trains: one client with all samples for the centralised baseline, or such parties."""
+        wanted = self.settings.method
+        if wanted.name == "fedbcd":
+            return share_samples(self.clients, wanted.parties)
+        return self.clients.pooled() if wanted.name == "centralized" else self.clients
 
     @cached_property
     def clustering(self) -> Clustering:
         """The clustering; a single cluster where the method has no use for one."""
         wanted = self.settings.clustering
-        if self.settings.method.name in ("fedavg", "centralized"):
+        if self.settings.method.name in ("fedavg", "centralized", "ifca", "cfl-mgd", "fedbcd"):
             return one_cluster(len(self.population))
         if wanted.clusters > len(self.population):
             raise InputError(
@@ -103,22 +90,9 @@ class Experiment:
     @cached_property
     def module(self) -> nn.Module:
         """The initial model, drawn from the seed."""
-        name = self.settings.model.name
         data = self.clients.data
-        given = {"shape": data.shape, "classes": data.classes or 1, "dataset": data}
-        factory = bind("model.name", resolve("model.name", name, MODELS), given, self.settings.model.options)
-        with layers_drawing_from(self.settings.seed, "model"):
-            try:
-                module = factory()
-            except InputError:
-                raise
-            except Exception as error:  # PyTorch refuses the factory's options in its own way
-                raise InputError(f"model.name = {name!r}: cannot be made ({type(error).__name__}: {error})") from error
-        if not isinstance(module, nn.Module):
-            raise InputError(
-                f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}"
-            )
-        check_outputs(module, data.shape, data.classes or 1, name)
+        module = self._draw_module()
+        check_outputs(module, data.shape, data.classes or 1, self.settings.model.name)
         return module
 
     @cached_property
@@ -129,8 +103,20 @@ class Experiment:
         fixed = {key: value for key, value in dict(wanted).items() if key not in ("lr", "options")}
         optimizer = bind("local.optimizer", make, fixed, wanted.options, later=("parameters", "params", "lr"))
         self._try_optimizer(optimizer)
-        lr = wanted.lr * wanted.lr_factor
-        return LocalRule(optimizer, lr, wanted.steps, wanted.batch_size, wanted.proximal, wanted.lr_decay)
+        if self.settings.method.name == "cfl-mgd" and wanted.optimizer != "sgd":
+            raise InputError(
+                f"local.optimizer = {wanted.optimizer!r}: must be 'sgd' with method.name = 'cfl-mgd', whose momentum "
+                "is the clusters' own (method.beta); with 'ifca' any optimizer runs, its state afresh every round"
+            )
+        return LocalRule(
+            optimizer=optimizer,
+            lr=wanted.lr * wanted.lr_factor,
+            steps=wanted.steps,
+            batch_size=wanted.batch_size,
+            proximal=wanted.proximal,
+            lr_decay=wanted.lr_decay,
+            parts=self._parts(),
+        )
 
     @cached_property
     def clock(self) -> Clock:
@@ -160,12 +146,22 @@ class Experiment:
             raise InputError(
                 f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
             )
-        return method
+        return replace(method, shared=self._shared_names()) if wanted.shared_layers else method
 
     @property
     def model_bytes(self) -> int:
         """Bytes of one model."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.module.state_dict().values())
+
+    @cached_property
+    def message_bytes(self) -> int:
+        """Bytes of what an event's `models_down` and `models_up` count, unless the schedule says otherwise: models.
+
+        Moments that travel with a model (CFL-MGD's u_p) count too.
+        """
+        if (size := self.method.schedule.message_bytes) is not None:
+            return size
+        return self.model_bytes + carried_bytes(self.method.rule, self._copy_module())
 
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is met before anything is written."""
@@ -175,25 +171,83 @@ class Experiment:
         self.module  # noqa: B018
         self._rehearse()
 
-    def initial_model(self) -> Model:
-        """Return the model that a run begins with, on the device."""
-        return read_model(self._copy_module())
+    def initial_models(self, restart: int = 0) -> tuple[Model, ...]:
+        """Return the models that a run begins with, on the device: one, or one a cluster, drawn anew each restart."""
+        count = self.method.starts
+        drawn = [read_model(self._draw_module(p, restart).to(self._device())) for p in range(count)]
+        common = {name: drawn[0][name] for name in self.method.shared}
+        return tuple(model | common for model in drawn)
+
+    def best_start(self, executor: Executor) -> tuple[Model, ...]:
+        """Return the initial models of the best of `method.restarts` starts."""
+        wanted = self.settings.method
+        candidates = [self.initial_models(restart) for restart in range(wanted.restarts)]
+        if len(candidates) == 1:
+            return candidates[0]
+        chosen = choose_start(self.method, executor, candidates, len(self.population), wanted.restart_rounds)
+        return candidates[chosen]
 
     def make_executor(self) -> Executor:
         """Return the executor that the settings name."""
-        return Serial(Trainer(self._copy_module(), self.population, self.rule, self.settings.seed, self._device()))
+        return Serial(self._make_trainer(self.method.rule))
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator of the union of the clients' data and the test set."""
         samples = self.settings.run.evaluate_samples
-        return Evaluator(self.population, self._copy_module(), samples, self.settings.seed)
+        return Evaluator(self.clients, self._copy_module(), samples, self.settings.seed)
 
-    def _load_data(self) -> datasets.Dataset:
-        wanted = self.settings.data
-        if ":" in wanted.dataset:
-            made = call("data.dataset", resolve("data.dataset", wanted.dataset, {}), {"root": wanted.root}, {})
-            return read_dataset(made, wanted.dataset)
-        return _load_once(wanted.dataset, wanted.root, wanted.fetch, os.environ.get("ATOLL_DATA"))
+    def make_cluster_evaluator(self) -> ClusterEvaluator:
+        """Return the evaluator of several models, of which each client takes the one with the least loss."""
+        samples, seed = self.settings.run.evaluate_samples, self.settings.seed
+        return ClusterEvaluator(self.population, self.test_clients, self._copy_module(), samples, seed)
+
+    def _parts(self) -> int:
+        """Return how many parts each client's data is split into for resampling, 0 for none."""
+        if not self.settings.method.resample:
+            return 0
+        parts, sizes = 2 * self.settings.rounds, self.population.sizes
+        if sizes.min() < parts:
+            raise InputError(
+                f"method.resample = true: client {sizes.argmin()} has {sizes.min()} samples, it needs at least "
+                f"2 x rounds = {parts}"
+            )
+        return parts
+
+    def _shared_names(self) -> tuple[str, ...]:
+        """Return the names of the parameters and buffers of the first layers that have any."""
+        wanted = self.settings.method.shared_layers
+        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in self.module.state_dict()))
+        if wanted >= len(layers):
+            raise InputError(
+                f"method.shared_layers = {wanted}: must be less than the model's {len(layers)} layers with parameters"
+            )
+        return tuple(name for name in self.module.state_dict() if name.rpartition(".")[0] in layers[:wanted])
+
+    def _draw_module(self, cluster: int = 0, restart: int = 0) -> nn.Module:
+        """Make a module with weights of its own for each cluster and restart."""
+        name = self.settings.model.name
+        data = self.clients.data
+        method = self.settings.method
+        given = {"shape": data.shape, "classes": data.classes or 1, "dataset": data, "parties": method.parties}
+        make = split_model(name) if method.name == "fedbcd" else resolve("model.name", name, MODELS)
+        factory = bind("model.name", make, given, self.settings.model.options)
+        key = (cluster, restart) if cluster or restart else ()
+        with layers_drawing_from(self.settings.seed, "model", *key):
+            try:
+                module = factory()
+            except InputError:
+                raise
+            except Exception as error:  # PyTorch refuses the factory's options in its own way
+                raise InputError(f"model.name = {name!r}: cannot be made ({type(error).__name__}: {error})") from error
+        if not isinstance(module, nn.Module):
+            raise InputError(
+                f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}"
+            )
+        return module
+
+    def _make_trainer(self, rule: LocalRule) -> Trains:
+        make = PartyTrainer if self.settings.method.name == "fedbcd" else Trainer
+        return make(self._copy_module(), self.population, rule, self.settings.seed, self._device())
 
     def _copy_module(self) -> nn.Module:
         """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""
@@ -211,8 +265,7 @@ class Experiment:
     def _rehearse(self) -> None:
         """Train one client for one step, on a copy, so that a model or optimiser that fails is met before the run."""
         client = int(self.method.schedule.events[0].cohort[0])
-        module, rule = self._copy_module(), replace(self.rule, steps=1)
-        trainer = Trainer(module, self.population, rule, self.settings.seed, self._device())
+        module, trainer = self._copy_module(), self._make_trainer(replace(self.method.rule, steps=1))
         try:
             trainer.train(Task(event=0, round=0, repeat=0, cluster=0, client=client, start=read_model(module)))
         except RunError:  # a loss that is not finite: the run will say where
@@ -235,12 +288,6 @@ class Experiment:
             reason = str(error).splitlines()[0]
             raise InputError(f"run.device = {device!r}: is not available here ({reason}); use 'cpu'") from error
         return device
-
-
-@lru_cache(maxsize=1)
-def _load_once(name: str, root: str | None, fetch: bool, _environment: str | None) -> datasets.Dataset:
-    """Read a data set once for all runs of an experiment; `_environment` tells where it was read from."""
-    return datasets.load(name, root, fetch)
 
 
 def import_from(folder: Path) -> None:

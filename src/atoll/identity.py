@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.errors import InputError
 from atoll.executors.base import Executor
-from atoll.local import Model
+from atoll.models import Model
 from atoll.schedules import Event, Ids
 
 

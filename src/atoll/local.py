@@ -14,16 +14,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from atoll.datasets import Dataset
+from atoll.batches import Batches, measure_models
 from atoll.errors import RunError
+from atoll.models import Model, load_model, read_model
 from atoll.population import Population
 from atoll.seeds import generator, layers_drawing_from
 
-Model = dict[str, Tensor]
-"""A model as it is sent: the module's parameters and buffers by name, and, where a rule carries them, the
-optimiser's moments as ``parameter@slot``."""
+Floats = npt.NDArray[np.float64]
 
-_IDENTITY_BATCH = 1000  # samples in one forward pass when clients look for their cluster
+IDENTITY_PART, TRAINING_PART = 0, 1  # with resampling, which of a round's two parts of a client's data
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
 
@@ -39,6 +38,7 @@ class LocalRule:
         batch_size: samples a step, or "full" for all of the client's.
         proximal: FedProx's mu; the local loss gains ``(mu / 2) * ||w - W||^2``, W being the model it was sent.
         lr_decay: eta is multiplied by this after every round.
+        parts: with resampling, the number of disjoint parts of each client's data, 2 a round; else 0.
         carry: whether the optimiser's state travels with the model, averaged like it; else every client starts
             afresh in every event.
     """
@@ -49,6 +49,7 @@ class LocalRule:
     batch_size: int | Literal["full"] = 30
     proximal: float = 0.0
     lr_decay: float = 1.0
+    parts: int = 0
     carry: bool = False
 
 
@@ -95,55 +96,30 @@ class Trainer:
         Raises:
             RunError: the loss or the model is not finite; names event, cluster and client.
         """
-        rule, parameters = self.rule, dict(self.module.named_parameters())
         load_model(self.module, task.start)
         self.module.train()
-        optimizer = rule.optimizer(parameters.values(), rule.lr * rule.lr_decay**task.round)
-        if rule.carry:
-            _load_moments(optimizer, parameters, task.start)
-        total = torch.zeros((), device=self.batches.inputs.device)
         with layers_drawing_from(self.seed, "layers", task.event, task.repeat, task.client):
-            for inputs, targets in self._draw_batches(task):
-                optimizer.zero_grad()
-                loss = self.batches.losses(self.module(inputs), targets).mean()
-                loss.backward()  # type: ignore[no-untyped-call]
-                if rule.proximal:
-                    _add_proximal(parameters, task.start, rule.proximal)
-                optimizer.step()
-                total += loss.detach()
-        mean_loss = total.item() / rule.steps
+            losses = (self.batches.losses(self.module(x), y).mean() for x, y in self._draw_batches(task))
+            mean_loss, moments = descend(self.rule, dict(self.module.named_parameters()), task, losses)
         model = read_model(self.module)
-        if not np.isfinite(mean_loss) or not all(
-            torch.isfinite(t).all() for t in model.values() if t.is_floating_point()
-        ):
-            raise RunError(
-                f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "
-                f"(mean loss {mean_loss}); lower local.lr = {rule.lr}"
-            )
-        if rule.carry:
-            model |= _read_moments(optimizer, parameters)
-        return Outcome(model, mean_loss)
+        require_finite(task, model, mean_loss, self.rule)
+        return Outcome(model | moments, mean_loss)
 
-    @torch.no_grad()
-    def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> npt.NDArray[np.float64]:
-        """Return the mean loss of each model on each client's data, [clients, models].
+    def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
+        rows = [self._own(int(client), round_, IDENTITY_PART) for client in clients]
+        return measure_models(self.module, self.batches, models, rows).losses
 
-        Every sample is gathered once for all models, and clients share batches.
-        """
-        rows = [self.population.samples(int(client)) for client in clients]
-        flat, sizes = np.concatenate(rows), np.array([len(own) for own in rows])
-        parameters = [{name: t for name, t in model.items() if "@" not in name} for model in models]
-        self.module.eval()
-        losses = []
-        for low in range(0, len(flat), _IDENTITY_BATCH):
-            inputs, targets = self.batches.gather(flat[low : low + _IDENTITY_BATCH])
-            outputs = (torch.func.functional_call(self.module, each, (inputs,)) for each in parameters)
-            losses.append(torch.stack([self.batches.losses(each, targets).double() for each in outputs], dim=1))
-        sums = np.add.reduceat(torch.cat(losses).cpu().numpy(), np.cumsum(sizes) - sizes)
-        return np.asarray(sums / sizes[:, None])
+    def _own(self, client: int, round_: int, part: int) -> npt.NDArray[np.int32]:
+        """Return the client's samples; with resampling, those of this round's part for identity or for training."""
+        samples = self.population.samples(client)
+        if not self.rule.parts:
+            return samples
+        order = generator(self.seed, "resample", client).permutation(len(samples))
+        return np.array_split(samples[order], self.rule.parts)[2 * round_ + part]
 
     def _draw_batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
-        samples = self.population.samples(task.client)
+        samples = self._own(task.client, task.round, TRAINING_PART)
         if self.rule.batch_size == "full":
             batch = self.batches.gather(samples)
             yield from (batch for _ in range(self.rule.steps))
@@ -154,56 +130,38 @@ class Trainer:
             yield self.batches.gather(rows)
 
 
-class Batches:
-    """A pool of samples on the module's device, gathered into batches of the module's floating-point type."""
+def descend(
+    rule: LocalRule, parameters: dict[str, nn.Parameter], task: Task, losses: Iterable[Tensor]
+) -> tuple[float, Model]:
+    """Take the rule's steps, one down each loss; a loss is asked for when the step before it has been taken.
 
-    def __init__(self, data: Dataset, module: nn.Module) -> None:
-        """Share the training pool's arrays with PyTorch; nothing is copied on the CPU."""
-        first = next(module.parameters())
-        self.dtype = first.dtype
-        self.scale = data.scale
-        self.turns = data.turns
-        self.inputs = torch.from_numpy(data.inputs).to(first.device)
-        self.targets = torch.from_numpy(data.targets).to(first.device)
-        self.losses = LOSSES[data.loss]
-
-    def __len__(self) -> int:
-        """Return the number of samples, turned copies included."""
-        return len(self.targets) * len(self.turns)
-
-    def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
-        """Return inputs [len(rows), ...] and targets of these samples."""
-        copies, images = np.divmod(rows, len(self.targets))
-        index = torch.from_numpy(images).to(self.inputs.device)
-        inputs = self.inputs.index_select(0, index)
-        if len(self.turns) > 1:
-            inputs = self._turn(inputs, copies)
-        inputs = inputs.to(self.dtype)
-        if self.scale != 1:
-            inputs *= self.scale
-        return inputs, self.targets.index_select(0, index)
-
-    def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:
-        """Turn each image as its copy says; most batches hold one copy only."""
-        turned = inputs
-        for copy in np.unique(copies):
-            rows = torch.from_numpy(copies == copy).to(inputs.device)
-            part = torch.rot90(inputs, self.turns[copy], dims=(-2, -1))
-            turned = part if rows.all() else torch.where(rows.reshape(-1, *[1] * (inputs.ndim - 1)), part, turned)
-        return turned.contiguous()
+    Returns the mean loss, and the optimiser's moments of these parameters if the rule carries them.
+    """
+    optimizer = rule.optimizer(parameters.values(), rule.lr * rule.lr_decay**task.round)
+    if rule.carry:
+        _load_moments(optimizer, parameters, task.start)
+    total = torch.zeros((), device=next(iter(parameters.values())).device)
+    for loss in losses:
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if rule.proximal:
+            _add_proximal(parameters, task.start, rule.proximal)
+        optimizer.step()
+        total += loss.detach()
+    return total.item() / rule.steps, _read_moments(optimizer, parameters) if rule.carry else {}
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return each sample's cross-entropy; outputs [samples, classes], targets [samples]."""
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+def require_finite(task: Task, model: Model, loss: float, rule: LocalRule) -> None:
+    """Refuse to go on from a loss or a model that is not finite.
 
-
-def half_squared(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return half of each sample's squared error; outputs and targets [samples] or [samples, outputs]."""
-    return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).sum(dim=1) / 2
-
-
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "squared": half_squared}
+    Raises:
+        RunError: names event, cluster and client.
+    """
+    if not np.isfinite(loss) or not all(torch.isfinite(t).all() for t in model.values() if t.is_floating_point()):
+        raise RunError(
+            f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "
+            f"(mean loss {loss}); lower local.lr = {rule.lr}"
+        )
 
 
 def sgd(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
@@ -224,16 +182,16 @@ def adam(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": sgd, "momentum": momentum, "adam": adam}
 
 
-def read_model(module: nn.Module) -> Model:
-    """Return a copy of the module's parameters and buffers."""
-    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-
-
-@torch.no_grad()
-def load_model(module: nn.Module, model: Model) -> None:
-    """Copy a model into the module."""
-    for name, tensor in module.state_dict().items():
-        tensor.copy_(model[name])
+def carried_bytes(rule: LocalRule, module: nn.Module) -> int:
+    """Return the bytes of the optimiser's state that travels with a model; takes a step on the module to see it."""
+    if not rule.carry:
+        return 0
+    optimizer = rule.optimizer(module.parameters(), rule.lr)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moments = _read_moments(optimizer, dict(module.named_parameters()))
+    return sum(tensor.numel() * tensor.element_size() for tensor in moments.values())
 
 
 def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) -> None:
@@ -246,7 +204,7 @@ def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) 
 def _load_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter], start: Model) -> None:
     for key, tensor in start.items():
         name, _, slot = key.partition("@")
-        if slot:
+        if slot and name in parameters:
             optimizer.state[parameters[name]][slot] = tensor.clone()
 
 

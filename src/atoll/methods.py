@@ -2,13 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
 
 from atoll.clustering import Clustering, one_cluster
+from atoll.combine import COMBINES
 from atoll.engine import Method
 from atoll.errors import InputError
-from atoll.local import LocalRule
+from atoll.identity import least_loss
+from atoll.local import LocalRule, momentum
 from atoll.population import Population
-from atoll.schedules import Clock, Order, cycling
+from atoll.schedules import Clock, Order, all_together, cycling
+from atoll.vertical import Mode, exchanging, join_blocks, output_bytes
+
+Option = Literal["models", "gradients"]
 
 
 def fedcluster(
@@ -59,4 +68,80 @@ def centralized(
     return replace(method, schedule=replace(method.schedule, events=events))
 
 
-METHODS: dict[str, Callable[..., Method]] = {"fedcluster": fedcluster, "fedavg": fedavg, "centralized": centralized}
+def ifca(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    clusters: int = 4,
+    option: Option = "models",
+    fraction: float = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """IFCA: every round each client of the cohort takes the model with the least loss on its data, and trains it.
+
+    Ghosh et al. 2020. Option `models`: a cluster's model becomes the mean of its clients' models. Option
+    `gradients`, with one local step: ``chi_p <- chi_p - (eta / m) * sum of g_i``, m counting the whole cohort.
+    """
+    schedule = all_together(population, clusters, rounds, fraction, clock, seed)
+    if option == "gradients":
+        if rule.steps != 1:
+            raise InputError(f"local.steps = {rule.steps}: must be 1 with method.option = 'gradients'")
+        even = tuple(replace(event, weights=np.ones(len(event.cohort))) for event in schedule.events)
+        schedule = replace(schedule, events=even)  # 1 / m each, as the paper writes it
+    return Method(schedule, rule, least_loss, COMBINES[option], starts=clusters)
+
+
+def cfl_mgd(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    clusters: int = 4,
+    beta: float = 0.9,
+    option: Option = "models",
+    fraction: float = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """CFL-MGD: IFCA with the heavy ball ``u <- beta * u + g; chi <- chi - eta * u``, u kept by each cluster.
+
+    The clusters' u_p are sent with the models and averaged like them, so clients keep no state. The rule's own
+    optimiser is replaced; with beta = 0 it is IFCA with SGD.
+    """
+    if not 0 <= beta < 1:
+        raise InputError(f"method.beta = {beta}: must be at least 0 and less than 1")
+    heavy_ball = replace(rule, optimizer=partial(momentum, momentum=beta), carry=True)
+    return ifca(population, heavy_ball, rounds, clusters, option, fraction, clock, seed)
+
+
+def fedbcd(
+    population: Population, rule: LocalRule, rounds: int, mode: Mode = "parallel", clock: Clock | None = None
+) -> Method:
+    """FedBCD: parties that hold different features of the same samples train a sum of their networks.
+
+    Liu et al. 2022. A round exchanges the parties' outputs for one batch S; then each party k takes Q = `rule.steps`
+    steps ``theta_k <- theta_k - eta * grad_k f(theta_k, the others' outputs; S)`` on its own block, side by side
+    (`parallel`) or in turn, with the new outputs of those before it (`sequential`). Parties keep their optimiser's
+    state. With Q = 1, parallel is SGD on the whole model.
+
+    `population` is that of the parties (``vertical.share_samples``), the model a ``vertical.Parties``, the trainer a
+    ``vertical.PartyTrainer``.
+    """
+    if not all(np.array_equal(population.samples(k), population.samples(0)) for k in range(len(population))):
+        raise InputError("method.name = 'fedbcd': needs parties that hold the same samples, as share_samples gives")
+    if rule.parts:
+        raise InputError(
+            "method.resample = true: does not go with method.name = 'fedbcd', whose parties have no data apart"
+        )
+    schedule = exchanging(len(population), rounds, mode, output_bytes(population, rule), clock)
+    return Method(schedule, replace(rule, carry=True), combine=join_blocks)
+
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "fedcluster": fedcluster,
+    "fedavg": fedavg,
+    "centralized": centralized,
+    "ifca": ifca,
+    "cfl-mgd": cfl_mgd,
+    "fedbcd": fedbcd,
+}

@@ -12,24 +12,31 @@ from atoll.errors import InputError
 
 Shape = tuple[int, ...]
 
+Model = dict[str, Tensor]
+"""A model as it is sent: the module's parameters and buffers by name, and, where a rule carries them, the
+optimiser's moments as ``parameter@slot``."""
 
-def linear(shape: Shape, classes: int) -> nn.Module:
+HIDDEN: dict[str, tuple[int, ...]] = {"linear": (), "mlp": (200,), "lr": (512, 512)}
+"""Widths of the hidden layers of the dense models."""
+
+
+def linear(shape: Shape, classes: int, bias: bool = True) -> nn.Module:
     """One dense layer on the flattened input."""
-    return dense(shape, (), classes)
+    return dense(shape, HIDDEN["linear"], classes, bias)
 
 
 def mlp(shape: Shape, classes: int) -> nn.Module:
     """Dense 200 with ReLU (784-200-10 on MNIST; CFL-MGD)."""
-    return dense(shape, (200,), classes)
+    return dense(shape, HIDDEN["mlp"], classes)
 
 
 def lr(shape: Shape, classes: int) -> nn.Module:
     """Dense 512-512 with ReLU (784-512-512-10 on MNIST, 2.56 MiB; FedUC's "LR")."""
-    return dense(shape, (512, 512), classes)
+    return dense(shape, HIDDEN["lr"], classes)
 
 
-def dense(shape: Shape, hidden: tuple[int, ...], classes: int) -> nn.Module:
-    """Return dense layers of the given widths with ReLU between them.
+def dense(shape: Shape, hidden: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
+    """Return dense layers of the given widths with ReLU between them; `bias` is that of the outputs.
 
     >>> dense((1, 2, 2), (3,), 2)(torch.zeros(5, 1, 2, 2)).shape
     torch.Size([5, 2])
@@ -39,7 +46,7 @@ def dense(shape: Shape, hidden: tuple[int, ...], classes: int) -> nn.Module:
     for units in hidden:
         layers += [nn.Linear(width, units), nn.ReLU()]
         width = units
-    return nn.Sequential(*layers, nn.Linear(width, classes))
+    return nn.Sequential(*layers, nn.Linear(width, classes, bias=bias))
 
 
 def cnn(shape: Shape, classes: int) -> nn.Module:
@@ -143,6 +150,18 @@ def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> N
             f"model.name = {name!r}: for two inputs the model must return shape {[2, outputs]} "
             f"(the data set has {outputs} classes), it returned {got}"
         )
+
+
+def read_model(module: nn.Module) -> Model:
+    """Return a copy of the module's parameters and buffers."""
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+
+@torch.no_grad()
+def load_model(module: nn.Module, model: Model) -> None:
+    """Copy a model into the module."""
+    for name, tensor in module.state_dict().items():
+        tensor.copy_(model[name])
 
 
 def _image(shape: Shape, name: str, least: int) -> tuple[int, int, int]:

@@ -2,7 +2,7 @@
 
 A partition rule is one function of the pool's labels; it returns either an array [clients, samples] of indices
 into the pool, or a list with one index array a client. A user's own rule has the same form and is named in the
-experiment file as ``partition = "module:function"``; it may ask, by parameter name, for `labels`, `clients`,
+experiment file as ``partition = "module:function"``; it may ask, by parameter name, for `labels`, `groups`, `clients`,
 `classes`, `samples`, `rng`, any setting of ``[data]`` and any of its own in ``[data.options]``.
 """
 
@@ -124,12 +124,34 @@ def one_label(
     return parts
 
 
+def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: int | None = None) -> Parts:
+    """Give client k samples of one planted group only, ``k * groups // clients``: one rotation, say (CFL-MGD, Sec. V).
+
+    A group's samples are dealt out among its clients, disjoint: `samples` to each, else all of them.
+    """
+    planted = int(groups.max()) + 1
+    own = np.arange(clients) * planted // clients
+    parts: list[Indices] = []
+    for group in np.unique(own):
+        members = rng.permutation(np.flatnonzero(groups == group).astype(np.int32))
+        owners = int(np.count_nonzero(own == group))
+        if len(members) < owners * (samples or 1):
+            raise InputError(
+                f"data.clients = {clients}: group {group} has {len(members)} samples, its {owners} clients "
+                f"need {owners * (samples or 1)}; lower data.clients or data.samples"
+            )
+        parts += np.array_split(members if samples is None else members[: owners * samples], owners)
+    return parts
+
+
 PARTITIONS: dict[str, Callable[..., Parts]] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "shards": shards,
     "major-class": major_class,
     "one-label": one_label,
+    "rotated": one_group,
+    "planted": one_group,
 }
 
 

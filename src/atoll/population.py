@@ -64,13 +64,17 @@ class Population:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def class_counts(self) -> npt.NDArray[np.int64]:
-        """Return how many samples of each class each client holds, [clients, classes]."""
-        classes = self.data.classes
+        """Return how many samples of each class each client holds, [clients, classes].
+
+        For regression there are no classes, and the planted groups count in their place.
+        """
+        classes = self.data.classes or int(self.data.groups_of(np.arange(len(self.data))).max()) + 1
         counts = np.empty((len(self), classes), np.int64)
         for low in range(0, len(self), _CHUNK):
             sizes = self.sizes[low : low + _CHUNK]
             begin = self.offsets[low]
-            labels = self.data.labels_of(self.indices[begin : begin + sizes.sum()])
+            rows = self.indices[begin : begin + sizes.sum()]
+            labels = self.data.labels_of(rows) if self.data.classes else self.data.groups_of(rows)
             cells = np.repeat(np.arange(len(sizes)), sizes) * classes + labels
             counts[low : low + _CHUNK] = np.bincount(cells, minlength=len(sizes) * classes).reshape(-1, classes)
         return counts

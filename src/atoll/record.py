@@ -79,6 +79,15 @@ def _halves(names: tuple[str, ...]) -> set[str]:
     return {f".{name}.part" for name in names}
 
 
+def slug(name: str) -> str:
+    """Return a name without what a file system or a shell could take amiss: no leading dot, no spaces, no slashes.
+
+    >>> slug("CFL-MGD, seed 3")
+    'cfl-mgd-seed-3'
+    """
+    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()).strip(".-")[:100]
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: aside first, flushed to disk, then renamed.
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atoll.batches import LOSSES
 from atoll.clustering import Clustering
 from atoll.datasets import Dataset
 from atoll.errors import InputError
-from atoll.local import LOSSES
 from atoll.partition import Parts
 
 

@@ -12,10 +12,9 @@ from atoll.checkpoint import load_checkpoint, save_checkpoint
 from atoll.config import Settings
 from atoll.engine import State, begin, run
 from atoll.errors import InputError, RunError
-from atoll.evaluate import heterogeneity
 from atoll.experiment import Experiment
-from atoll.local import Model
-from atoll.record import Row, RunFolder
+from atoll.probes import make_probe
+from atoll.record import Row, RunFolder, slug
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,19 @@ def carry_out(
     method, settings = experiment.method, experiment.settings
     executor = experiment.make_executor()
     warnings = list(recorder.warnings)
-    state, rows = begin(method, recorder.initial), list[Row]()
+    state, rows = begin(method, *experiment.initial_models()), list[Row]()
     if resume and folder.is_run:
         state, rows = _restore(folder, settings, state, warnings)
     else:
         folder.create(settings, method.schedule, overwrite)
+    if not state.events_done:
+        state = begin(method, *experiment.best_start(executor))
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
     total = len(method.schedule)
     if not rows:
         rows.append(recorder.measure(state, None, clock.seconds()))
         folder.append(rows[-1])
+        warnings += recorder.warn_of(rows[-1])
     try:
         yield Progress(state.events_done, total, rows[-1], tuple(warnings))
         if folder.is_finished:
@@ -112,9 +114,8 @@ class Recorder:
         """Count what the schedule costs."""
         self.experiment = experiment
         self.schedule = experiment.method.schedule
-        self.initial: Model = experiment.initial_model()
-        self.evaluator = experiment.make_evaluator()
-        self.bytes = experiment.model_bytes
+        self.probe, self.samples = make_probe(experiment)
+        self.bytes = experiment.message_bytes
         events = self.schedule.events
         self.updates = [0, *itertools.accumulate(event.client_updates for event in events)]
         self.down = [0, *itertools.accumulate(event.models_down for event in events)]
@@ -140,29 +141,31 @@ class Recorder:
         Raises:
             RunError: the loss, or another number of the row, is not finite.
         """
-        model = self.experiment.method.global_model(state)
-        score = self.evaluator.score(model)
         done = state.events_done
         row: Row = {
             "event": done,
             "round": self.schedule.rounds_done(done),
             "virtual_time": self.schedule.events[done - 1].seconds if done else 0.0,
             "wall_time": round(wall_time, 3),
-            "train_loss": score.train_loss,
-            "test_loss": score.test_loss,
-            "test_accuracy": score.test_accuracy,
+            **self.probe(state),
             "local_loss": local_loss,
             "client_updates": self.updates[done],
             "bytes_up": self.up[done] * self.bytes,
             "bytes_down": self.down[done] * self.bytes,
         }
-        if self.experiment.settings.run.heterogeneity:
-            e = self.experiment
-            measured = heterogeneity(e.population, e.clustering, self.evaluator.module, model)
-            row |= {"h_device": measured.device, "h_cluster": measured.cluster}
-        if broken := [name for name, value in row.items() if value is not None and not math.isfinite(value)]:
+        if broken := [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise RunError(f"{self._where(done)}: {broken[0]} is not finite; the rows before it are kept")
         return row
+
+    def warn_of(self, first: Row) -> list[str]:
+        """Return what the row before training gives reason to warn of."""
+        taken = first.get("cluster_clients", [])
+        if len(taken) < 2 or sum(count > 0 for count in taken) > 1:
+            return []
+        return [
+            f"at the start all clients choose cluster {taken.index(max(taken))} of {len(taken)}, so others may stay "
+            "unused; method.restarts tries several starts"
+        ]
 
     def _where(self, done: int) -> str:
         if not done:
@@ -183,10 +186,14 @@ class Recorder:
             "clients": len(self.experiment.population),
             "cluster_sizes": self.experiment.clustering.sizes.tolist(),
             "clients_left_out": self.experiment.clustering.left_out.tolist(),
-            "model_bytes": self.bytes,
-            "train_loss_samples": self.evaluator.samples,
+            "model_bytes": self.experiment.model_bytes,
+            "message_bytes": self.bytes,
+            "train_loss_samples": self.samples,
             "max_updates_per_client_round": self.schedule.max_updates_per_client_round(),
         }
+        if "cluster_clients" in rows[-1]:
+            idle = [c for c, count in enumerate(rows[-1]["cluster_clients"]) if not count]
+            summary["clusters_nobody_chooses"] = idle
         for name in ("h_device", "h_cluster"):
             if name in rows[-1]:
                 summary[f"max_{name}"] = max(row[name] for row in rows)
@@ -200,13 +207,8 @@ def name_folders(runs: Sequence[Experiment]) -> list[str]:
         InputError: two runs come to the same name.
     """
     names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) for e in runs]
-    slugs = [_slug(name) or f"run-{i}" for i, name in enumerate(names)]
+    slugs = [slug(name) or f"run-{i}" for i, name in enumerate(names)]
     if len(set(slugs)) < len(slugs) or "report" in slugs:
         told = ", ".join(map(repr, names))
         raise InputError(f"runs: each needs a panel or label of its own, other than 'report', but they have {told}")
     return slugs
-
-
-def _slug(name: str) -> str:
-    """Return a name without what a file system or a shell could take amiss: no leading dot, no spaces, no slashes."""
-    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()).strip(".-")[:100]

@@ -98,12 +98,15 @@ class Schedule:
         clusters: number of clusters.
         rounds: rounds that the events amount to.
         has_server: whether there is a server's model.
+        message_bytes: bytes of what is sent where it is not a model (an event's `models_down` and `models_up` then
+            count such messages); None where it is.
     """
 
     events: tuple[Event, ...]
     clusters: int
     rounds: int
     has_server: bool = True
+    message_bytes: int | None = None
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -166,10 +169,7 @@ def cycling(
     replacement. Where the clustering gives times of day, a cycle begins at the next such time of its cluster, so
     that the schedule spans simulated days. Without a clock every cycle takes one second. One cluster makes it FedAvg.
     """
-    if rounds < 1:
-        raise InputError(f"rounds = {rounds}: must be at least 1")
-    if not 0 < fraction <= 1:
-        raise InputError(f"method.fraction = {fraction}: must be greater than 0 and at most 1")
+    _check(rounds, fraction)
     if order not in ("reshuffled", "fixed"):
         raise InputError(f"method.order = {order!r}: must be 'reshuffled' or 'fixed'")
     if (empty := np.flatnonzero(clustering.sizes == 0)).size:
@@ -203,6 +203,47 @@ def cycling(
     return Schedule(tuple(events), clustering.clusters, rounds)
 
 
+def all_together(
+    population: Population,
+    clusters: int,
+    rounds: int,
+    fraction: float = 1.0,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Schedule:
+    """Every round one cohort, drawn from all clients, trains; clients find their cluster then (IFCA, CFL-MGD).
+
+    Each client is sent all clusters' models and returns one. Clusters are never merged, and there is no server's
+    model. The cohort is ``cohort_size(fraction, clients)`` clients drawn without replacement.
+    """
+    _check(rounds, fraction)
+    if clusters < 1:
+        raise InputError(f"method.clusters = {clusters}: must be at least 1")
+    everyone = np.arange(len(population))
+    events = []
+    now = 0.0
+    for index in range(rounds):
+        cohort = _draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", index))
+        began, now = now, now + (clock.event_seconds(cohort) if clock else 1.0)
+        events.append(
+            Event(
+                index=index,
+                round=index,
+                seconds=now,
+                active=tuple(range(clusters)),
+                began=(began,) * clusters,
+                cohort=cohort,
+                clusters=None,
+                weights=population.sizes[cohort].astype(float),
+                starts=tuple((c, Mix(published=((c, 1.0),))) for c in range(clusters)),
+                staleness=(0,) * clusters,
+                models_down=len(cohort) * clusters,
+                models_up=len(cohort),
+            )
+        )
+    return Schedule(tuple(events), clusters, rounds, has_server=False)
+
+
 def next_time_of_day(now_seconds: float, hour: float) -> float:
     """Return the first virtual time, not before now, at which the time of day is `hour`; time 0 is midnight UTC.
 
@@ -211,6 +252,13 @@ def next_time_of_day(now_seconds: float, hour: float) -> float:
     """
     wanted = hour * 3600
     return wanted + DAY_SECONDS * max(0, -((wanted - now_seconds) // DAY_SECONDS))
+
+
+def _check(rounds: int, fraction: float) -> None:
+    if rounds < 1:
+        raise InputError(f"rounds = {rounds}: must be at least 1")
+    if not 0 < fraction <= 1:
+        raise InputError(f"method.fraction = {fraction}: must be greater than 0 and at most 1")
 
 
 def _turn(clusters: int, order: Order, seed: int, round_: int) -> Ids:

@@ -37,6 +37,10 @@ SETTINGS = [
     ("data.options=5", ["data.options = 5", "a table"]),
     ("data.clients=2000", ["data.clients = 2000", "the pool has 1437"]),
     ("method.order=random", ["method.order = 'random'", "'reshuffled' or 'fixed'"]),
+    ("method.parties=65", ["method.parties = 65", "at least 1 and at most 64", "[1, 8, 8]"]),
+    ("method.parties=1000000000000", ["method.parties = 1000000000000", "at most 64"]),
+    ("method.parties=0", ["method.parties = 0", "a whole number of at least 1"]),
+    ("method.mode=both", ["method.mode = 'both'", "'parallel' or 'sequential'"]),
     ("name=../up", ["name = '../up'", "letters"]),
     ("run.device=gpu", ["run.device = 'gpu'"]),
     # unknown names, with the nearest known one
@@ -65,6 +69,7 @@ NEEDED = {
     "data.rho_device": "data.partition=major-class",
     "clustering.rho_cluster": "clustering.method=major-class",
     "data.clients": "data.samples=",
+    "method.parties": "method.name=fedbcd",
 }
 
 

@@ -150,6 +150,7 @@ def test_data(atoll: Command, folder: Path) -> None:
     (folder / "empty").mkdir()
     assert json.loads(atoll("data", "list", "--root", "empty", "--json").succeeded()) == {
         "digits": "built in",
+        "regression": "built in",
         "mnist": None,
         "cifar10": None,
     }

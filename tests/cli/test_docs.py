@@ -88,5 +88,14 @@ def test_the_site_builds_and_shows_every_setting_and_module(tmp_path: Path) -> N
         assert 'src="http' not in file.read_text(), f"{file.name} fetches something from the network"
 
 
+def test_the_python_page_shows_every_module() -> None:
+    text = (DOCS / "api.md").read_text()
+    package = ROOT / "src/atoll"
+    modules = [file.stem for file in package.glob("*.py") if not file.stem.startswith("_")]
+    modules += [file.parent.name for file in package.glob("*/__init__.py")]
+    hidden = {"cli", "recipes"}  # the command line has a page of its own
+    assert [name for name in modules if f"\n::: atoll.{name}\n" not in text and name not in hidden] == []
+
+
 def blocks_of(page: str, language: str) -> str:
     return "\n".join(block.text for block in blocks(DOCS / page, language))

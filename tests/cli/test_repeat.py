@@ -61,7 +61,10 @@ def test_a_stopped_run_goes_on_to_the_same_bits(atoll: Command, folder: Path, ho
     if how == signal.SIGINT:
         assert child.returncode == 130
         assert told == "interrupted; to go on from here, give the same command with --resume\n"
-        assert int(last_checkpoint(run)[0][6:14]) >= rows(run)[-1]["event"], "what was done is not in the checkpoint"
+        # The interrupt may come between an event's row and its checkpoint; no more than that event is done again.
+        assert int(last_checkpoint(run)[0][6:14]) >= rows(run)[-1]["event"] - 1, (
+            "what was done is not in the checkpoint"
+        )
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"event": 9')  # a row that a crash tore
     atoll("run", "long.toml", "--resume").succeeded()

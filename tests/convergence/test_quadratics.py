@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from atoll import (
     Evaluator,
@@ -17,14 +18,17 @@ from atoll import (
     begin,
     centralized,
     fedavg,
+    fedbcd,
     fedcluster,
     fedcluster_bound,
     read_model,
     run,
 )
 from atoll.clustering import Clustering
+from atoll.executors import Trains
 from atoll.local import adam, momentum, sgd
-from tests.problems import Floats, as_vector, linear_module, pooled_least_squares, quadratics
+from atoll.vertical import PartyTrainer, share_samples
+from tests.problems import Floats, as_vector, linear_module, linear_parties, pooled_least_squares, quadratics
 
 CLUSTERING = Clustering(np.array([0, 1, 2, 0, 1, 2]), 3)
 METHODS: dict[str, Any] = {
@@ -33,6 +37,8 @@ METHODS: dict[str, Any] = {
     "fedcluster": lambda p, rule, rounds: fedcluster(p, CLUSTERING, rule, rounds, 1.0),
     "fedcluster, fixed order": lambda p, rule, rounds: fedcluster(p, CLUSTERING, rule, rounds, 1.0, "fixed"),
     "centralized": lambda p, rule, rounds: centralized(p.pooled(), rule, rounds),
+    "fedbcd": lambda p, rule, rounds: fedbcd(share_samples(p, 3), rule, rounds),
+    "fedbcd, sequential": lambda p, rule, rounds: fedbcd(share_samples(p, 3), rule, rounds, "sequential"),
 }
 RULES = {
     "sgd": LocalRule(sgd, 0.1, 5, 4),
@@ -42,9 +48,17 @@ RULES = {
 }
 
 
-def train(method: Method, population: Population, seed: int = 0) -> Floats:
-    module = linear_module()
-    for step in run(method, Serial(Trainer(module, population, method.rule, seed)), begin(method, read_model(module))):
+def train(name: str, method: Method, population: Population, seed: int = 0) -> Floats:
+    """Train the linear model: of one client with all samples, of parties with single features, or of the clients."""
+    module: nn.Module = linear_module()
+    trainer: Trains
+    if "fedbcd" in name:
+        module = linear_parties()
+        trainer = PartyTrainer(module, share_samples(population, 3), method.rule, seed)
+    else:
+        held = population.pooled() if name == "centralized" else population
+        trainer = Trainer(module, held, method.rule, seed)
+    for step in run(method, Serial(trainer), begin(method, read_model(module))):
         state = step.state
     assert state.server is not None
     return as_vector(state.server)
@@ -55,7 +69,7 @@ def train(method: Method, population: Population, seed: int = 0) -> Floats:
 def test_where_clients_agree_every_method_finds_the_optimum(method: str, rule: str) -> None:
     population = quadratics(noise=0.0)
     made = METHODS[method](population, RULES[rule], 200)
-    trained = train(made, population.pooled() if method == "centralized" else population)
+    trained = train(method, made, population)
     np.testing.assert_allclose(trained, pooled_least_squares(population), atol=1e-3)
 
 
@@ -84,11 +98,11 @@ def test_where_clients_differ_every_method_gets_as_near_as_its_step_allows(metho
 
     def distance(lr: float) -> float:
         made = METHODS[method](population, LocalRule(sgd, lr, 2, "full"), int(12 / lr))
-        return float(np.linalg.norm(train(made, population.pooled() if method == "centralized" else population) - best))
+        return float(np.linalg.norm(train(method, made, population) - best))
 
     coarse, fine = distance(0.16), distance(0.04)
-    if method == "centralized":
-        assert fine < 1e-6  # full batches of the union: gradient descent itself
+    if method == "centralized" or "fedbcd" in method:
+        assert fine < 1e-6  # full batches of the union: gradient descent itself, whole or by blocks
     elif method in ("fedavg, half the clients", "fedcluster"):
         assert fine < 0.1  # who is drawn, or which cluster is last, is noise that a constant step does not average out
     else:

@@ -24,7 +24,7 @@ from atoll import (
     run,
 )
 from atoll.clustering import Clustering
-from atoll.engine import mean
+from atoll.combine import mean
 from atoll.local import adam, momentum, sgd
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
@@ -135,3 +135,22 @@ def test_centralized_refuses_several_clients() -> None:
 
     with pytest.raises(InputError, match="pooled population, got 6 clients"):
         centralized(quadratics(), LocalRule(sgd, 0.1), 1)
+
+
+def test_a_model_that_fails_in_the_middle_names_event_cluster_and_client() -> None:
+    class Moody(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1, bias=False).double()
+            self.calls = 0
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.calls > 4:
+                raise ValueError("not today")
+            return self.layer(inputs)
+
+    population, module, rule = quadratics(), Moody(), LocalRule(sgd, 0.1, 3, "full")
+    method = fedavg(population, rule, 1, 1.0)
+    with pytest.raises(RunError, match=r"event 0, cluster 0, client 1: training failed \(ValueError: not today\)"):
+        list(run(method, Serial(Trainer(module, population, rule, 0)), begin(method, read_model(module))))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from atoll import Event, InputError, LocalRule, Method, Mix, Schedule, Serial, Trainer, begin, read_model, run
-from atoll.local import Model, Outcome, Task, sgd
+from atoll.local import Outcome, Task, sgd
+from atoll.models import Model
 from atoll.schedules import FROM_SERVER
 from atoll.seeds import generator
 from tests.problems import Floats, as_vector, linear_module, quadratics

@@ -9,7 +9,7 @@ import torch
 from atoll.checkpoint import KEPT, load_checkpoint, save_checkpoint
 from atoll.engine import State
 from atoll.errors import InputError
-from atoll.local import Model
+from atoll.models import Model
 
 
 def model(value: float) -> Model:

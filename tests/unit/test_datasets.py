@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.datasets import available, find, load, read_cifar, read_idx
+from atoll.datasets import available, find, load
 from atoll.errors import InputError
 from atoll.fetch import SOURCES
+from atoll.readers import read_cifar, read_idx
 
 REAL_ROOT = os.environ.get("ATOLL_DATA")
 MNIST_SHAPES = ((60_000, 28, 28), (60_000,), (10_000, 28, 28), (10_000,))
@@ -222,7 +223,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all(name: str, nearest
 
 
 def test_a_name_like_no_other_gets_no_guess() -> None:
-    with pytest.raises(InputError, match="not known; Allowed: digits, mnist, cifar10"):
+    with pytest.raises(InputError, match="not known; Allowed: digits, regression, mnist, cifar10"):
         find("xyz")
 
 

@@ -42,12 +42,15 @@ def data_list(
 
     Example: atoll data list --root ~/data
     """
-    places = {name: datasets.find(name, root) for name in datasets.available()}
+    places: dict[str, str | None] = {}
+    for name in datasets.available():
+        place = datasets.find(name, root)
+        places[name] = "built in" if name in datasets.BUILT_IN else str(place) if place else None
     if as_json:
-        print_json({name: "built in" if name == "digits" else place and str(place) for name, place in places.items()})
+        print_json(places)
         return
-    for name, place in places.items():
-        out.print(f"{name:10}", "built in" if name == "digits" else place or f"not here; atoll data fetch {name}")
+    for name, where in places.items():
+        out.print(f"{name:10}", where or f"not here; atoll data fetch {name}")
 
 
 @data_app.command("fetch")

@@ -61,6 +61,8 @@ def run(
         print_json(report.as_dicts(report.rounds_to_target(results)))
         return
     out.print(report.as_rich(report.rounds_to_target(results)))
+    if spreads := report.spread_over_seeds(results):
+        out.print(report.spread_as_rich(spreads))
     if files:
         out.print(f"Figures and table: {parent / 'report'}", markup=False)
     out.print(f"Results: {parent}", markup=False)
@@ -117,5 +119,7 @@ def report_command(
         print_json(report.as_dicts(rows))
         return
     out.print(report.as_rich(rows))
+    if spreads := report.spread_over_seeds(runs):
+        out.print(report.spread_as_rich(spreads))
     for file in files:
         out.print(str(file), markup=False)

@@ -121,7 +121,7 @@ def schedule(
     runs = read_experiments(experiment, scale, changes)
     for each in runs:
         table = each.method.schedule
-        size = each.model_bytes
+        size = each.message_bytes
         totals: dict[str, Any] = {
             "label": each.settings.label,
             "panel": each.settings.panel,
@@ -159,7 +159,7 @@ def _totals_table(runs: list[Experiment], shown: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _event_row(event: Event, model_bytes: int) -> dict[str, Any]:
+def _event_row(event: Event, message_bytes: int) -> dict[str, Any]:
     return {
         "event": event.index,
         "round": event.round,
@@ -168,6 +168,6 @@ def _event_row(event: Event, model_bytes: int) -> dict[str, Any]:
         "clusters": list(event.active),
         "cohort": event.cohort.tolist(),
         "staleness": list(event.staleness),
-        "bytes_up": event.models_up * model_bytes,
-        "bytes_down": event.models_down * model_bytes,
+        "bytes_up": event.models_up * message_bytes,
+        "bytes_down": event.models_down * message_bytes,
     }

@@ -1,16 +1,20 @@
 """Reports on runs: reading their folders, curves, tables and pictures of data, clusters and schedules."""
 
-from atoll.report.curves import plot_curves
+from atoll.report.curves import plot_curves, plot_parameter_error
 from atoll.report.figures import plot_clusters, plot_gantt, plot_shares
 from atoll.report.files import save_figure, write_report
+from atoll.report.identity import plot_identity
 from atoll.report.runs import Run, find_runs, read_run
+from atoll.report.spread import Moments, Spread, spread_as_markdown, spread_as_rich, spread_over_seeds
 from atoll.report.style import format_seconds
 from atoll.report.tables import Reached, Row, as_dicts, as_markdown, as_rich, rounds_to_target
 
 __all__ = [
+    "Moments",
     "Reached",
     "Row",
     "Run",
+    "Spread",
     "as_dicts",
     "as_markdown",
     "as_rich",
@@ -19,9 +23,14 @@ __all__ = [
     "plot_clusters",
     "plot_curves",
     "plot_gantt",
+    "plot_identity",
+    "plot_parameter_error",
     "plot_shares",
     "read_run",
     "rounds_to_target",
     "save_figure",
+    "spread_as_markdown",
+    "spread_as_rich",
+    "spread_over_seeds",
     "write_report",
 ]

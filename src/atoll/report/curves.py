@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from atoll.errors import InputError
 from atoll.report.runs import Run
-from atoll.report.style import STYLE, WIDTH_INCHES, format_count, legend_columns, line_styles, time_unit
+from atoll.report.style import STYLE, WIDTH_INCHES, format_count, legend_columns, line_styles, time_unit, use_log_scale
 
 XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time"]
 Limits: TypeAlias = tuple[float, float]
@@ -27,16 +27,18 @@ LOG_RATIO = 30.0  # a loss that falls further than this shows its end only on a 
 
 @dataclass(frozen=True)
 class _Axis:
-    """A column as an axis shows it: its title and the factor from stored to shown values."""
+    """A column as an axis shows it: its title, the factor from stored to shown values, whether always logarithmic."""
 
     column: str
     title: str
     factor: float = 1.0
+    log: bool = False
 
 
 _LOSS = _Axis("train_loss", "Training loss")
 _TEST_LOSS = _Axis("test_loss", "Test loss")
 _ACCURACY = _Axis("test_accuracy", "Test accuracy (%)", 100.0)
+_PARAMETER_ERROR = _Axis("parameter_error", "Parameter error", log=True)
 
 
 def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "") -> Figure:
@@ -48,8 +50,28 @@ def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "") -
     """
     if not runs:
         raise InputError("There is nothing to plot: no runs were given.")
+    return _plot(runs, _x_axis(runs, x), _y_axes(runs), title)
+
+
+def plot_parameter_error(runs: Sequence[Run], *, title: str = "") -> Figure:
+    """Draw the distance to the planted parameters against rounds, on a logarithmic axis.
+
+    Laid out as `plot_curves` does; runs that have not recorded it are passed over. Raises InputError when no
+    run has.
+    """
+    known = [run for run in runs if has_parameter_error(run)]
+    if not known:
+        raise InputError("There is nothing to plot: no run has the column parameter_error.")
+    return _plot(known, _x_axis(known, "round"), [_PARAMETER_ERROR], title)
+
+
+def has_parameter_error(run: Run) -> bool:
+    """Return whether the run has recorded its distance to planted parameters."""
+    return _PARAMETER_ERROR.column in run.rows and bool(_shown([run], _PARAMETER_ERROR).size)
+
+
+def _plot(runs: Sequence[Run], x_axis: _Axis, y_axes: Sequence[_Axis], title: str) -> Figure:
     panels = {panel: [run for run in runs if run.panel == panel] for panel in dict.fromkeys(r.panel for r in runs)}
-    x_axis, y_axes = _x_axis(runs, x), _y_axes(runs)
     with mpl.rc_context(STYLE):
         figure, grid = _make_grid(len(panels), len(y_axes))
         styles = line_styles(run.label for run in runs)
@@ -132,29 +154,19 @@ def _set_x(column: Sequence[Axes], values: NDArray[np.float64], axis: _Axis, *, 
 
 
 def _set_y(row: Sequence[Axes], panels: Sequence[NDArray[np.float64]], axis: _Axis) -> None:
-    log = axis is not _ACCURACY and any(map(_spans_decades, panels))
+    log = axis.log or (axis is not _ACCURACY and any(map(_spans_decades, panels)))
     leftmost = row[:: _columns(len(row))]
     limits = list(_common(list(_limits(panels, axis, log=log)), log=log))
     for axes, panel_limits in zip(row, limits, strict=True):
         if log:
-            axes.set_yscale("log", nonpositive="clip")
-            axes.yaxis.set_major_locator(LogLocator(subs=_log_steps(*panel_limits), numticks=8))
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.yaxis.set_minor_locator(NullLocator())
+            use_log_scale(axes, *panel_limits)
         else:
             axes.yaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
-        axes.set_ylim(*panel_limits)
+            axes.set_ylim(*panel_limits)
         if axes in leftmost:
             axes.set_ylabel(axis.title)
         elif len(set(limits)) == 1:
             axes.tick_params(labelleft=False)
-
-
-def _log_steps(low: float, high: float) -> tuple[float, ...]:
-    """Return which multiples of the powers of ten to label: a short axis needs more than the powers."""
-    if high < 5 * low:
-        return tuple(map(float, range(1, 10)))
-    return (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
 
 
 def _spans_decades(values: NDArray[np.float64]) -> bool:

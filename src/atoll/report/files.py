@@ -1,17 +1,20 @@
 """Writing figures and tables to files, each whole or not at all."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from atoll.record import write_atomically
-from atoll.report.curves import XColumn, plot_curves
+from atoll.record import slug, write_atomically
+from atoll.report.curves import XColumn, has_parameter_error, plot_curves, plot_parameter_error
+from atoll.report.identity import has_identity, plot_identity
 from atoll.report.runs import Run
+from atoll.report.spread import spread_as_markdown, spread_over_seeds
 from atoll.report.tables import as_dicts, as_markdown, rounds_to_target
 
 DPI = 150
@@ -20,21 +23,54 @@ DPI = 150
 def write_report(runs: Sequence[Run], out: Path | str, targets: Sequence[float] | None = None) -> list[Path]:
     """Write curves against rounds, client updates and virtual time, and the table, into the folder `out`.
 
-    The folder is made if need be. Returns the files: curves-*.png and .svg, table.md, table.json. Raises
-    InputError when there are no runs.
+    Where runs have recorded them, also the error to planted parameters and, one figure a run, the clusters that
+    clients found; where runs differ in their seed alone, also the spread over seeds. The folder is made if need
+    be. Returns the files: curves-*, parameter-error and identity-* as .png and .svg, table and spread as .md and
+    .json. Raises InputError when there are no runs.
     """
     out = Path(out)
-    figures = {x: plot_curves(runs, x) for x in get_args(XColumn)}
-    rows = rounds_to_target(runs, targets)
+    figures, tables = dict(_figures(runs)), dict(_tables(runs, targets))
     out.mkdir(parents=True, exist_ok=True)
     files = []
-    for x, figure in figures.items():
-        files += save_figure(figure, out / f"curves-{x.replace('_', '-')}")
-    table = json.dumps(as_dicts(rows), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    for name, text in (("table.md", as_markdown(rows)), ("table.json", table)):
+    for stem, figure in figures.items():
+        files += save_figure(figure, out / stem)
+    for name, text in tables.items():
         write_atomically(out / name, text.encode())
         files.append(out / name)
     return files
+
+
+def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
+    for x in get_args(XColumn):
+        yield f"curves-{x.replace('_', '-')}", plot_curves(runs, x)
+    if any(map(has_parameter_error, runs)):
+        yield "parameter-error", plot_parameter_error(runs)
+    found = [run for run in runs if has_identity(run)]
+    for stem, run in zip(_stems(found), found, strict=True):
+        yield f"identity-{stem}", plot_identity(run)
+
+
+def _stems(runs: Sequence[Run]) -> list[str]:
+    """Return a name for each run's own files, from its panel and label or else its folder, no two alike."""
+    stems: list[str] = []
+    for run in runs:
+        stem = slug(f"{run.panel} {run.label}") or slug(run.folder.resolve().name) or "run"
+        taken = sum(other == stem or other.startswith(f"{stem}~") for other in stems)
+        stems.append(f"{stem}~{taken + 1}" if taken else stem)
+    return stems
+
+
+def _tables(runs: Sequence[Run], targets: Sequence[float] | None) -> Iterator[tuple[str, str]]:
+    rows = rounds_to_target(runs, targets)
+    yield "table.md", as_markdown(rows)
+    yield "table.json", _as_json(as_dicts(rows))
+    if spreads := spread_over_seeds(runs):
+        yield "spread.md", spread_as_markdown(spreads)
+        yield "spread.json", _as_json([asdict(spread) for spread in spreads])
+
+
+def _as_json(rows: Sequence[dict[str, Any]]) -> str:
+    return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def save_figure(figure: Figure, path_without_suffix: Path | str) -> list[Path]:

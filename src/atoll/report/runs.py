@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from atoll.errors import InputError
 
 Columns: TypeAlias = dict[str, NDArray[np.float64]]
+Tables: TypeAlias = dict[str, list[list[Any] | None]]
 
 COLUMNS = (
     "event",
@@ -36,7 +37,8 @@ class Run:
 
     `rows` maps a column to its values, one a probe, as float64 of shape [probes]; missing and null are nan.
     It holds all of `COLUMNS` and any further column of numbers. Times are in seconds, accuracies between 0
-    and 1, counts and bytes cumulative. `finished` says whether the run came to its end (its summary.json
+    and 1, counts and bytes cumulative. `tables` maps a column of lists, such as counts per cluster, to them,
+    one a probe; missing and null are None. `finished` says whether the run came to its end (its summary.json
     exists).
     """
 
@@ -47,6 +49,7 @@ class Run:
     config: dict[str, Any]
     rows: Columns
     finished: bool
+    tables: Tables = field(default_factory=dict)
 
 
 def read_run(folder: Path | str) -> Run:
@@ -74,6 +77,7 @@ def read_run(folder: Path | str) -> Run:
         config=config,
         rows=_to_columns(records),
         finished=(folder / "summary.json").exists(),
+        tables=_to_tables(records),
     )
 
 
@@ -152,11 +156,21 @@ def _parse_record(line: bytes) -> dict[str, Any]:
 def _to_columns(records: Sequence[dict[str, Any]]) -> Columns:
     names = dict.fromkeys([*COLUMNS, *(name for record in records for name in record)])
     values = {name: [record.get(name) for record in records] for name in names}
-    # Further keys may hold lists (per-cluster values) or text, which are no columns of numbers.
+    # Further keys may hold lists (per-cluster values, see _to_tables) or text, which are no columns of numbers.
     return {
         name: np.array([np.nan if value is None else value for value in column], dtype=np.float64)
         for name, column in values.items()
         if all(map(_is_number_or_none, column))
+    }
+
+
+def _to_tables(records: Sequence[dict[str, Any]]) -> Tables:
+    names = dict.fromkeys(name for record in records for name, value in record.items() if isinstance(value, list))
+    values = {name: [record.get(name) for record in records] for name in names}
+    return {
+        name: column
+        for name, column in values.items()
+        if all(value is None or isinstance(value, list) for value in column)
     }
 
 

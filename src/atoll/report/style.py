@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator
 
 LineStyle: TypeAlias = str | tuple[int, tuple[float, ...]]
 
@@ -113,3 +114,19 @@ def strip_frame(axes: Axes) -> None:
     """Leave an image bare: no frame, no tick marks."""
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
+
+
+def use_log_scale(axes: Axes, low: float, high: float) -> None:
+    """Make the vertical axis logarithmic, with ticks at round numbers between these limits."""
+    axes.set_yscale("log", nonpositive="clip")
+    axes.yaxis.set_major_locator(LogLocator(subs=_log_steps(low, high), numticks=8))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(low, high)
+
+
+def _log_steps(low: float, high: float) -> tuple[float, ...]:
+    """Return which multiples of the powers of ten to label: a short axis needs more than the powers."""
+    if high < 5 * low:
+        return tuple(map(float, range(1, 10)))
+    return (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)

@@ -39,6 +39,7 @@ class Row:
     final_train_loss: float | None
     final_test_accuracy: float | None
     best_test_accuracy: float | None
+    final_ari: float | None
     metric: str
     targets: tuple[Reached, ...]
 
@@ -66,6 +67,7 @@ def rounds_to_target(
             final_train_loss=_number(run.rows["train_loss"][-1]),
             final_test_accuracy=_number(run.rows["test_accuracy"][-1]),
             best_test_accuracy=_number(np.fmax.reduce(run.rows["test_accuracy"])),
+            final_ari=_number(run.rows["ari"][-1]) if "ari" in run.rows else None,
             metric=metric,
             targets=tuple(_reach(run, target, metric) for target in targets),
         )
@@ -74,35 +76,53 @@ def rounds_to_target(
 
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the rows as plain values for JSON; what is unknown or unreached is None."""
-    return [asdict(row) for row in rows]
+    """Return the rows as plain values for JSON; what is unknown or unreached is None.
+
+    As in the other tables, the adjusted Rand index is there only if some run has one.
+    """
+    unused = set() if _has_ari(rows) else {"final_ari"}
+    return [{name: value for name, value in asdict(row).items() if name not in unused} for row in rows]
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """Return the rows as a Markdown table with aligned columns; what is unreached is an en dash."""
-    header, *body = [[cell.replace("|", "\\|") for cell in line] for line in _cells(rows)]
-    texts = 2 if any(row.panel for row in rows) else 1  # columns of text stand left, numbers right
+    texts = 2 if any(row.panel for row in rows) else 1
+    return markdown_table(_cells(rows), texts) + (f"\n{TARGET_NOTE}\n" if any(row.targets for row in rows) else "")
+
+
+def markdown_table(cells: Sequence[Sequence[str]], texts: int) -> str:
+    """Return a table, its header first, in Markdown: the first `texts` columns stand left, the others right."""
+    header, *body = [[cell.replace("|", "\\|") for cell in line] for line in cells]
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     rule = ["-" * width if index < texts else "-" * (width - 1) + ":" for index, width in enumerate(widths)]
     lines = [
         [cell.ljust(width) if index < texts else cell.rjust(width) for index, (cell, width) in enumerate(pairs)]
         for pairs in (list(zip(line, widths, strict=True)) for line in (header, *body))
     ]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in (lines[0], rule, *lines[1:]))
-    return table + (f"\n{TARGET_NOTE}\n" if any(row.targets for row in rows) else "")
+    return "".join(f"| {' | '.join(line)} |\n" for line in (lines[0], rule, *lines[1:]))
 
 
 def as_rich(rows: Sequence[Row], title: str = "") -> Table:
     """Return the rows as a table for the terminal, with rounds alone to fit; what is unreached is an en dash."""
-    header, *body = _cells(rows, _round)
-    has_targets = any(row.targets for row in rows)
-    table = Table(title=title or None, caption=ROUND_NOTE if has_targets else None)
     texts = 2 if any(row.panel for row in rows) else 1
+    return rich_table(_cells(rows, _round), texts, title, ROUND_NOTE if any(row.targets for row in rows) else "")
+
+
+def rich_table(cells: Sequence[Sequence[str]], texts: int, title: str = "", note: str = "") -> Table:
+    """Return a table, its header first, for the terminal: the first `texts` columns stand left, the others right."""
+    header, *body = cells
+    table = Table(title=title or None, caption=note or None)
     for index, name in enumerate(header):
-        table.add_column(name, justify="left" if index < texts else "right")
+        # A narrow terminal folds long labels, since without their ends they could not be told apart.
+        text = index < texts
+        table.add_column(name, justify="left" if text else "right", overflow="fold" if text else "ellipsis")
     for line in body:
         table.add_row(*map(Text, line))  # Text, so that brackets in a label are no markup
     return table
+
+
+def _has_ari(rows: Sequence[Row]) -> bool:
+    return any(row.final_ari is not None for row in rows)
 
 
 def _falls(metric: str) -> bool:
@@ -153,9 +173,10 @@ def _whole(value: float | None) -> int | None:
 
 
 def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None) -> list[list[str]]:
-    """Return the table as text, its header first; the panel's column only where there are panels."""
-    panels = any(row.panel for row in rows)
+    """Return the table as text, its header first; panel and adjusted Rand index only where there are any."""
+    panels, aris = any(row.panel for row in rows), _has_ari(rows)
     header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
+    header += ["ARI"] if aris else []
     if rows:
         header += [f"To {_name(rows[0].metric, r.target)}" for r in rows[0].targets]
     return [header] + [
@@ -165,6 +186,7 @@ def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None) ->
             DASH if row.final_train_loss is None else f"{row.final_train_loss:.4g}",
             _percent(row.final_test_accuracy),
             _percent(row.best_test_accuracy),
+            *([DASH if row.final_ari is None else f"{row.final_ari:.3f}"] if aris else []),
             *map(cost or _cost, row.targets),
         ]
         for row in rows

@@ -1,0 +1,107 @@
+"""Batches: samples gathered from the pool, their losses, and many models measured on them at once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from atoll.datasets import Dataset
+from atoll.models import Model
+
+Floats = npt.NDArray[np.float64]
+
+_SHARED_BATCH = 1000  # samples in one forward pass when models are measured
+
+
+class Batches:
+    """A pool of samples on the module's device, gathered into batches of the module's floating-point type."""
+
+    def __init__(self, data: Dataset, module: nn.Module) -> None:
+        """Share the training pool's arrays with PyTorch; nothing is copied on the CPU."""
+        first = next(module.parameters())
+        self.dtype = first.dtype
+        self.scale = data.scale
+        self.turns = data.turns
+        self.inputs = torch.from_numpy(data.inputs).to(first.device)
+        self.targets = torch.from_numpy(data.targets).to(first.device)
+        self.losses = LOSSES[data.loss]
+        self.classifies = data.classes > 0
+
+    def __len__(self) -> int:
+        """Return the number of samples, turned copies included."""
+        return len(self.targets) * len(self.turns)
+
+    def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
+        """Return inputs [len(rows), ...] and targets of these samples."""
+        copies, images = np.divmod(rows, len(self.targets))
+        index = torch.from_numpy(images).to(self.inputs.device)
+        inputs = self.inputs.index_select(0, index)
+        if len(self.turns) > 1:
+            inputs = self._turn(inputs, copies)
+        inputs = inputs.to(self.dtype)
+        if self.scale != 1:
+            inputs *= self.scale
+        return inputs, self.targets.index_select(0, index)
+
+    def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:
+        """Turn each image as its copy says; most batches hold one copy only."""
+        turned = inputs
+        for copy in np.unique(copies):
+            rows = torch.from_numpy(copies == copy).to(inputs.device)
+            part = torch.rot90(inputs, self.turns[copy], dims=(-2, -1))
+            turned = part if rows.all() else torch.where(rows.reshape(-1, *[1] * (inputs.ndim - 1)), part, turned)
+        return turned.contiguous()
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Each model's mean loss on each client's data, and its share of right answers (0 for regression).
+
+    Both [clients, models].
+    """
+
+    losses: Floats
+    accuracies: Floats
+
+
+@torch.no_grad()
+def measure_models(
+    module: nn.Module, batches: Batches, models: Sequence[Model], rows: Sequence[npt.NDArray[np.int32]]
+) -> Measured:
+    """Measure all models on the samples of each client, ``rows[client]``.
+
+    Every sample is gathered once for all models, and clients share batches, so the cost is one forward pass a model
+    and sample.
+    """
+    flat, sizes = np.concatenate(rows), np.array([len(own) for own in rows])
+    tensors = [{name: tensor for name, tensor in model.items() if "@" not in name} for model in models]
+    module.eval()
+    losses, hits = [], []
+    for low in range(0, len(flat), _SHARED_BATCH):
+        inputs, targets = batches.gather(flat[low : low + _SHARED_BATCH])
+        outputs = [torch.func.functional_call(module, each, (inputs,)) for each in tensors]
+        losses.append(torch.stack([batches.losses(each, targets).double() for each in outputs], dim=1))
+        if batches.classifies:
+            hits.append(torch.stack([each.argmax(dim=1) == targets for each in outputs], dim=1).double())
+
+    def mean_by_client(parts: list[Tensor]) -> Floats:
+        table = torch.cat(parts).cpu().numpy() if parts else np.zeros((len(flat), len(models)))
+        return np.asarray(np.add.reduceat(table, np.cumsum(sizes) - sizes) / sizes[:, None])
+
+    return Measured(mean_by_client(losses), mean_by_client(hits))
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return each sample's cross-entropy; outputs [samples, classes], targets [samples]."""
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def half_squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return half of each sample's squared error; outputs and targets [samples] or [samples, outputs]."""
+    return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).sum(dim=1) / 2
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "squared": half_squared}

@@ -1,0 +1,137 @@
+"""The spread over seeds: runs that differ in their seed alone, as mean and standard deviation."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.table import Table
+
+from atoll.report.runs import Run
+from atoll.report.tables import DASH, markdown_table, rich_table
+
+SPREAD_NOTE = "Last probe of finished runs: mean ± sample standard deviation over seeds."
+_TITLES = {
+    "train_loss": "Final loss",
+    "test_accuracy": "Final accuracy",
+    "ari": "Final ARI",
+    "parameter_error": "Final parameter error",
+}
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and sample standard deviation (n - 1 below) of n values; the deviation of one value is None."""
+
+    n: int
+    mean: float
+    std: float | None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Finished runs that are equal but for their seed, and the moments of their last values, by column.
+
+    A column is left out where not every run of the group has a last value.
+    """
+
+    panel: str
+    label: str
+    seeds: tuple[int, ...]
+    final: dict[str, Moments]
+
+
+def spread_over_seeds(runs: Sequence[Run]) -> list[Spread]:
+    """Group finished runs whose settings are equal but for seed and label, and sum each group up.
+
+    Groups come in the order of their first run; a seed that comes twice counts once. Returns nothing where no
+    group has two seeds, so that there is no spread.
+    """
+    groups = defaultdict[str, dict[int, Run]](dict)
+    for run in runs:
+        if run.finished:
+            settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
+            groups[json.dumps(settings, sort_keys=True, default=str)].setdefault(int(run.config.get("seed", 0)), run)
+    if all(len(members) < 2 for members in groups.values()):
+        return []
+    return [_sum_up(members) for members in groups.values()]
+
+
+def spread_as_markdown(spreads: Sequence[Spread]) -> str:
+    """Return the spreads as a Markdown table with aligned columns; what is unknown is an en dash."""
+    return markdown_table(_cells(spreads), _texts(spreads)) + f"\n{SPREAD_NOTE}\n"
+
+
+def spread_as_rich(spreads: Sequence[Spread], title: str = "") -> Table:
+    """Return the spreads as a table for the terminal; what is unknown is an en dash."""
+    return rich_table(_cells(spreads), _texts(spreads), title, SPREAD_NOTE)
+
+
+def _sum_up(members: dict[int, Run]) -> Spread:
+    runs = list(members.values())
+    last = {
+        name: [float(run.rows[name][-1]) for run in runs] for name in _TITLES if all(name in run.rows for run in runs)
+    }
+    return Spread(
+        panel=runs[0].panel,
+        label=_common_label([str(run.config.get("label") or run.name) for run in runs]) or runs[0].name,
+        seeds=tuple(members),
+        final={name: _moments(values) for name, values in last.items() if np.isfinite(values).all()},
+    )
+
+
+def _moments(values: Sequence[float]) -> Moments:
+    """Return the moments of at least one value.
+
+    >>> _moments([1.0, 3.0])
+    Moments(n=2, mean=2.0, std=1.4142135623730951)
+    """
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Moments(len(values), float(np.mean(values)), std)
+
+
+def _common_label(labels: Sequence[str]) -> str:
+    """Return the words that the labels begin with alike, without a word for the seed that follows in each.
+
+    >>> _common_label(["CFL-MGD, seed 10", "CFL-MGD, seed 11"])
+    'CFL-MGD'
+    """
+    if len(set(labels)) == 1:
+        return labels[0]
+    words: list[str] = []
+    for column in zip(*(label.split() for label in labels), strict=False):
+        if len(set(column)) > 1:
+            break
+        words.append(column[0])
+    return re.sub(r"(\bseed)?[\s,;:(\[/|–-]*$", "", " ".join(words)).rstrip(" ,;:([/|–-")
+
+
+def _texts(spreads: Sequence[Spread]) -> int:
+    return 2 if any(spread.panel for spread in spreads) else 1
+
+
+def _cells(spreads: Sequence[Spread]) -> list[list[str]]:
+    """Return the table as text, its header first; panels and quantities only where some group has them."""
+    panels = _texts(spreads) > 1
+    shown = [name for name in _TITLES if any(name in spread.final for spread in spreads)]
+    header = [*(["Panel"] if panels else []), "Run", "Seeds", *(_TITLES[name] for name in shown)]
+    return [header] + [
+        [
+            *([spread.panel] if panels else []),
+            spread.label,
+            str(len(spread.seeds)),
+            *(_write(name, spread.final[name]) if name in spread.final else DASH for name in shown),
+        ]
+        for spread in spreads
+    ]
+
+
+def _write(name: str, moments: Moments) -> str:
+    if name == "test_accuracy":
+        spread = "" if moments.std is None else f" ± {100 * moments.std:.2f}"
+        return f"{100 * moments.mean:.2f}{spread} %"
+    if name == "ari":
+        return f"{moments.mean:.3f}" + ("" if moments.std is None else f" ± {moments.std:.3f}")
+    return f"{moments.mean:.4g}" + ("" if moments.std is None else f" ± {moments.std:.2g}")
