@@ -128,7 +128,7 @@ class Recorder:
         if not len(left_out):
             return []
         names = ", ".join(map(str, left_out[:5])) + (", ..." if len(left_out) > 5 else "")
-        return [f"{len(left_out)} clients belong to no cluster and never train: {names}"]
+        return [f"clients that belong to no cluster and never train ({len(left_out)}): {names}"]
 
     def is_due(self, events_done: int, every: int) -> bool:
         """Return whether this event completed a multiple of `every` rounds, or was the last."""

@@ -1,6 +1,7 @@
 """What the commands share: the application, the two consoles, common options, and reading an experiment."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,9 @@ app = typer.Typer(
 )
 
 # Results go to standard output; progress, warnings and errors to standard error.
-out = Console(highlight=False, soft_wrap=True)
+# Into a file or a pipe, tables may be wider than rich's 80 columns.
+_width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+out = Console(highlight=False, soft_wrap=True, width=_width)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 ExperimentArg = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A .toml file, or a recipe's name.")]

@@ -96,7 +96,7 @@ def cluster(
                 table.add_row(str(number), str(p.size), str(p.samples), f"{p.emd:.3f}", major, hour)
             out.print(table)
             if left_out:
-                err.print(f"warning: {len(left_out)} clients belong to no cluster: {left_out[:10]}")
+                err.print(f"warning: clients that belong to no cluster ({len(left_out)}): {left_out[:10]}")
     if as_json:
         print_json(shown[0] if len(shown) == 1 else shown)
     if plot:
