@@ -19,7 +19,7 @@ from atoll.evaluate import ClusterEvaluator, Evaluator
 from atoll.executors import Executor, Serial, Trains
 from atoll.local import OPTIMIZERS, LocalRule, MakeOptimizer, Task, Trainer, carried_bytes
 from atoll.methods import METHODS
-from atoll.models import MODELS, Model, check_outputs, read_model
+from atoll.models import MODELS, Model, check_outputs, count_bytes, read_model
 from atoll.plugins import bind, call, resolve
 from atoll.population import Population
 from atoll.restarts import choose_start
@@ -151,7 +151,7 @@ class Experiment:
     @property
     def model_bytes(self) -> int:
         """Bytes of one model."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.module.state_dict().values())
+        return count_bytes(self.module.state_dict())
 
     @cached_property
     def message_bytes(self) -> int:

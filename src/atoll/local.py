@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from atoll.batches import Batches, measure_models
 from atoll.errors import RunError
-from atoll.models import Model, load_model, read_model
+from atoll.models import Model, count_bytes, load_model, read_model
 from atoll.population import Population
 from atoll.seeds import generator, layers_drawing_from
 
@@ -190,8 +190,7 @@ def carried_bytes(rule: LocalRule, module: nn.Module) -> int:
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    moments = _read_moments(optimizer, dict(module.named_parameters()))
-    return sum(tensor.numel() * tensor.element_size() for tensor in moments.values())
+    return count_bytes(_read_moments(optimizer, dict(module.named_parameters())))
 
 
 def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) -> None:

@@ -157,6 +157,15 @@ def read_model(module: nn.Module) -> Model:
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
+def count_bytes(model: Model) -> int:
+    """Return the bytes of a model's tensors.
+
+    >>> count_bytes({"w": torch.zeros(3, 2)})
+    24
+    """
+    return sum(tensor.numel() * tensor.element_size() for tensor in model.values())
+
+
 @torch.no_grad()
 def load_model(module: nn.Module, model: Model) -> None:
     """Copy a model into the module."""
