@@ -1,147 +1,17 @@
-"""Schedules: who trains when, and how models are merged, as a table known before training.
+"""Schedules in which clusters take turns, and those in which one cohort of all clients trains every round."""
 
-How long things take never depends on the weights, so the whole table is computed first, in NumPy; the engine
-only consumes its rows.
-"""
-
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.clustering import Clustering
 from atoll.errors import InputError
 from atoll.population import Population
+from atoll.schedules.base import FROM_SERVER, Clock, Event, Ids, Mix, Schedule
 from atoll.seeds import generator
 
-Ids = npt.NDArray[np.int64]
 Order = Literal["reshuffled", "fixed"]
 DAY_SECONDS = 86_400.0
-
-
-@dataclass(frozen=True)
-class Mix:
-    """A model made from others: ``server * (the server's model) + sum of weight * (cluster's published model)``.
-
-    The weights sum to one; a single source of weight one is taken as it is.
-
-    Attributes:
-        server: weight of the server's model.
-        published: pairs (cluster, weight).
-    """
-
-    server: float = 0.0
-    published: tuple[tuple[int, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse weights that do not sum to one."""
-        total = self.server + sum(weight for _, weight in self.published)
-        if abs(total - 1) > 1e-9:
-            raise InputError(f"Mix: the weights must sum to one, they sum to {total}")
-
-
-FROM_SERVER = Mix(server=1.0)
-
-
-@dataclass(frozen=True, eq=False)
-class Event:
-    """One row of a schedule: some clusters finish a piece of work, models are merged.
-
-    The active clusters train from their start models and publish their averages; then the server's model is mixed
-    anew, if `server` is given; then each cluster in `starts` gets a new start model.
-
-    Attributes:
-        index: number of the event, from 0.
-        round: round in which it takes place, from 0.
-        seconds: virtual time at which it ends.
-        active: the clusters that train, ascending.
-        began: virtual time at which each active cluster began this work.
-        cohort: the clients that train, int64.
-        clusters: each cohort client's cluster, int64; None when clients find it by least loss.
-        weights: each cohort client's weight relative to the others of its cluster (its samples, n_k).
-        intra_rounds: local training and averaging inside the cluster happen this many times (FedUC's T').
-        server: the server's new model, or None to leave it.
-        starts: (cluster, mix) for each cluster that gets a new start model.
-        staleness: inter-cluster aggregations since each active cluster last downloaded.
-        models_down: models sent to clients and aggregators.
-        models_up: models sent by them.
-    """
-
-    index: int
-    round: int
-    seconds: float
-    active: tuple[int, ...]
-    began: tuple[float, ...]
-    cohort: Ids
-    clusters: Ids | None
-    weights: npt.NDArray[np.float64]
-    intra_rounds: int = 1
-    server: Mix | None = None
-    starts: tuple[tuple[int, Mix], ...] = ()
-    staleness: tuple[int, ...] = ()
-    models_down: int = 0
-    models_up: int = 0
-
-    @property
-    def client_updates(self) -> int:
-        """Local trainings that the event takes: one a client and intra-cluster round."""
-        return len(self.cohort) * self.intra_rounds
-
-
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """All events of a run, in order.
-
-    Attributes:
-        events: the rows.
-        clusters: number of clusters.
-        rounds: rounds that the events amount to.
-        has_server: whether there is a server's model.
-        message_bytes: bytes of what is sent where it is not a model (an event's `models_down` and `models_up` then
-            count such messages); None where it is.
-    """
-
-    events: tuple[Event, ...]
-    clusters: int
-    rounds: int
-    has_server: bool = True
-    message_bytes: int | None = None
-
-    def __len__(self) -> int:
-        """Return the number of events."""
-        return len(self.events)
-
-    def rounds_done(self, events_done: int) -> int:
-        """Return how many rounds are complete after so many events."""
-        return self.events[events_done].round if events_done < len(self) else self.rounds
-
-    def max_updates_per_client_round(self) -> int:
-        """Return the most local trainings that any client does in any round (FedCluster's Assumption 1 allows 1)."""
-        most = 0
-        by_round: dict[int, list[Ids]] = {}
-        for event in self.events:
-            by_round.setdefault(event.round, []).extend([event.cohort] * event.intra_rounds)
-        for cohorts in by_round.values():
-            most = max(most, int(np.unique(np.concatenate(cohorts), return_counts=True)[1].max(initial=0)))
-        return most
-
-
-@dataclass(frozen=True, eq=False)
-class Clock:
-    """How long each client's work takes; clients work side by side, downloads are free.
-
-    Attributes:
-        compute_seconds: one local training, [clients].
-        upload_seconds: one upload of the model, [clients].
-    """
-
-    compute_seconds: npt.NDArray[np.float64]
-    upload_seconds: npt.NDArray[np.float64]
-
-    def event_seconds(self, cohort: Ids) -> float:
-        """Return the seconds until the slowest of the cohort has uploaded."""
-        return float((self.compute_seconds[cohort] + self.upload_seconds[cohort]).max())
 
 
 def cohort_size(fraction: float, members: int) -> int:
