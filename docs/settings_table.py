@@ -1,11 +1,11 @@
-"""MkDocs hook: puts the table of all settings, made from `atoll.config.Settings`, into the page settings.md."""
+"""MkDocs hook: puts the table of all settings, made from `atoll.settings.Settings`, into the page settings.md."""
 
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from atoll.config import Settings
+from atoll.settings import Settings
 
 MARK = "<!-- the tables of all settings are put here by docs/settings_table.py -->"
 
@@ -53,6 +53,8 @@ def _kind(annotation: Any) -> str:
         return names[annotation]
     if not parts or str(annotation).startswith("dict"):
         return "table"
+    if str(annotation).startswith("list"):
+        return "list"
     if all(isinstance(part, str) for part in parts):
         return " or ".join(f"`{part}`" for part in parts)
     # A union's parts, or the one type that constraints are attached to.

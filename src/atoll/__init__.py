@@ -4,7 +4,7 @@ from importlib.metadata import version as _version
 
 from atoll import clustering, datasets, local, models, partition
 from atoll.clustering import Clustering
-from atoll.config import Settings, make_runs, read_experiment
+from atoll.config import make_runs, read_experiment
 from atoll.datasets import Dataset, load
 from atoll.engine import Method, State, Step, begin, run
 from atoll.errors import AtollError, InputError, RunError
@@ -18,6 +18,7 @@ from atoll.population import Population, make_population
 from atoll.runner import carry_out
 from atoll.schedules import Clock, Event, Mix, Schedule, cycling
 from atoll.seeds import generator
+from atoll.settings import Settings
 from atoll.theory import Theorem1, fedcluster_bound
 
 __version__ = _version("atoll")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from atoll.config import Settings
 from atoll.datasets import Dataset, load, make_regression
 from atoll.errors import InputError
 from atoll.partition import PARTITIONS, Parts
@@ -16,6 +15,7 @@ from atoll.plugins import call, resolve
 from atoll.population import Population, make_population, read_clients
 from atoll.returned import read_dataset, read_parts
 from atoll.seeds import generator
+from atoll.settings import Settings
 
 
 def make_clients(settings: Settings) -> Population:

@@ -11,134 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from atoll.errors import InputError
 from atoll.faults import explain, unknown
+from atoll.settings import Settings
 
-Positive = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Options = dict[str, Any]
 LISTS = ("panels", "runs", "scales")  # what else stands at the top of an experiment file
-
-
-class Section(BaseModel):
-    """A table of the experiment file; unknown settings are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
-
-
-class Data(Section):
-    """What the clients hold."""
-
-    dataset: str = Field(
-        "digits", description="digits, regression, mnist, cifar10, or module:function giving an atoll.Dataset"
-    )
-    root: str | None = Field(None, description="folder with the data files; else ATOLL_DATA, else the user's cache")
-    fetch: bool = Field(True, description="download missing files")
-    partition: str = Field(
-        "iid", description="iid, dirichlet, shards, major-class, one-label, rotated, planted, module:function"
-    )
-    clients: Positive = Field(100, description="number of clients")
-    samples: Positive | None = Field(None, description="samples a client; unset: the pool is dealt out")
-    rho_device: float | None = Field(None, description="major-class: share of a client's major class")
-    alpha: PositiveFloat | None = Field(None, description="dirichlet: concentration")
-    shards_per_client: Positive | None = Field(None, description="shards: shards a client gets")
-    rotations: Literal[1, 2, 4] | None = Field(None, description="turned copies of the pool; rotated: 4 if unset")
-    clients_file: str | None = Field(None, description="CSV with one row a client: utc_offset, longitude, slots")
-    options: Options = Field(default_factory=dict, description="arguments of regression, or of your own partition")
-
-
-class ModelSettings(Section):
-    """What is trained."""
-
-    name: str = Field("mlp", description="mlp, lr, cnn, alexnet, linear, or module:factory returning an nn.Module")
-    options: Options = Field(default_factory=dict, description="arguments of the factory")
-
-
-class Local(Section):
-    """How a client trains."""
-
-    optimizer: str = Field("sgd", description="sgd, momentum, adam, or module:function returning an Optimizer")
-    lr: PositiveFloat = Field(0.05, description="learning rate")
-    momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="momentum: the factor (0.5)")
-    steps: Positive = Field(20, description="local steps in one local training")
-    batch_size: Positive | Literal["full"] = Field(30, description="samples a step, or full")
-    proximal: NotNegative = Field(0.0, description="FedProx's mu")
-    lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can differ in it and share lr")
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="the learning rate's factor after a round")
-    options: Options = Field(default_factory=dict, description="arguments of your own optimizer")
-
-
-class ClusteringSettings(Section):
-    """Which clients aggregate together."""
-
-    method: str = Field("random", description="random, timezone, availability, major-class, or module:function")
-    clusters: Positive = Field(10, description="number of clusters, M")
-    rho_cluster: float | None = Field(None, description="major-class: share of a cluster's major class")
-    local_hour: float | None = Field(None, description="timezone: the hour of the clients' day at which they train")
-    slots_per_client: Positive | None = Field(None, description="availability: random slots a client, if none is known")
-    options: Options = Field(default_factory=dict, description="arguments of your own clustering")
-
-
-class Network(Section):
-    """How long things take."""
-
-    seconds_per_sample: NotNegative = Field(0.001, description="a client's seconds to train on one sample")
-    upload_seconds: NotNegative = Field(1.0, description="a client's seconds to upload its model")
-
-
-class MethodSettings(Section):
-    """How clusters and server work together."""
-
-    name: str = Field(
-        "fedcluster", description="centralized, fedavg, fedcluster, ifca, cfl-mgd, fedbcd, module:function"
-    )
-    fraction: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="share of a cluster's clients in a cohort")
-    order: Literal["reshuffled", "fixed"] = Field("reshuffled", description="fedcluster: order of the cycles")
-    clusters: Positive = Field(4, description="ifca, cfl-mgd: number of models, P")
-    beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="cfl-mgd: the clusters' momentum")
-    option: Literal["models", "gradients"] = Field("models", description="ifca, cfl-mgd: what is averaged")
-    restarts: Positive = Field(1, description="ifca, cfl-mgd: starts tried; the one with the least loss is kept")
-    restart_rounds: Positive = Field(3, description="ifca, cfl-mgd: rounds that each start is tried for")
-    resample: bool = Field(False, description="ifca, cfl-mgd: disjoint data for identity and training, every round")
-    shared_layers: Annotated[int, Field(ge=0)] = Field(0, description="ifca, cfl-mgd: first layers that all share")
-    parties: Positive = Field(2, description="fedbcd: parties that the features are split over, K")
-    mode: Literal["parallel", "sequential"] = Field("parallel", description="fedbcd: parties train at once or in turn")
-    options: Options = Field(default_factory=dict, description="arguments of your own method")
-
-
-class Run(Section):
-    """How the run is carried out and watched."""
-
-    executor: Literal["auto", "serial"] = Field("auto", description="where cohorts are trained")
-    device: str = Field("cpu", description="cpu or cuda")
-    evaluate_every: Positive = Field(1, description="rounds between probes")
-    evaluate_samples: Positive | None = Field(None, description="probe the training loss on so many; unset: on all")
-    heterogeneity: bool = Field(False, description="measure H_device and H_cluster at each probe")
-    checkpoint_every: Positive = Field(10, description="rounds between checkpoints")
-
-
-class Settings(Section):
-    """All settings of one run."""
-
-    name: str = Field("experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name")
-    label: str = Field("", description="what the run's curve is called in figures")
-    panel: str = Field("", description="the panel of a figure that the run's curve belongs to")
-    description: str = Field("", description="what the experiment shows; for recipes, the paper and figure")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="every random number is derived from it")
-    rounds: Positive = Field(20, description="rounds, as the glossary defines them for the method")
-    data: Data = Data()
-    model: ModelSettings = ModelSettings()
-    local: Local = Local()
-    clustering: ClusteringSettings = ClusteringSettings()
-    network: Network = Network()
-    method: MethodSettings = MethodSettings()
-    run: Run = Run()
-
 
 Table = dict[str, Any]
 

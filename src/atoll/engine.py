@@ -1,16 +1,16 @@
 """The engine: the state of a run, and the only event loop."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
 from atoll.combine import Combine, average_models, mean, share_layers
 from atoll.errors import InputError
-from atoll.executors.base import Executor
+from atoll.executors.base import Average, Cohort, Executor
 from atoll.identity import Identity, fixed
-from atoll.local import LocalRule, Outcome, Task
+from atoll.local import LocalRule
 from atoll.models import Model
 from atoll.schedules import Event, Ids, Mix, Schedule
 
@@ -96,54 +96,79 @@ def begin(method: Method, *initial: Model) -> State:
 
 
 def run(method: Method, executor: Executor, state: State) -> Iterator[Step]:
-    """Yield after every event, from ``state.events_done`` to the schedule's end."""
-    for event in method.schedule.events[state.events_done :]:
-        step = advance(method, executor, state, event)
-        state = step.state
-        yield step
+    """Yield after every event, from ``state.events_done`` to the schedule's end.
+
+    Events whose clusters already have their start models are trained together.
+    """
+    while events := method.schedule.ready(state.events_done):
+        for event, trained in zip(events, _train(method, executor, state.starts, events), strict=True):
+            step = _merge(method, state, event, trained)
+            state = step.state
+            yield step
 
 
 def advance(method: Method, executor: Executor, state: State, event: Event) -> Step:
     """Train the active clusters, publish, merge into the server's model, hand out new starts."""
-    clusters = method.identity(event, state.starts, executor)
-    trained = dict(enumerate(state.starts))
-    for repeat in range(event.intra_rounds):
-        averages, loss = _train_clusters(method, executor, event, clusters, repeat, trained)
-        trained |= averages
-    published = tuple(trained[c] if c in averages else model for c, model in enumerate(state.published))
+    (trained,) = _train(method, executor, state.starts, [event])
+    return _merge(method, state, event, trained)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """An event's work before it is merged: each client's cluster, each trained cluster's model and weight, the loss."""
+
+    clusters: Ids
+    models: dict[int, Model]
+    weights: dict[int, float]
+    loss: float
+
+
+def _train(method: Method, executor: Executor, starts: Sequence[Model], events: Sequence[Event]) -> list[_Trained]:
+    """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds."""
+    clusters = [method.identity(event, starts, executor) for event in events]
+    cohorts = [_split(event, own, starts) for event, own in zip(events, clusters, strict=True)]
+    averages: list[list[Average]] = [[] for _ in events]
+    for repeat in range(max(event.intra_rounds for event in events)):
+        going = [i for i, event in enumerate(events) if repeat < event.intra_rounds]
+        if repeat:
+            for i in going:
+                cohorts[i] = [
+                    replace(cohort, repeat=repeat, start=average.model)
+                    for cohort, average in zip(cohorts[i], averages[i], strict=True)
+                ]
+        done = iter(executor.train([cohort for i in going for cohort in cohorts[i]], method.combine))
+        for i in going:
+            averages[i] = list(islice(done, len(cohorts[i])))
+    return [_gather(*each) for each in zip(clusters, cohorts, averages, strict=True)]
+
+
+def _split(event: Event, clusters: Ids, starts: Sequence[Model]) -> list[Cohort]:
+    """Return the event's cohorts, one a cluster that has clients in it, by ascending cluster."""
+    total = float(event.weights.sum())
+    rows = ((int(c), np.flatnonzero(clusters == c)) for c in np.unique(clusters))
+    return [
+        Cohort(event.index, event.round, 0, c, event.cohort[own], event.weights[own], total, starts[c])
+        for c, own in rows
+    ]
+
+
+def _gather(clusters: Ids, cohorts: Sequence[Cohort], averages: Sequence[Average]) -> _Trained:
+    weights = {cohort.cluster: float(cohort.weights.sum()) for cohort in cohorts}
+    models = {cohort.cluster: average.model for cohort, average in zip(cohorts, averages, strict=True)}
+    loss = float(np.average([average.loss for average in averages], weights=list(weights.values())))
+    return _Trained(clusters, models, weights, loss)
+
+
+def _merge(method: Method, state: State, event: Event, trained: _Trained) -> Step:
+    """Publish, merge into the server's model, hand out new starts."""
+    published = tuple(trained.models.get(c, model) for c, model in enumerate(state.published))
     if method.shared:
-        weights = {c: float(event.weights[clusters == c].sum()) for c in averages}
-        published = share_layers(published, method.shared, weights)
+        published = share_layers(published, method.shared, trained.weights)
     server = state.server if event.server is None else _mix(event.server, state.server, published)
     starts = list(state.starts)
     for cluster, recipe in event.starts:
         starts[cluster] = _mix(recipe, server, published)
-    return Step(event, State(event.index + 1, server, tuple(starts), published), clusters, loss)
-
-
-def _train_clusters(
-    method: Method, executor: Executor, event: Event, clusters: Ids, repeat: int, starts: dict[int, Model]
-) -> tuple[dict[int, Model], float]:
-    """Train the cohort once; return each trained cluster's combined model, and the mean local loss."""
-    order = np.argsort(clusters, kind="stable")
-    tasks = [
-        Task(event.index, event.round, repeat, int(clusters[i]), int(event.cohort[i]), starts[int(clusters[i])])
-        for i in order
-    ]
-    weights = event.weights[order].tolist()
-    outcomes = zip(tasks, weights, executor.train(tasks), strict=True)
-    losses: list[float] = []
-
-    def pairs(group: Iterable[tuple[Task, float, Outcome]]) -> Iterator[tuple[float, Model]]:
-        for _, weight, outcome in group:
-            losses.append(outcome.loss)
-            yield weight, outcome.model
-
-    averages = {
-        cluster: method.combine(pairs(group), starts[cluster], sum(weights))
-        for cluster, group in groupby(outcomes, key=lambda row: row[0].cluster)
-    }
-    return averages, float(np.average(losses, weights=weights))
+    return Step(event, State(event.index + 1, server, tuple(starts), published), trained.clusters, trained.loss)
 
 
 def _mix(recipe: Mix, server: Model | None, published: tuple[Model, ...]) -> Model:

@@ -55,16 +55,27 @@ class Evaluator:
         self.rows = np.flatnonzero(counts)
         self.weights = counts[self.rows] / len(held)
 
-    @one_thread()
-    @torch.no_grad()
     def score(self, model: Model) -> Score:
         """Return the model's losses and accuracy."""
+        return Score(self.train_loss(model), *self.test(model))
+
+    @one_thread()
+    @torch.no_grad()
+    def train_loss(self, model: Model) -> float:
+        """Return the model's mean loss on the union of all clients' data."""
         load_model(self.module, model)
         self.module.eval()
-        train_losses, _ = self._measure(self.pool, self.rows)
-        test_losses, hits = self._measure(self.tests, np.arange(len(self.tests)))
-        accuracy = float(hits.mean()) if self.classifies else None
-        return Score(float(train_losses @ self.weights), float(test_losses.mean()), accuracy)
+        losses, _ = self._measure(self.pool, self.rows)
+        return float(losses @ self.weights)
+
+    @one_thread()
+    @torch.no_grad()
+    def test(self, model: Model) -> tuple[float, float | None]:
+        """Return the model's test loss and accuracy."""
+        load_model(self.module, model)
+        self.module.eval()
+        losses, hits = self._measure(self.tests, np.arange(len(self.tests)))
+        return float(losses.mean()), float(hits.mean()) if self.classifies else None
 
     def _measure(self, batches: Batches, rows: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """Return the loss of each of these samples, and whether it is classified rightly."""

@@ -5,28 +5,36 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from atoll.clients import make_clients, make_test_clients
 from atoll.clustering import CLUSTERINGS, Clustering, one_cluster
-from atoll.config import Settings
+from atoll.clustering.problem import Problem
+from atoll.combine import average_models
 from atoll.engine import Method
-from atoll.errors import InputError, RunError
+from atoll.errors import InputError
 from atoll.evaluate import ClusterEvaluator, Evaluator
-from atoll.executors import Executor, Serial, Trains
-from atoll.local import OPTIMIZERS, LocalRule, MakeOptimizer, Task, Trainer, carried_bytes
+from atoll.executors import Executor, Serial, Trains, Weighted, why_not_weighted
+from atoll.local import LocalRule, Trainer, carried_bytes
 from atoll.methods import METHODS
-from atoll.models import MODELS, Model, check_outputs, count_bytes, read_model
-from atoll.plugins import bind, call, resolve
+from atoll.models import Model, check_outputs, count_bytes, read_model
+from atoll.modules import draw_module, make_rule, rehearse, shared_names
+from atoll.network import Network
+from atoll.planning import is_clustered_anew, make_networks, speeds
+from atoll.plugins import asks_for, call, resolve
 from atoll.population import Population
+from atoll.problems import make_problem
 from atoll.restarts import choose_start
 from atoll.returned import read_labels
-from atoll.schedules import Clock
-from atoll.seeds import generator, layers_drawing_from
-from atoll.vertical import PartyTrainer, share_samples, split_model
+from atoll.schedules import Clock, Phase
+from atoll.seeds import generator
+from atoll.settings import Settings
+from atoll.vertical import PartyTrainer, share_samples
 
 
 @dataclass(frozen=True)
@@ -58,21 +66,68 @@ class Experiment:
 
     @cached_property
     def clustering(self) -> Clustering:
-        """The clustering; a single cluster where the method has no use for one."""
-        wanted = self.settings.clustering
-        if self.settings.method.name in ("fedavg", "centralized", "ifca", "cfl-mgd", "fedbcd"):
+        """The clustering, for clients that move the first; a single cluster where the method has no use for one."""
+        if not self.needs("clustering"):
             return one_cluster(len(self.population))
-        if wanted.clusters > len(self.population):
+        return self._make_clustering(0)
+
+    @cached_property
+    def networks(self) -> dict[int, Network]:
+        """The network from round 0 on, and for clients that move from each round on that changes something."""
+        return make_networks(self.settings, self.population.sizes, self.model_bytes)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What FedUC's clustering is given, on the network of round 0."""
+        return make_problem(self.settings, self.population, self.networks[0], deepcopy(self.module))
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The network and the clustering from each round on; without moving clients, one phase."""
+        phases = [Phase(0, self.clustering, self.networks[0])]
+        for round_, network in list(self.networks.items())[1:]:
+            anew = is_clustered_anew(self.settings, round_)
+            clustering = self._make_clustering(round_) if anew else phases[-1].clustering
+            phases.append(Phase(round_, clustering, network))
+        return tuple(phases)
+
+    def samples_of_clusters(self, round_: int) -> npt.NDArray[np.int64]:
+        """Return the samples that each cluster's clients hold at this round, [clusters]."""
+        phase = [phase for phase in self.phases if phase.round <= round_][-1]
+        labels, sizes = phase.clustering.labels, self.population.sizes
+        return np.bincount(labels[labels >= 0], sizes[labels >= 0], phase.clustering.clusters).astype(np.int64)
+
+    def needs(self, name: str) -> bool:
+        """Return whether the method asks for an object of this name, such as ``clustering`` or ``network``."""
+        return asks_for(resolve("method.name", self.settings.method.name, METHODS), name)
+
+    @property
+    def has_network(self) -> bool:
+        """Whether the method, or its clustering, asks for a network."""
+        rule = resolve("clustering.method", self.settings.clustering.method, CLUSTERINGS)
+        asks = asks_for(rule, "network") or asks_for(rule, "problem")
+        return self.needs("network") or (self.needs("clustering") and asks)
+
+    def _make_clustering(self, round_: int) -> Clustering:
+        """Make the clustering from the state of things at a round."""
+        wanted = self.settings.clustering
+        idle_is_fine = self.settings.method.name == "hierarchical"  # aggregators may be without clients
+        if not idle_is_fine and wanted.clusters > len(self.population):
             raise InputError(
                 f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(self.population)}"
             )
         rule = resolve("clustering.method", wanted.method, CLUSTERINGS)
-        given = {
+        key = (round_,) if round_ else ()
+        given: dict[str, Any] = {
             **dict(wanted),
             "population": self.population,
-            "rng": generator(self.settings.seed, "clustering"),
+            "rng": generator(self.settings.seed, "clustering", *key),
             "seed": self.settings.seed,
         }
+        if asks_for(rule, "network"):
+            given["network"] = self.networks[round_]
+        if asks_for(rule, "problem"):
+            given["problem"] = replace(self.problem, network=self.networks[round_])
         made = call("clustering.method", rule, given, wanted.options)
         clustering = made if isinstance(made, Clustering) else read_labels(made, wanted.clusters, wanted.method)
         if len(clustering.labels) != len(self.population):
@@ -80,7 +135,7 @@ class Experiment:
                 f"clustering.method = {wanted.method!r}: gave {len(clustering.labels)} labels "
                 f"for {len(self.population)} clients"
             )
-        if (empty := np.flatnonzero(clustering.sizes == 0)).size:
+        if not idle_is_fine and (empty := np.flatnonzero(clustering.sizes == 0)).size:
             raise InputError(
                 f"clustering.clusters = {clustering.clusters}: clustering.method = {wanted.method!r} leaves "
                 f"cluster {empty[0]} without clients; lower clustering.clusters"
@@ -91,32 +146,14 @@ class Experiment:
     def module(self) -> nn.Module:
         """The initial model, drawn from the seed."""
         data = self.clients.data
-        module = self._draw_module()
+        module = draw_module(self.settings, data)
         check_outputs(module, data.shape, data.classes or 1, self.settings.model.name)
         return module
 
     @cached_property
     def rule(self) -> LocalRule:
         """The local rule."""
-        wanted = self.settings.local
-        make = resolve("local.optimizer", wanted.optimizer, OPTIMIZERS)
-        fixed = {key: value for key, value in dict(wanted).items() if key not in ("lr", "options")}
-        optimizer = bind("local.optimizer", make, fixed, wanted.options, later=("parameters", "params", "lr"))
-        self._try_optimizer(optimizer)
-        if self.settings.method.name == "cfl-mgd" and wanted.optimizer != "sgd":
-            raise InputError(
-                f"local.optimizer = {wanted.optimizer!r}: must be 'sgd' with method.name = 'cfl-mgd', whose momentum "
-                "is the clusters' own (method.beta); with 'ifca' any optimizer runs, its state afresh every round"
-            )
-        return LocalRule(
-            optimizer=optimizer,
-            lr=wanted.lr * wanted.lr_factor,
-            steps=wanted.steps,
-            batch_size=wanted.batch_size,
-            proximal=wanted.proximal,
-            lr_decay=wanted.lr_decay,
-            parts=self._parts(),
-        )
+        return make_rule(self.settings, self._parts())
 
     @cached_property
     def clock(self) -> Clock:
@@ -125,14 +162,17 @@ class Experiment:
         sizes = self.population.sizes
         batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
         upload = 0.0 if self.settings.method.name == "centralized" else network.upload_seconds
-        compute = np.asarray(batch * local.steps * network.seconds_per_sample, float)
+        zeta = speeds(self.settings, len(self.clients))
+        if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
+            zeta = np.full(len(sizes), zeta.mean())
+        compute = np.asarray(batch * local.steps * zeta, float)
         return Clock(compute, np.full(len(sizes), upload))
 
     @cached_property
     def method(self) -> Method:
         """The method, with its whole schedule."""
         wanted = self.settings.method
-        given = {
+        given: dict[str, Any] = {
             **dict(wanted),
             "population": self.population,
             "clustering": self.clustering,
@@ -141,12 +181,16 @@ class Experiment:
             "clock": self.clock,
             "seed": self.settings.seed,
         }
+        if self.needs("network"):
+            given |= {"network": self.networks[0], "phases": self.phases}
         method = call("method.name", resolve("method.name", wanted.name, METHODS), given, wanted.options)
         if not isinstance(method, Method):
             raise InputError(
                 f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
             )
-        return replace(method, shared=self._shared_names()) if wanted.shared_layers else method
+        if not wanted.shared_layers:
+            return method
+        return replace(method, shared=shared_names(self.module, wanted.shared_layers))
 
     @property
     def model_bytes(self) -> int:
@@ -169,12 +213,14 @@ class Experiment:
         self.rule  # noqa: B018
         self.method  # noqa: B018
         self.module  # noqa: B018
-        self._rehearse()
+        trainer = self._make_trainer(replace(self.method.rule, steps=1))
+        rehearse(self.settings, trainer, self.method.schedule.events[0], read_model(self._copy_module()))
 
     def initial_models(self, restart: int = 0) -> tuple[Model, ...]:
         """Return the models that a run begins with, on the device: one, or one a cluster, drawn anew each restart."""
         count = self.method.starts
-        drawn = [read_model(self._draw_module(p, restart).to(self._device())) for p in range(count)]
+        modules = [draw_module(self.settings, self.clients.data, p, restart) for p in range(count)]
+        drawn = [read_model(module.to(self._device())) for module in modules]
         common = {name: drawn[0][name] for name in self.method.shared}
         return tuple(model | common for model in drawn)
 
@@ -188,8 +234,20 @@ class Experiment:
         return candidates[chosen]
 
     def make_executor(self) -> Executor:
-        """Return the executor that the settings name."""
-        return Serial(self._make_trainer(self.method.rule))
+        """Return the executor that the settings name; `auto` takes the weighted pass where it gives the same.
+
+        Raises:
+            InputError: `run.executor` = 'weighted' where it would not.
+        """
+        wanted, trainer = self.settings.run.executor, self._make_trainer(self.method.rule)
+        if wanted == "serial" or not isinstance(trainer, Trainer):
+            return Serial(trainer)
+        reason = why_not_weighted(trainer.rule, trainer.module)
+        if self.method.combine is not average_models:
+            reason = "the method's combine rule must be the mean of models"
+        if reason and wanted == "weighted":
+            raise InputError(f"run.executor = 'weighted': {reason}; use 'serial' or 'auto'")
+        return Serial(trainer) if reason else Weighted(trainer)
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator of the union of the clients' data and the test set."""
@@ -213,38 +271,6 @@ class Experiment:
             )
         return parts
 
-    def _shared_names(self) -> tuple[str, ...]:
-        """Return the names of the parameters and buffers of the first layers that have any."""
-        wanted = self.settings.method.shared_layers
-        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in self.module.state_dict()))
-        if wanted >= len(layers):
-            raise InputError(
-                f"method.shared_layers = {wanted}: must be less than the model's {len(layers)} layers with parameters"
-            )
-        return tuple(name for name in self.module.state_dict() if name.rpartition(".")[0] in layers[:wanted])
-
-    def _draw_module(self, cluster: int = 0, restart: int = 0) -> nn.Module:
-        """Make a module with weights of its own for each cluster and restart."""
-        name = self.settings.model.name
-        data = self.clients.data
-        method = self.settings.method
-        given = {"shape": data.shape, "classes": data.classes or 1, "dataset": data, "parties": method.parties}
-        make = split_model(name) if method.name == "fedbcd" else resolve("model.name", name, MODELS)
-        factory = bind("model.name", make, given, self.settings.model.options)
-        key = (cluster, restart) if cluster or restart else ()
-        with layers_drawing_from(self.settings.seed, "model", *key):
-            try:
-                module = factory()
-            except InputError:
-                raise
-            except Exception as error:  # PyTorch refuses the factory's options in its own way
-                raise InputError(f"model.name = {name!r}: cannot be made ({type(error).__name__}: {error})") from error
-        if not isinstance(module, nn.Module):
-            raise InputError(
-                f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}"
-            )
-        return module
-
     def _make_trainer(self, rule: LocalRule) -> Trains:
         make = PartyTrainer if self.settings.method.name == "fedbcd" else Trainer
         return make(self._copy_module(), self.population, rule, self.settings.seed, self._device())
@@ -252,33 +278,6 @@ class Experiment:
     def _copy_module(self) -> nn.Module:
         """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""
         return deepcopy(self.module).to(self._device())
-
-    def _try_optimizer(self, make: MakeOptimizer) -> None:
-        """Make the optimiser once, so that a faulty one is refused before anything is trained."""
-        name = self.settings.local.optimizer
-        made: object = make([nn.Parameter(torch.zeros(1))], self.settings.local.lr)
-        if not isinstance(made, torch.optim.Optimizer):
-            raise InputError(
-                f"local.optimizer = {name!r}: must return a torch.optim.Optimizer, it returned {type(made).__name__!r}"
-            )
-
-    def _rehearse(self) -> None:
-        """Train one client for one step, on a copy, so that a model or optimiser that fails is met before the run."""
-        client = int(self.method.schedule.events[0].cohort[0])
-        module, trainer = self._copy_module(), self._make_trainer(replace(self.method.rule, steps=1))
-        try:
-            trainer.train(Task(event=0, round=0, repeat=0, cluster=0, client=client, start=read_model(module)))
-        except RunError:  # a loss that is not finite: the run will say where
-            return
-        except InputError:
-            raise
-        except Exception as error:
-            told = " ".join(f"{type(error).__name__}: {error}".split())
-            raise InputError(
-                f"model.name = {self.settings.model.name!r}: a step of training with local.optimizer = "
-                f"{self.settings.local.optimizer!r} and local.batch_size = {self.settings.local.batch_size!r} "
-                f"failed ({told})"
-            ) from error
 
     def _device(self) -> str:
         device = self.settings.run.device

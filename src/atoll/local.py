@@ -119,15 +119,20 @@ class Trainer:
         return np.array_split(samples[order], self.rule.parts)[2 * round_ + part]
 
     def _draw_batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
+        gathered = None
+        for rows in self.draw_rows(task):
+            if gathered is None or self.rule.batch_size != "full":
+                gathered = self.batches.gather(rows)
+            yield gathered
+
+    def draw_rows(self, task: Task) -> Iterator[npt.NDArray[np.int32]]:
+        """Yield the positions in the pool of each local step's batch."""
         samples = self._own(task.client, task.round, TRAINING_PART)
         if self.rule.batch_size == "full":
-            batch = self.batches.gather(samples)
-            yield from (batch for _ in range(self.rule.steps))
+            yield from (samples for _ in range(self.rule.steps))
             return
         rng = generator(self.seed, "batches", task.event, task.repeat, task.client)
-        picks = rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))
-        for rows in samples[picks]:
-            yield self.batches.gather(rows)
+        yield from samples[rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))]
 
 
 def descend(
@@ -157,11 +162,18 @@ def require_finite(task: Task, model: Model, loss: float, rule: LocalRule) -> No
     Raises:
         RunError: names event, cluster and client.
     """
-    if not np.isfinite(loss) or not all(torch.isfinite(t).all() for t in model.values() if t.is_floating_point()):
+    if not is_finite(model, loss):
         raise RunError(
             f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "
             f"(mean loss {loss}); lower local.lr = {rule.lr}"
         )
+
+
+def is_finite(model: Model, loss: float) -> bool:
+    """Return whether the loss and all numbers of the model are finite."""
+    return bool(np.isfinite(loss)) and all(
+        bool(torch.isfinite(tensor).all()) for tensor in model.values() if tensor.is_floating_point()
+    )
 
 
 def sgd(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:

@@ -1,6 +1,6 @@
 """The methods, each in a few lines: a schedule, a local rule, an identity and a combine rule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -8,13 +8,15 @@ from typing import Literal
 import numpy as np
 
 from atoll.clustering import Clustering, one_cluster
+from atoll.clustering.problem import Pattern
 from atoll.combine import COMBINES
 from atoll.engine import Method
 from atoll.errors import InputError
 from atoll.identity import least_loss
 from atoll.local import LocalRule, momentum
+from atoll.network import Network
 from atoll.population import Population
-from atoll.schedules import Clock, Order, all_together, cycling
+from atoll.schedules import Clock, Order, Phase, all_together, cycling, hierarchical_schedule
 from atoll.vertical import Mode, exchanging, join_blocks, output_bytes
 
 Option = Literal["models", "gradients"]
@@ -66,6 +68,35 @@ def centralized(
     method = fedavg(population, replace(rule, carry=True), rounds, 1.0, clock, seed)
     events = tuple(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     return replace(method, schedule=replace(method.schedule, events=events))
+
+
+def hierarchical(
+    population: Population,
+    clustering: Clustering,
+    network: Network,
+    rule: LocalRule,
+    rounds: int,
+    pattern: Pattern = "cenasy",
+    intra_rounds: int = 5,
+    phases: Sequence[Phase] | None = None,
+) -> Method:
+    """FedUC's hierarchical aggregation: clusters average often, and merge with each other now and then.
+
+    Algorithm 1 of FedUC. Clients take T'' = `rule.steps` local steps, then their aggregator j takes
+    ``w~_j = sum_i phi_ij v_i`` (6); after T' = `intra_rounds` of these it merges, as the pattern says:
+
+    - censyn (7): ``w = sum_j beta_j w~_j``, which all start from;
+    - cenasy (8): whenever one finishes, ``w <- (1 - beta_j) w + beta_j w~_j``, which it alone starts from;
+    - decsyn (10): each starts from ``sum over j' in S_j of sigma_jj' w~_j'``, S_j being its neighbours and itself;
+    - decasy (11): whenever one finishes, it starts from that sum, of what its neighbours sent last.
+
+    The seconds of the network decide who finishes when. A round is one local step index t: T = `rounds` must be a
+    multiple of T'T'', and the rule's `lr_decay` is per local step, taken at the first of an event. For clients that
+    move, `phases` replaces `clustering` and `network` by those in force from each round on.
+    """
+    if phases is None:
+        phases = (Phase(0, clustering, network),)
+    return Method(hierarchical_schedule(population, phases, pattern, rounds, intra_rounds, rule.steps), rule)
 
 
 def ifca(
@@ -141,6 +172,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedcluster": fedcluster,
     "fedavg": fedavg,
     "centralized": centralized,
+    "hierarchical": hierarchical,
     "ifca": ifca,
     "cfl-mgd": cfl_mgd,
     "fedbcd": fedbcd,

@@ -104,13 +104,21 @@ def major_class(
 
 
 def one_label(
-    labels: Indices, clients: int, classes: int, rng: np.random.Generator, samples: int | None = None
+    labels: Indices,
+    clients: int,
+    classes: int,
+    rng: np.random.Generator,
+    samples: int | None = None,
+    size_ratio: float = 1.0,
 ) -> Parts:
     """Give client k samples of one label only, ``k * classes // clients`` (FedUC, Sec. VI).
 
     Without `samples` each label's samples are dealt out, disjoint, among its clients (complete when there are at
-    least as many clients as classes); with `samples` they are drawn with replacement.
+    least as many clients as classes), in shares proportional to numbers drawn evenly from 1 to `size_ratio`; with
+    `samples` they are drawn with replacement, as many for each client.
     """
+    if samples is not None and size_ratio != 1:
+        raise InputError(f"data.size_ratio = {size_ratio}: must be 1 with data.samples, which all clients have")
     major = np.arange(clients) * classes // clients
     if samples is not None:
         return _draw(labels, samples * np.eye(classes, dtype=int)[major], rng)
@@ -120,8 +128,14 @@ def one_label(
         owners = int(np.count_nonzero(major == label))
         if len(members) < owners:
             raise InputError(f"data.clients = {clients}: label {label} has {len(members)} samples for {owners} clients")
-        parts += np.array_split(members, owners)
+        parts += np.split(members, _cuts(len(members), rng.uniform(1, size_ratio, owners)))
     return parts
+
+
+def _cuts(total: int, shares: npt.NDArray[np.float64]) -> Indices:
+    """Return where to cut `total` samples into such shares, each at least one sample."""
+    spare = np.rint(np.cumsum(shares) / shares.sum() * (total - len(shares))).astype(np.int64)
+    return np.asarray(spare + np.arange(1, len(shares) + 1))[:-1]
 
 
 def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: int | None = None) -> Parts:

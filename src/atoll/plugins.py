@@ -55,6 +55,18 @@ def resolve(setting: str, name: str, known: Mapping[str, Callable[..., Any]]) ->
     return found  # type: ignore[no-any-return]
 
 
+def asks_for(rule: Callable[..., Any], name: str) -> bool:
+    """Return whether a rule has a parameter of this name, so that what it does not need need not be made.
+
+    >>> asks_for(lambda population, rng: None, "rng")
+    True
+    """
+    try:
+        return name in inspect.signature(rule).parameters
+    except ValueError:  # `bind` refuses it, and says so
+        return False
+
+
 def call(setting: str, rule: Callable[..., Any], given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Call a rule with those of `given` that it has parameters for (None counts as not given), and all `options`.
 

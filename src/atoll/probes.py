@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from atoll.combine import mean
 from atoll.engine import State
 from atoll.errors import InputError
 from atoll.evaluate import Score, heterogeneity, parameter_error
 from atoll.experiment import Experiment
+from atoll.identity import fixed
 
 Columns = dict[str, Any]
 Probe = Callable[[State], Columns]
@@ -25,6 +27,8 @@ def make_probe(experiment: Experiment) -> tuple[Probe, int]:
             f"run.heterogeneity = true: is measured at the server's model, and method.name = "
             f"{experiment.settings.method.name!r} has none"
         )
+    if experiment.method.identity is fixed:
+        return _probe_aggregators(experiment)
     return _probe_clusters(experiment)
 
 
@@ -37,6 +41,24 @@ def _probe_server(experiment: Experiment) -> tuple[Probe, int]:
         if experiment.settings.run.heterogeneity:
             found = heterogeneity(experiment.population, experiment.clustering, evaluator.module, model)
             columns |= {"h_device": found.device, "h_cluster": found.cluster}
+        return columns
+
+    return probe, evaluator.samples
+
+
+def _probe_aggregators(experiment: Experiment) -> tuple[Probe, int]:
+    """Measure the data-weighted mean of the aggregators' models, and each of these."""
+    evaluator = experiment.make_evaluator()
+
+    def probe(state: State) -> Columns:
+        samples = experiment.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
+        held = {j: float(count) for j, count in enumerate(samples) if count}
+        model = mean((count, state.starts[j]) for j, count in held.items())
+        accuracies = {j: evaluator.test(state.starts[j])[1] for j in held}
+        columns = _columns(evaluator.score(model))
+        columns["cluster_accuracy"] = [accuracies.get(j) for j in range(len(samples))]
+        if known := [accuracy for accuracy in accuracies.values() if accuracy is not None]:
+            columns |= {"mean_cluster_accuracy": sum(known) / len(known), "worst_cluster_accuracy": min(known)}
         return columns
 
     return probe, evaluator.samples

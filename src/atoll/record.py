@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from atoll.config import Settings, resolved
+from atoll.config import resolved
 from atoll.environment import describe_environment
 from atoll.errors import InputError, RunError
 from atoll.faults import show
 from atoll.schedules import Schedule
+from atoll.settings import Settings
 
 Row = dict[str, Any]
 FILES = ("config.toml", "summary.json", "metrics.jsonl", "environment.json", "schedule.npz", "checkpoint")

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from atoll.checkpoint import load_checkpoint, save_checkpoint
-from atoll.config import Settings
 from atoll.engine import State, begin, run
 from atoll.errors import InputError, RunError
 from atoll.experiment import Experiment
 from atoll.probes import make_probe
 from atoll.record import Row, RunFolder, slug
+from atoll.schedules import cut_by_empty
+from atoll.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,18 @@ class Recorder:
     @property
     def warnings(self) -> list[str]:
         """What the user should know before the run."""
-        left_out = self.experiment.clustering.left_out
-        if not len(left_out):
-            return []
-        names = ", ".join(map(str, left_out[:5])) + (", ..." if len(left_out) > 5 else "")
-        return [f"clients that belong to no cluster and never train ({len(left_out)}): {names}"]
+        warnings = []
+        if len(left_out := self.experiment.clustering.left_out):
+            names = ", ".join(map(str, left_out[:5])) + (", ..." if len(left_out) > 5 else "")
+            warnings.append(f"clients that belong to no cluster and never train ({len(left_out)}): {names}")
+        if self.experiment.needs("phases") and not self.schedule.has_server:
+            cut = [phase.round for phase in self.experiment.phases if cut_by_empty(phase.network, phase.clustering)]
+            if cut:
+                warnings.append(
+                    f"from round {cut[0]} on, aggregators without clients cut the others into parts that never "
+                    "exchange models; another clustering, or a topology with more links, would connect them"
+                )
+        return warnings
 
     def is_due(self, events_done: int, every: int) -> bool:
         """Return whether this event completed a multiple of `every` rounds, or was the last."""
@@ -188,6 +196,7 @@ class Recorder:
             "clients_left_out": self.experiment.clustering.left_out.tolist(),
             "model_bytes": self.experiment.model_bytes,
             "message_bytes": self.bytes,
+            "max_staleness": max((max(event.staleness, default=0) for event in self.schedule.events), default=0),
             "train_loss_samples": self.samples,
             "max_updates_per_client_round": self.schedule.max_updates_per_client_round(),
         }

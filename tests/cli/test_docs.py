@@ -10,7 +10,7 @@ import typer
 
 import atoll.cli  # noqa: F401  (registers the commands)
 from atoll.cli.common import app
-from atoll.config import Settings
+from atoll.settings import Settings
 from tests.cli.pages import ROOT, blocks, commands, shell, write_files
 
 DOCS = ROOT / "docs"
@@ -35,7 +35,7 @@ def run_together(lines: list[str], folder: Path) -> str:
 def test_every_file_on_the_extending_page_runs(tmp_path: Path) -> None:
     names = write_files(DOCS / "extending.md", tmp_path)
     experiments = [name for name in names if name.endswith(".toml")]
-    assert len(experiments) == 6
+    assert len(experiments) == 9
     run_together([f"atoll run {name}" for name in experiments], tmp_path)
     for name in experiments:
         assert (tmp_path / "runs" / name.removesuffix(".toml") / "summary.json").is_file()

@@ -4,11 +4,16 @@ Two clusters, asynchronous: the one that finishes moves the server's model by th
 other goes on from an older model. One more event mixes published models without a server.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from atoll import Event, InputError, LocalRule, Method, Mix, Schedule, Serial, Trainer, begin, read_model, run
-from atoll.local import Outcome, Task, sgd
+from atoll.combine import Combine
+from atoll.engine import advance
+from atoll.executors import Average, Cohort, combine_outcomes
+from atoll.local import sgd
 from atoll.models import Model
 from atoll.schedules import FROM_SERVER
 from atoll.seeds import generator
@@ -85,13 +90,14 @@ def states_by_hand(w0: Floats) -> list[tuple[Floats, Floats, Floats]]:
 
 
 class Backwards:
-    """Trains the last task first, and hands outcomes back in order: what a parallel executor may do."""
+    """Trains the last client first, and combines the outcomes in order: what a parallel executor may do."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def train(self, tasks: list[Task]) -> list[Outcome]:
-        return [self.trainer.train(task) for task in reversed(tasks)][::-1]
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+        tasks = [task for cohort in cohorts for task in cohort.tasks]
+        return combine_outcomes(cohorts, combine, [self.trainer.train(task) for task in reversed(tasks)][::-1])
 
 
 def carry_out(executor_type: type) -> list[tuple[Model, Model, Model]]:
@@ -117,6 +123,39 @@ def test_each_event_equals_the_hand_worked_state() -> None:
 def test_bits_do_not_depend_on_the_order_in_which_clients_train() -> None:
     for forwards, backwards in zip(carry_out(Serial), carry_out(Backwards), strict=True):
         for one, other in zip(forwards, backwards, strict=True):
+            assert as_vector(one).tobytes() == as_vector(other).tobytes()
+
+
+def test_events_that_have_their_starts_are_ready_together() -> None:
+    schedule = Schedule(EVENTS, clusters=2, rounds=5)
+    ready = {done: [event.index for event in schedule.ready(done)] for done in range(6)}
+    assert ready == {0: [0], 1: [1, 2], 2: [2], 3: [3], 4: [4], 5: []}
+
+
+class Counting(Serial):
+    """Notes how many cohorts it is given at a time."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__(trainer)
+        self.given: list[list[int]] = []
+
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+        self.given.append([cohort.event for cohort in cohorts])
+        return super().train(cohorts, combine)
+
+
+def test_events_that_train_together_come_to_the_same_bits_as_one_by_one() -> None:
+    module = linear_module(seed=4)
+    method = Method(Schedule(EVENTS, clusters=2, rounds=5), RULE)
+    executor = Counting(Trainer(module, POPULATION, RULE, SEED))
+    state = begin(method, read_model(module))
+    together = list(run(method, executor, state))
+    assert executor.given == [[0], [1, 2], [1], [3, 3], [4, 4]]  # event 1 has a second intra-cluster round
+    for event, step in zip(EVENTS, together, strict=True):
+        state = advance(method, executor, state, event).state
+        for one, other in zip(
+            (*state.starts, *state.published), (*step.state.starts, *step.state.published), strict=True
+        ):
             assert as_vector(one).tobytes() == as_vector(other).tobytes()
 
 

@@ -10,10 +10,12 @@ import tomli_w
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from atoll.config import Settings, make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
+from atoll.config import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
 from atoll.errors import InputError
+from atoll.settings import Settings
 
 TEXTS = {"name": "another name", "run.device": "cpu"}
+VALUES: dict[str, tuple[str, Any]] = {"data.size_ratio": ("2.5", 2.5), "network.grid": ("[2, 3]", [2, 3])}
 
 
 def leaves(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, FieldInfo]:
@@ -30,6 +32,8 @@ def leaves(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, Fie
 
 def another_value(path: str, field: FieldInfo) -> tuple[str, Any]:
     """Return a valid value other than the default: as typed on the command line, and as it must come out."""
+    if path in VALUES:
+        return VALUES[path]
     is_union = get_origin(field.annotation) in (types.UnionType, Union)
     kinds = get_args(field.annotation) if is_union else (field.annotation,)
     for kind in kinds:
@@ -37,6 +41,8 @@ def another_value(path: str, field: FieldInfo) -> tuple[str, Any]:
         if get_origin(kind) is Literal:
             text = next(value for value in get_args(kind) if value != field.default)
             return text, text
+        if get_origin(kind) is list:
+            return ("[[0, 1]]", [[0, 1]]) if get_origin(get_args(kind)[0]) is list else ("[0.25, 0.5]", [0.25, 0.5])
         if get_origin(kind) is dict:
             return "{ own = 3 }", {"own": 3}
         if kind is bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from atoll.cli import data, running, showing  # noqa: F401  (their commands register themselves)
+from atoll.cli import clusters, data, running, showing  # noqa: F401  (their commands register themselves)
 from atoll.cli.common import app, err
 from atoll.errors import AtollError
 

@@ -1,7 +1,6 @@
-"""`atoll recipes`, `atoll cluster` and `atoll schedule`: what an experiment is, without training."""
+"""`atoll recipes` and `atoll schedule`: what an experiment is, without training."""
 
 import sys
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -15,14 +14,12 @@ from atoll.cli.common import (
     ScaleOption,
     SetOption,
     app,
-    err,
     out,
     print_json,
     read_experiments,
     save_plot,
     title_of,
 )
-from atoll.clustering.describe import class_shares, describe
 from atoll.errors import InputError
 from atoll.experiment import Experiment
 from atoll.faults import unknown
@@ -64,45 +61,6 @@ def recipes_show(name: Annotated[str, typer.Argument(metavar="NAME", help="The r
     if path is None:
         raise InputError(f"recipe {name!r}: {unknown(name, config.recipe_names())}")
     sys.stdout.write(path.read_text(encoding="utf-8"))
-
-
-@app.command()
-def cluster(
-    experiment: ExperimentArg,
-    changes: SetOption = None,
-    scale: ScaleOption = None,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
-) -> None:
-    """Make an experiment's clustering only, and show what it is like.
-
-    Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
-    """
-    shown = []
-    runs = read_experiments(experiment, scale, changes)
-    for each in runs:
-        clustering = each.clustering
-        profiles = describe(each.population, clustering)
-        left_out = clustering.left_out.tolist()
-        record = {"label": each.settings.label, "panel": each.settings.panel, "method": each.settings.clustering.method}
-        record |= {"membership": clustering.labels.tolist(), "left_out": left_out}
-        shown.append(record | {"clusters": [asdict(profile) for profile in profiles]})
-        if not as_json:
-            title = title_of(each)
-            table = Table("cluster", "clients", "samples", "EMD", "major class", "UTC hour", title=title, box=None)
-            for number, p in enumerate(profiles):
-                hour = "" if p.hour is None else f"{p.hour:.2f}"
-                major = f"{p.major_class} ({p.major_share:.0%})"
-                table.add_row(str(number), str(p.size), str(p.samples), f"{p.emd:.3f}", major, hour)
-            out.print(table)
-            if left_out:
-                err.print(f"warning: clients that belong to no cluster ({len(left_out)}): {left_out[:10]}")
-    if as_json:
-        print_json(shown[0] if len(shown) == 1 else shown)
-    if plot:
-        first = runs[0]
-        shares = class_shares(first.population, first.clustering)
-        save_plot(report.plot_clusters(first.clustering.sizes, shares, title_of(first)), plot)
 
 
 @app.command()

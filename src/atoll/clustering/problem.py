@@ -32,9 +32,10 @@ class Problem:
         smoothness: L.
         initial_gap: F(w0) - F*.
         optimal_losses: f_i*, [clients]; None for zeros.
-        noise: g_i*, the expected squared norm of a sample's gradient at the client's optimum, [clients]; None for zeros.
+        noise: g_i*, the mean squared norm of a sample's gradient at the client's optimum, [clients]; None for zeros.
         cluster_optimum: F_j*, the same for every cluster.
-        frequencies: psi_j, each aggregator's share of the inter-cluster aggregations, [aggregators]; None: from the clock.
+        frequencies: psi_j, each aggregator's share of the inter-cluster aggregations, [aggregators]; None: from the
+            clock.
         tau_max: largest staleness; None: from the clock.
         seconds: with a number, T is what the clustering reaches within so much virtual time, and `steps` is not used.
     """

@@ -1,28 +1,26 @@
 """One client after the other in this process: the reference."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
+from atoll.combine import Combine
 from atoll.errors import AtollError, RunError
-from atoll.executors.base import Trains
+from atoll.executors.base import Average, Cohort, Floats, Ids, Trains, combine_outcomes
 from atoll.local import Outcome, Task
 from atoll.models import Model
 from atoll.threads import one_thread
 
 
 class Serial:
-    """Trains the tasks one by one."""
+    """Trains the clients one by one."""
 
     def __init__(self, trainer: Trains) -> None:
         """Use this trainer for every task."""
         self.trainer = trainer
 
-    def train(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
-        """Yield one outcome a task, in order."""
-        for task in tasks:
-            yield self._train(task)
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+        """Return what each cohort comes to, in their order."""
+        outcomes = (self._train(task) for cohort in cohorts for task in cohort.tasks)
+        return combine_outcomes(cohorts, combine, outcomes)
 
     @one_thread()
     def _train(self, task: Task) -> Outcome:
@@ -35,6 +33,6 @@ class Serial:
             raise RunError(f"{where}: training failed ({type(error).__name__}: {error})") from error
 
     @one_thread()
-    def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> npt.NDArray[np.float64]:
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
         return self.trainer.losses(models, clients, round_)

@@ -1,9 +1,12 @@
 """What a network is: seconds of computing, uploading and transfer, and which aggregators are neighbours."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+
+from atoll.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -15,13 +18,19 @@ class Network:
 
     Attributes:
         compute_seconds: L^c_i, a client's local training between two intra-cluster aggregations, [clients].
-        upload_seconds: L^u_ij, one upload of the model to each aggregator while nobody else sends, [clients, aggregators].
+        upload_seconds: L^u_ij, one upload of the model to each aggregator while nobody else sends,
+            [clients, aggregators].
         transfer_seconds: an aggregator's upload of the model to the server, [aggregators].
-        exchange_seconds: one upload of the model from an aggregator to another, [aggregators, aggregators]; 0 to itself.
+        exchange_seconds: one upload of the model from an aggregator to another, 0 to itself,
+            [aggregators, aggregators].
         neighbours: the other aggregators that each one exchanges models with, ascending.
         clients_xy: positions in metres, [clients, 2], or None where seconds were given instead.
         aggregators_xy: the same, [aggregators, 2].
         server_xy: the same, [2].
+
+    Raises:
+        InputError: no aggregator, shapes that do not agree, seconds that are negative or not finite, positions that
+            are not finite, neighbours that are unknown, not ascending, or not mutual.
     """
 
     compute_seconds: Floats
@@ -33,6 +42,20 @@ class Network:
     aggregators_xy: Floats | None = None
     server_xy: Floats | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is not a network."""
+        clients, aggregators = self.clients, self.aggregators
+        if aggregators < 1:
+            raise InputError("network: there are no aggregators; at least 1 is needed")
+        _check_seconds("compute_seconds", self.compute_seconds, (clients,))
+        _check_seconds("upload_seconds", self.upload_seconds, (clients, aggregators))
+        _check_seconds("transfer_seconds", self.transfer_seconds, (aggregators,))
+        _check_seconds("exchange_seconds", self.exchange_seconds, (aggregators, aggregators))
+        check_positions("client", self.clients_xy, clients)
+        check_positions("aggregator", self.aggregators_xy, aggregators)
+        check_positions("server", None if self.server_xy is None else self.server_xy[None], 1)
+        _check_neighbours(self.neighbours, aggregators)
+
     @property
     def clients(self) -> int:
         """Number of clients, N."""
@@ -42,3 +65,44 @@ class Network:
     def aggregators(self) -> int:
         """Number of aggregators, M."""
         return len(self.transfer_seconds)
+
+
+def check_positions(kind: str, xy: Floats | None, count: int) -> None:
+    """Refuse positions that are not [count, 2] or not finite, naming the node; `kind` is what stands there."""
+    if xy is None:
+        return
+    if xy.shape != (count, 2):
+        raise InputError(f"network: the {kind} positions have the shape {xy.shape}, which must be {(count, 2)}")
+    if not np.isfinite(xy).all():
+        node = int(np.argmin(np.isfinite(xy).all(axis=1)))
+        raise InputError(f"network: {kind} {node} is at ({xy[node, 0]}, {xy[node, 1]}), but positions must be finite")
+
+
+def check_positive(setting: str, value: float) -> None:
+    """Refuse a setting's value that is not a positive finite number."""
+    if not 0 < value < np.inf:
+        raise InputError(f"{setting} = {value}: must be a positive finite number")
+
+
+def _check_seconds(name: str, seconds: Floats, shape: tuple[int, ...]) -> None:
+    if seconds.shape != shape:
+        raise InputError(f"network: {name} has the shape {seconds.shape}, which must be {shape}")
+    # Least and largest are NaN if anything is, and need no table of the size of the seconds.
+    if seconds.size and not (seconds.min() >= 0 and seconds.max() < np.inf):
+        place = np.unravel_index(np.argmin((seconds >= 0) & (seconds < np.inf)), shape)
+        at = ", ".join(str(int(index)) for index in place)
+        raise InputError(f"network: {name}[{at}] = {seconds[place]}, but seconds must be finite and at least 0")
+
+
+def _check_neighbours(neighbours: tuple[tuple[int, ...], ...], aggregators: int) -> None:
+    if len(neighbours) != aggregators:
+        raise InputError(f"network: neighbours of {len(neighbours)} aggregators, but there are {aggregators}")
+    sets = [set(near) for near in neighbours]
+    for j, near in enumerate(neighbours):
+        if near and not 0 <= min(near) <= max(near) < aggregators:
+            raise InputError(f"network: aggregator {j} has a neighbour outside 0 to {aggregators - 1}")
+        if j in sets[j] or any(first >= second for first, second in pairwise(near)):
+            raise InputError(f"network: the neighbours of aggregator {j} must be other aggregators, ascending")
+    for j, near in enumerate(neighbours):
+        if lonely := [other for other in near if j not in sets[other]]:
+            raise InputError(f"network: aggregator {j} has the neighbour {lonely[0]}, but not the other way round")

@@ -1,9 +1,11 @@
 """Reports on runs: reading their folders, curves, tables and pictures of data, clusters and schedules."""
 
+from atoll.report.comparisons import plot_bars, plot_completion, plot_size_against
 from atoll.report.curves import plot_curves, plot_parameter_error
 from atoll.report.figures import plot_clusters, plot_gantt, plot_shares
 from atoll.report.files import save_figure, write_report
 from atoll.report.identity import plot_identity
+from atoll.report.network import plot_map
 from atoll.report.runs import Run, find_runs, read_run
 from atoll.report.spread import Moments, Spread, spread_as_markdown, spread_as_rich, spread_over_seeds
 from atoll.report.style import format_seconds
@@ -20,12 +22,16 @@ __all__ = [
     "as_rich",
     "find_runs",
     "format_seconds",
+    "plot_bars",
     "plot_clusters",
+    "plot_completion",
     "plot_curves",
     "plot_gantt",
     "plot_identity",
+    "plot_map",
     "plot_parameter_error",
     "plot_shares",
+    "plot_size_against",
     "read_run",
     "rounds_to_target",
     "save_figure",

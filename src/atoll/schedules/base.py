@@ -1,6 +1,7 @@
 """What a schedule is: events, and how models are mixed in them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -101,6 +102,25 @@ class Schedule:
     def __len__(self) -> int:
         """Return the number of events."""
         return len(self.events)
+
+    @cached_property
+    def ready_after(self) -> Ids:
+        """For each event, how many events must be over before its clusters have the models they start from, [events].
+
+        It is the number of the last event before it that gives one of its clusters a new start, plus one. Events do
+        not depend on each other's training otherwise; merging is in order.
+        """
+        given: dict[int, int] = {}
+        ready = np.zeros(len(self), np.int64)
+        for position, event in enumerate(self.events):
+            ready[position] = max((given.get(cluster, 0) for cluster in event.active), default=0)
+            given |= {cluster: position + 1 for cluster, _ in event.starts}
+        return ready
+
+    def ready(self, events_done: int) -> tuple[Event, ...]:
+        """Return the next events that can train together once so many are over; none at the schedule's end."""
+        later = np.flatnonzero(self.ready_after[events_done:] > events_done)
+        return self.events[events_done : events_done + int(later[0]) if len(later) else len(self)]
 
     def rounds_done(self, events_done: int) -> int:
         """Return how many rounds are complete after so many events."""

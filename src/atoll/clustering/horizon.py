@@ -1,0 +1,145 @@
+"""FedUC's clustering for a given virtual time instead of a given number of rounds, with the time limit chosen too.
+
+In a given time a synchronous pattern makes as many inter-cluster aggregations as its slowest cluster allows. So does
+kappa in CenAsy: with psi and tau_max from the clock, R / (1 + tau_max) is the time divided by the slowest cluster's
+event, since the faster clusters' aggregations only add staleness. In every pattern the time limit is thus what trades
+aggregations (a low one) for well-mixed clusters (a high one), and one number is searched.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.clustering.bound import evaluate
+from atoll.clustering.greedy import choose, feduc_labels, placing_order
+from atoll.clustering.incremental import start
+from atoll.clustering.problem import Problem
+from atoll.clustering.refine import refine as refine_labels
+from atoll.clustering.room import chain_of_moves
+from atoll.network import completion_of
+
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+
+GRID = 12  # time limits tried between the least and the longest
+HALVINGS = 3  # times that the limits next to the best one are tried
+REFINED = 3  # best different clusterings that are refined
+
+
+def feduc_for_time(
+    problem: Problem, seconds: float, limits: Sequence[float] | None = None, refine: bool = True
+) -> tuple[Ids, float]:
+    """Return the clustering with the least bound after `seconds` of virtual time, and the time limit that it keeps.
+
+    Tries time limits, and for each the greedy pass (Algorithm 2) twice: with the bound after `seconds`, and with the
+    bound after the rounds that clusters as slow as the limit make in `seconds`. Other starts are the greedy pass without
+    a further limit (and with `Problem.steps`), each client at its shortest upload, and equally many clients everywhere.
+    The best ones are refined. So the result is never worse, at that time, than any of these.
+
+    Args:
+        problem: its limits are never exceeded.
+        seconds: virtual time of the run.
+        limits: time limits to try, seconds; None: a geometric grid from the least possible to that of the greedy pass
+            without a further limit, then finer steps beside the best one.
+        refine: improve the best clusterings by moves and swaps.
+
+    Returns:
+        labels, [clients], and their longest completion in seconds.
+
+    Raises:
+        InputError: what `greedy.feduc_labels` raises with the problem's own limits.
+    """
+    timed = replace(problem, seconds=seconds)
+    found = [feduc_labels(timed), feduc_labels(problem), *_simple_starts(problem)]
+    longest = float(completion_of(problem.network, found[0]).max())
+    tried: dict[float, float] = {longest: evaluate(timed, found[0]).bound}
+
+    def attempt(limit: float) -> bool:
+        made = [labels for version in _versions(timed, limit) if (labels := _greedy_within(version)) is not None]
+        if made:
+            tried[limit] = min(evaluate(timed, labels).bound for labels in made)
+            found.extend(made)
+        return bool(made)
+
+    if limits is not None:
+        for limit in limits:
+            attempt(float(limit))
+    else:
+        for limit in _grid(problem, longest):
+            if not attempt(limit):
+                break  # shorter ones fit even less
+        for _ in range(HALVINGS):
+            for limit in _beside_best(tried):
+                attempt(limit)
+    best = _best(timed, found)
+    if refine:
+        best = _best(timed, [refine_labels(timed, labels) for labels in best[:REFINED]])
+    return best[0], float(completion_of(problem.network, best[0]).max())
+
+
+def _best(problem: Problem, found: list[Ids]) -> list[Ids]:
+    """Return the different clusterings, those with the least bound first."""
+    different = list({labels.tobytes(): labels for labels in found}.values())
+    return sorted(different, key=lambda labels: evaluate(problem, labels).bound)
+
+
+def _grid(problem: Problem, longest: float) -> Floats:
+    """Return time limits from the longest, left out, down to the least that leaves each client an aggregator."""
+    alone = problem.network.compute_seconds[:, None] + problem.network.upload_seconds
+    return np.geomspace(longest, min(float(alone.min(axis=1).max()), longest), GRID + 1)[1:]
+
+
+def _beside_best(tried: dict[float, float]) -> list[float]:
+    """Return the limits halfway between the best one and those next to it."""
+    known = sorted(tried)
+    at = known.index(min(known, key=lambda limit: (tried[limit], limit)))
+    beside = [known[k] for k in (at - 1, at + 1) if 0 <= k < len(known)]
+    return [float(np.sqrt(known[at] * other)) for other in beside]
+
+
+def _versions(timed: Problem, limit: float) -> Iterator[Problem]:
+    """Give the problems that the greedy pass solves for one time limit: the time given, or the rounds made in it."""
+    limits = np.minimum(timed.limits, limit)
+    yield replace(timed, limits=limits)
+    period = timed.intra_rounds * timed.local_steps
+    clusters = 1 if timed.pattern.endswith("syn") else timed.network.aggregators
+    assert timed.seconds is not None
+    events = round(clusters * timed.seconds / (timed.intra_rounds * limit))
+    yield replace(timed, limits=limits, seconds=None, steps=max(events, 1) * period)
+
+
+def _greedy_within(problem: Problem) -> Ids | None:
+    """Return Algorithm 2's clustering, or None where a client fits nowhere and no short chain of moves helps.
+
+    Unlike `feduc_labels` this proves nothing: a proof can take a minute, and there are many limits to try.
+    """
+    labels = np.full(problem.network.clients, -1, np.int64)
+    state = start(problem, labels)
+    for client in placing_order(problem).tolist():
+        bounds, completions = state.candidates(client)
+        aggregator = choose(bounds, completions, completions <= problem.limits)
+        if aggregator is not None:
+            labels[client] = aggregator
+            state.place(client, aggregator)
+            continue
+        moved = chain_of_moves(problem, labels, client)
+        if moved is None:
+            return None
+        labels, state = moved, start(problem, moved)
+    return labels
+
+
+def _simple_starts(problem: Problem) -> Iterator[Ids]:
+    """Give clusterings that look at uploads only, where they are within the limits: nearest, and nearest with a seat."""
+    network = problem.network
+    seats = -(-network.clients // network.aggregators)
+    for most in (network.clients, seats):
+        labels = np.full(network.clients, -1, np.int64)
+        free = np.full(network.aggregators, most)
+        for client in placing_order(problem).tolist():
+            labels[client] = np.where(free > 0, network.upload_seconds[client], np.inf).argmin()
+            free[labels[client]] -= 1
+        if (completion_of(network, labels) <= problem.limits).all():
+            yield labels

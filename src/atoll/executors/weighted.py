@@ -1,0 +1,79 @@
+"""All clients of a cohort in one weighted pass, where they take one step of SGD each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from atoll.combine import Combine, average_models
+from atoll.executors.base import Average, Cohort, Floats, Ids
+from atoll.executors.serial import Serial
+from atoll.local import LocalRule, Trainer, descend, is_finite
+from atoll.models import Model, load_model, read_model
+from atoll.threads import one_thread
+
+MOST_SAMPLES = 20_000  # in one pass; a cohort with more is trained client by client
+
+
+class Weighted:
+    """Takes one step down the clients' weighted mean loss, which is the mean of the steps that they would take.
+
+    With T'' = 1 and SGD, ``sum_i phi_i (w - eta * grad f_i(w)) = w - eta * grad (sum_i phi_i f_i)(w)``: the same
+    batches give the same model as client by client, to rounding.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        """Use this trainer, whose rule and module must fit.
+
+        Raises:
+            ValueError: they do not; `why_not_weighted` says why.
+        """
+        if reason := why_not_weighted(trainer.rule, trainer.module):
+            raise ValueError(reason)
+        self.trainer = trainer
+        self.serial = Serial(trainer)
+
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+        """Return what each cohort comes to, in their order."""
+        if combine is not average_models:
+            return self.serial.train(cohorts, combine)
+        return [self._train(cohort) for cohort in cohorts]
+
+    @one_thread()
+    def _train(self, cohort: Cohort) -> Average:
+        tasks, trainer = cohort.tasks, self.trainer
+        rows = [next(trainer.draw_rows(task)) for task in tasks]
+        sizes = np.array([len(own) for own in rows])
+        if sizes.sum() > MOST_SAMPLES:
+            return self.serial.train([cohort], average_models)[0]
+        shares = cohort.weights / cohort.weights.sum()
+        load_model(trainer.module, cohort.start)
+        trainer.module.train()
+        inputs, targets = trainer.batches.gather(np.concatenate(rows))
+        losses = trainer.batches.losses(trainer.module(inputs), targets)
+        weights = torch.from_numpy(np.repeat(shares / sizes, sizes)).to(losses)
+        loss, _ = descend(trainer.rule, dict(trainer.module.named_parameters()), tasks[0], [losses @ weights])
+        model = read_model(trainer.module)
+        if not is_finite(model, loss):
+            return self.serial.train([cohort], average_models)[0]  # says which client it is
+        return Average(model, loss)
+
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
+        return self.serial.losses(models, clients, round_)
+
+
+def why_not_weighted(rule: LocalRule, module: nn.Module) -> str:
+    """Return why one weighted pass would not equal the mean over clients; an empty text if it does."""
+    made = rule.optimizer([nn.Parameter(torch.zeros(1))], rule.lr)
+    if rule.steps != 1:
+        return f"local.steps = {rule.steps}: must be 1"
+    if type(made) is not torch.optim.SGD or rule.carry:
+        return "the optimizer must be SGD, whose step is linear in the gradient, without a state that is carried on"
+    for layer in module.modules():
+        if isinstance(layer, _DropoutNd | _NormBase):
+            return f"the model has a layer {type(layer).__name__}, which depends on what else is in the batch"
+    return ""

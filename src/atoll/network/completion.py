@@ -1,0 +1,99 @@
+"""Virtual time inside a cluster: one upload at a time, then the transfer between clusters (FedUC, Sec. V-B)."""
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.errors import InputError
+from atoll.network.base import Floats, Network
+
+_CENTRAL = {"censyn": True, "cenasy": True, "decsyn": False, "decasy": False}
+
+
+def completion_seconds(compute_seconds: npt.ArrayLike, upload_seconds: npt.ArrayLike) -> float:
+    """Return the seconds until all clients of one cluster have uploaded, one after the other (eq. 50).
+
+    Clients upload in the order in which they finish computing, which is the best order (Theorem 5); of equals the
+    first goes first. Both arguments are [clients of the cluster]; without clients it takes 0 s.
+
+    >>> completion_seconds([1.0, 0.5], [2.0, 0.1])
+    3.0
+    """
+    compute, upload = np.asarray(compute_seconds, np.float64), np.asarray(upload_seconds, np.float64)
+    seconds = 0.0
+    order = np.argsort(compute, kind="stable")
+    for computed, uploading in zip(compute[order].tolist(), upload[order].tolist(), strict=True):
+        seconds = max(seconds, computed) + uploading
+    return seconds
+
+
+def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
+    """Return `completion_seconds` of all clusters, to the bit, [aggregators]; 0 without clients.
+
+    `labels` [clients] holds each client's aggregator, or -1 for a client left out.
+
+    Raises:
+        InputError: labels of another length, or outside the range.
+    """
+    _check_labels(network, labels)
+    clients = np.flatnonzero(labels >= 0)
+    clusters = labels[clients].astype(np.int64)
+    sizes = np.bincount(clusters, minlength=network.aggregators)
+    order = np.lexsort((network.compute_seconds[clients], clusters))  # stable: of equals the lower index is first
+    clients, clusters = clients[order], clusters[order]
+    ranks = np.arange(len(clients)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    # All clusters advance together, one client each at a step. With the large clusters first, those that still have
+    # a client are a prefix, so that a step is two operations on slices.
+    large_first = np.argsort(-sizes, kind="stable")
+    place = np.empty_like(large_first)
+    place[large_first] = np.arange(len(sizes))
+    steps = np.lexsort((place[clusters], ranks))
+    clients, clusters = clients[steps], clusters[steps]
+    compute, upload = network.compute_seconds[clients], network.upload_seconds[clients, clusters]
+    ends = np.cumsum(np.bincount(ranks)) if len(ranks) else np.empty(0, np.int64)
+    seconds = np.zeros(len(sizes))
+    begin = 0
+    for end in ends.tolist():
+        going = seconds[: end - begin]
+        np.maximum(going, compute[begin:end], out=going)
+        going += upload[begin:end]
+        begin = end
+    return seconds[place]
+
+
+def event_seconds(network: Network, labels: npt.NDArray[Any], pattern: str, intra_rounds: int) -> Floats:
+    """Return how long a cluster's work between two inter-cluster aggregations takes, [aggregators].
+
+    It is T' times the completion, then the model's transfer: in the central patterns to the server, in the
+    decentralised ones to the neighbours, all of which hear one broadcast at the speed of the slowest link. An
+    aggregator without clients never works: 0. An aggregator without neighbours has no transfer.
+
+    Raises:
+        InputError: an unknown pattern, `intra_rounds` below 1, or labels as in `completion_of`.
+    """
+    if pattern not in _CENTRAL:
+        raise InputError(f"method.pattern = {pattern!r}: must be one of {', '.join(_CENTRAL)}")
+    if intra_rounds < 1:
+        raise InputError(f"method.intra_rounds = {intra_rounds}: must be at least 1")
+    transfer = network.transfer_seconds if _CENTRAL[pattern] else broadcast_seconds(network)
+    seconds = intra_rounds * completion_of(network, labels) + transfer
+    sizes = np.bincount(labels[labels >= 0], minlength=network.aggregators)
+    return np.where(sizes > 0, seconds, 0.0)
+
+
+def broadcast_seconds(network: Network) -> Floats:
+    """Return the seconds until all neighbours have heard an aggregator's model, [aggregators]; 0 without neighbours."""
+    senders = np.repeat(np.arange(network.aggregators), [len(near) for near in network.neighbours])
+    hearers = np.fromiter(chain.from_iterable(network.neighbours), np.int64, len(senders))
+    slowest = np.zeros(network.aggregators)
+    np.maximum.at(slowest, senders, network.exchange_seconds[senders, hearers])
+    return slowest
+
+
+def _check_labels(network: Network, labels: npt.NDArray[Any]) -> None:
+    if labels.shape != (network.clients,):
+        raise InputError(f"clustering: {len(labels)} labels for {network.clients} clients; there must be one a client")
+    if len(labels) and not -1 <= labels.min() <= labels.max() < network.aggregators:
+        raise InputError(f"clustering: labels must be from -1 to {network.aggregators - 1}")

@@ -1,0 +1,138 @@
+"""Mobility: where clients are as rounds pass, from a trace or from random waypoints (FedUC, Remark 2)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from atoll.errors import InputError
+from atoll.network.base import Floats, Ids, check_positions, check_positive
+from atoll.network.files import POSITIONS, read_columns, whole_numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Positions known at some rounds; in between, a client stays where it was last known to be.
+
+    Attributes:
+        clients: number of clients, N.
+        rounds: round of each entry, ascending, [entries].
+        movers: client of each entry, [entries].
+        xy: its position then, metres, [entries, 2].
+
+    Raises:
+        InputError: a client without a position at round 0.
+    """
+
+    clients: int
+    rounds: Ids
+    movers: Ids
+    xy: Floats
+
+    def __post_init__(self) -> None:
+        """Refuse a trace that leaves a client's first position open."""
+        placed = np.zeros(self.clients, bool)
+        placed[self.movers[self.rounds == 0]] = True
+        if not placed.all():
+            client = int(np.argmin(placed))
+            raise InputError(f"network: the trace has no position of client {client} at round 0")
+
+    def positions(self, round: int) -> Floats:
+        """Return where the clients are at this round, [clients, 2] metres."""
+        if round < 0:
+            raise InputError(f"network: the trace has no round {round}; rounds count from 0")
+        known = int(np.searchsorted(self.rounds, round, side="right"))
+        # The last entry of each client, since the first of the entries read backwards.
+        movers, newest = np.unique(self.movers[:known][::-1], return_index=True)
+        xy = np.empty((self.clients, 2))
+        xy[movers] = self.xy[:known][::-1][newest]
+        return xy
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read a trace from a CSV file with a header, or a Parquet file; rows in any order.
+
+    Columns: ``round`` (from 0), ``client`` (0 to N - 1), ``x`` and ``y`` (metres). Every client needs a row at round
+    0, and at most one row a round.
+
+    Raises:
+        InputError: names the file, the column and the row, counted from 1 below the header.
+    """
+    columns = read_columns(path, ("round", "client", *POSITIONS))
+    rounds = whole_numbers(path, "round", columns["round"], least=0)
+    movers = whole_numbers(path, "client", columns["client"], least=0)
+    order = np.lexsort((movers, rounds))
+    rounds, movers = rounds[order], movers[order]
+    again = np.flatnonzero((rounds[1:] == rounds[:-1]) & (movers[1:] == movers[:-1]))
+    if len(again):
+        entry = int(again[0])
+        rows = f"rows {order[entry] + 1} and {order[entry + 1] + 1}"
+        raise InputError(f"{path}: {rows} both give a position of client {movers[entry]} at round {rounds[entry]}")
+    clients = np.unique(movers[rounds == 0])
+    gaps = np.flatnonzero(np.isin(np.arange(len(clients) + 1), clients, invert=True))
+    if gaps[0] < movers.max() + 1:
+        raise InputError(f"{path}: client {gaps[0]} has no position at round 0; every client needs one")
+    return Trace(len(clients), rounds, movers, np.column_stack([columns["x"], columns["y"]])[order])
+
+
+def random_waypoint(
+    clients_xy: Floats,
+    side_metres: float,
+    metres_per_round: float,
+    rounds: int,
+    every: int,
+    rng: np.random.Generator,
+) -> Trace:
+    """Draw a trace of the random waypoint model, without pauses.
+
+    Each client walks straight to a point drawn uniformly in the square, then at once to the next. All walk
+    `metres_per_round`. Positions are recorded at every `every`-th round below `rounds`; where a client is at a round
+    does not depend on `every`.
+
+    Raises:
+        InputError: a client outside the square, a speed beyond the square's side, `rounds` or `every` below 1.
+    """
+    _check_walk(clients_xy, side_metres, metres_per_round, rounds, every)
+    xy, clients = clients_xy.astype(np.float64), len(clients_xy)
+    target = rng.uniform(0, side_metres, (clients, 2))
+    recorded = [xy.copy()]
+    for round in range(1, rounds):
+        _walk(xy, target, metres_per_round, side_metres, rng)
+        if round % every == 0:
+            recorded.append(xy.copy())
+    return Trace(
+        clients=clients,
+        rounds=np.repeat(np.arange(len(recorded)) * every, clients),
+        movers=np.tile(np.arange(clients), len(recorded)),
+        xy=np.concatenate(recorded),
+    )
+
+
+def _walk(xy: Floats, target: Floats, metres: float, side_metres: float, rng: np.random.Generator) -> None:
+    """Move every client so many metres, in place; those that arrive draw a new target and go on."""
+    left = np.full(len(xy), metres)
+    going = np.arange(len(xy))
+    while len(going):
+        way = target[going] - xy[going]
+        length = np.hypot(way[:, 0], way[:, 1])
+        arrives = length <= left[going]
+        short = going[~arrives]
+        xy[short] += way[~arrives] * (left[short] / length[~arrives])[:, None]
+        going = going[arrives]
+        xy[going] = target[going]
+        left[going] -= length[arrives]
+        target[going] = rng.uniform(0, side_metres, (len(going), 2))
+
+
+def _check_walk(clients_xy: Floats, side_metres: float, metres_per_round: float, rounds: int, every: int) -> None:
+    check_positive("network.side_metres", side_metres)
+    if not 0 <= metres_per_round <= side_metres:
+        raise InputError(f"network.metres_per_round = {metres_per_round}: must be from 0 to the side, {side_metres} m")
+    for name, value in (("rounds", rounds), ("network.every", every)):
+        if value < 1:
+            raise InputError(f"{name} = {value}: must be at least 1")
+    check_positions("client", clients_xy, len(clients_xy))
+    outside = np.flatnonzero(((clients_xy < 0) | (clients_xy > side_metres)).any(axis=1))
+    if len(outside):
+        x, y = clients_xy[outside[0]].tolist()
+        raise InputError(f"network: client {outside[0]} is at ({x}, {y}), outside the square of {side_metres} m")

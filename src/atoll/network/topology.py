@@ -1,0 +1,159 @@
+"""Topologies: which aggregators exchange models in the decentralised patterns.
+
+Each function returns an undirected graph over the aggregators 0 to M - 1 and raises InputError for settings that
+make no such graph. One aggregator is a graph without edges in all of them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import networkx as nx
+import numpy as np
+
+from atoll.errors import InputError
+
+_SHOWN = 5  # aggregators named in an error
+
+
+def grid(rows: int, columns: int) -> "nx.Graph[int]":
+    """Join each cell of a grid with those above, below, left and right; cells are numbered row by row."""
+    if min(rows, columns) < 1:
+        raise InputError(f"network.grid = {[rows, columns]}: must be two positive whole numbers")
+    cells = np.arange(rows * columns).reshape(rows, columns)
+    across = zip(cells[:, :-1].ravel().tolist(), cells[:, 1:].ravel().tolist(), strict=True)
+    down = zip(cells[:-1].ravel().tolist(), cells[1:].ravel().tolist(), strict=True)
+    return _graph(rows * columns, [*across, *down])
+
+
+def ring(aggregators: int) -> "nx.Graph[int]":
+    """Join each aggregator with the next one, and the last with the first; two have one link."""
+    return _graph(aggregators, ((j, (j + 1) % aggregators) for j in range(aggregators if aggregators > 1 else 0)))
+
+
+def star(aggregators: int) -> "nx.Graph[int]":
+    """Join aggregator 0 with all others."""
+    return _graph(aggregators, ((0, j) for j in range(1, aggregators)))
+
+
+def complete(aggregators: int) -> "nx.Graph[int]":
+    """Join all aggregators with each other."""
+    return _graph(aggregators, ((i, j) for j in range(aggregators) for i in range(j)))
+
+
+def regular(aggregators: int, degree: int, rng: np.random.Generator) -> "nx.Graph[int]":
+    """Draw a graph in which every aggregator has `degree` neighbours; it need not be connected."""
+    if not 0 <= degree < max(aggregators, 1):
+        raise InputError(f"network.degree = {degree}: must be from 0 to {aggregators - 1}, the others there are")
+    if degree * aggregators % 2:
+        raise InputError(f"network.degree = {degree}: must be even, since the number of aggregators is {aggregators}")
+    fewer = min(degree, aggregators - 1 - degree)  # a dense graph is drawn as the links it lacks, which is fast
+    drawn = nx.random_regular_graph(fewer, aggregators, seed=_seed(rng))
+    return _graph(aggregators, drawn.edges if fewer == degree else nx.complement(drawn).edges)
+
+
+def erdos_renyi(aggregators: int, probability: float, rng: np.random.Generator) -> "nx.Graph[int]":
+    """Join each pair of aggregators with this probability, independently; the graph need not be connected."""
+    if not 0 <= probability <= 1:
+        raise InputError(f"network.probability = {probability}: must be from 0 to 1")
+    return _graph(aggregators, nx.gnp_random_graph(aggregators, probability, seed=_seed(rng)).edges)
+
+
+def edges(aggregators: int, edges: Sequence[Sequence[int]] | str | Path) -> "nx.Graph[int]":
+    """Join the pairs given as a list, or as a text file with two numbers a line; # begins a comment.
+
+    >>> sorted(edges(3, [[0, 1], [2, 1]]).edges)
+    [(0, 1), (1, 2)]
+    """
+    given = f"network.edges = {str(edges)!r}" if isinstance(edges, str | Path) else "network.edges"
+    pairs = _read_pairs(Path(edges), given) if isinstance(edges, str | Path) else [tuple(pair) for pair in edges]
+    for pair in pairs:
+        if len(pair) != 2:
+            raise InputError(f"{given}: {list(pair)} must be two aggregators")
+        for node in pair:
+            if not 0 <= node < aggregators:
+                raise InputError(f"{given}: {list(pair)} names aggregator {node}, but they are 0 to {aggregators - 1}")
+        if pair[0] == pair[1]:
+            raise InputError(f"{given}: {list(pair)} joins aggregator {pair[0]} with itself")
+    return _graph(aggregators, ((first, second) for first, second in pairs))
+
+
+TOPOLOGIES: MappingProxyType[str, Callable[..., "nx.Graph[int]"]] = MappingProxyType(
+    {
+        "grid": grid,
+        "ring": ring,
+        "star": star,
+        "complete": complete,
+        "regular": regular,
+        "erdos-renyi": erdos_renyi,
+        "edges": edges,
+    }
+)
+
+
+def neighbours_of(graph: "nx.Graph[int]") -> tuple[tuple[int, ...], ...]:
+    """Return each aggregator's neighbours, ascending.
+
+    >>> neighbours_of(ring(4))
+    ((1, 3), (0, 2), (1, 3), (0, 2))
+    """
+    _check_nodes(graph)
+    return tuple(tuple(sorted(graph[j])) for j in range(len(graph)))
+
+
+def graph_of(neighbours: Sequence[Sequence[int]]) -> "nx.Graph[int]":
+    """Return the graph of a network's neighbours, the inverse of `neighbours_of`."""
+    return _graph(len(neighbours), ((j, other) for j, near in enumerate(neighbours) for other in near))
+
+
+def require_connected(graph: "nx.Graph[int]") -> None:
+    """Refuse a graph in parts, since what one part learns never reaches the others.
+
+    Raises:
+        InputError: names the smallest part.
+    """
+    parts = [sorted(part) for part in nx.connected_components(graph)]
+    if len(parts) <= 1:
+        return
+    part = min(parts, key=lambda nodes: (len(nodes), nodes))
+    named = ", ".join(map(str, part[:_SHOWN])) + (f" and {len(part) - _SHOWN} more" if len(part) > _SHOWN else "")
+    which = f"aggregator {named} has" if len(part) == 1 else f"aggregators {named} have"
+    raise InputError(
+        f"network.topology: {which} no path to the others, but the decentralised patterns need a connected graph"
+    )
+
+
+def _graph(aggregators: int, pairs: Iterable[tuple[int, int]]) -> "nx.Graph[int]":
+    if aggregators < 1:
+        raise InputError(f"clustering.clusters = {aggregators}: must be at least 1")
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(range(aggregators))  # in this order, whatever the order of the edges
+    graph.add_edges_from(pairs)
+    return graph
+
+
+def _check_nodes(graph: "nx.Graph[int]") -> None:
+    if unknown := [node for node in graph if node not in range(len(graph))]:
+        raise InputError(f"network.topology: the graph has the node {unknown[0]!r}; they must be 0 to {len(graph) - 1}")
+    if loops := [node for node in graph if graph.has_edge(node, node)]:
+        raise InputError(f"network.topology: the graph joins aggregator {loops[0]} with itself")
+
+
+def _read_pairs(path: Path, given: str) -> list[tuple[int, ...]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{given}: cannot be read ({error})") from error
+    pairs = []
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        if len(words) != 2 or not all(word.isascii() and word.isdecimal() for word in words):
+            raise InputError(f"{given}: line {number} is {line.strip()!r}; it must be two aggregators' numbers")
+        pairs.append(tuple(map(int, words)))
+    return pairs
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**32))

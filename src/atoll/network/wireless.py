@@ -1,0 +1,201 @@
+"""Networks from positions: Shannon rates with path loss, on a grid of cells (FedUC, Sec. VI-A)."""
+
+import math
+from dataclasses import dataclass, fields
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial.distance import cdist
+
+from atoll.errors import InputError
+from atoll.network.base import Floats, Network, check_positions, check_positive
+from atoll.network.topology import neighbours_of
+
+_BLOCK = 2**21  # client-aggregator pairs worked on at a time, 16 MB a table
+_DECIBELS = 300.0  # beyond these, powers leave the range of numbers
+
+
+@dataclass(frozen=True)
+class Radio:
+    """The channel of all uploads; the defaults are the paper's (Sec. VI-A).
+
+    Attributes:
+        bandwidth_hz: B.
+        noise_dbm: the receiver's noise power, sigma^2.
+        path_loss_db: h0, the gain at 1 m.
+        path_loss_exponent: the gain falls with this power of the distance.
+        aggregator_dbm: the power with which aggregators send.
+    """
+
+    bandwidth_hz: float = 10e6
+    noise_dbm: float = -100.0
+    path_loss_db: float = -40.0
+    path_loss_exponent: float = 4.0
+    aggregator_dbm: float = 33.0
+
+    def __post_init__(self) -> None:
+        """Refuse a bandwidth or exponent that is not positive, and powers beyond 300 decibels."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if "_db" not in field.name:
+                check_positive(f"network.{field.name}", value)
+            elif not abs(value) <= _DECIBELS:
+                raise InputError(f"network.{field.name} = {value}: must be from {-_DECIBELS:g} to {_DECIBELS:g}")
+
+
+def watts_of(dbm: float) -> float:
+    """Return the watts of a power in dBm.
+
+    >>> watts_of(30.0)
+    1.0
+    """
+    return float(10 ** (dbm / 10 - 3))
+
+
+def rate(distance_metres: npt.ArrayLike, watts: npt.ArrayLike, radio: Radio) -> Floats:
+    """Return bits per second over a distance: r = B log2(1 + p h0 dist^-4 / sigma^2), of any shapes that broadcast.
+
+    Raises:
+        InputError: a distance that is not positive, where the rate would be infinite.
+    """
+    distance = np.asarray(distance_metres, np.float64)
+    if distance.size and not distance.min() > 0:
+        raise InputError(f"network: the distance {distance.min()} m has no rate; it must be positive")
+    gain = 10 ** (radio.path_loss_db / 10) / watts_of(radio.noise_dbm)
+    with np.errstate(over="ignore", under="ignore"):  # at absurd distances the rate is 0 or infinite
+        snr = distance**-radio.path_loss_exponent * (gain * np.asarray(watts, np.float64))
+        return np.asarray(np.log1p(snr) * (radio.bandwidth_hz / math.log(2)))
+
+
+def grid_positions(rows: int, columns: int, side_metres: float = 40.0) -> tuple[Floats, Floats]:
+    """Return the aggregators' positions [aggregators, 2] and the server's [2], metres, in a square cut into cells.
+
+    Aggregators are at the cells' centres, numbered row by row. The server is at the corner of the first cell that lies
+    inwards: where the first two cells of the first two rows meet. With a single row or column that corner is on the
+    square's edge, still away from every centre.
+
+    >>> grid_positions(4, 4)[1]
+    array([10., 10.])
+    """
+    if min(rows, columns) < 1:
+        raise InputError(f"network.grid = {[rows, columns]}: must be two positive whole numbers")
+    check_positive("network.side_metres", side_metres)
+    width, height = side_metres / columns, side_metres / rows
+    x, y = np.meshgrid((np.arange(columns) + 0.5) * width, (np.arange(rows) + 0.5) * height)
+    return np.column_stack([x.ravel(), y.ravel()]), np.array([width, height])
+
+
+def place_clients(clients: int, side_metres: float, rng: np.random.Generator) -> Floats:
+    """Draw positions uniformly in the square, [clients, 2] metres."""
+    check_positive("network.side_metres", side_metres)
+    return rng.uniform(0, side_metres, (clients, 2))
+
+
+def draw_watts(
+    clients: int, rng: np.random.Generator, low_milliwatts: float = 50.0, high_milliwatts: float = 100.0
+) -> Floats:
+    """Draw the clients' powers uniformly between two milliwatts, [clients] watts."""
+    if not 0 < low_milliwatts <= high_milliwatts < np.inf:
+        raise InputError(
+            f"network.client_milliwatts = {[low_milliwatts, high_milliwatts]}: must be two positive numbers, ascending"
+        )
+    return rng.uniform(low_milliwatts, high_milliwatts, clients) / 1000
+
+
+def wireless_network(
+    clients_xy: Floats,
+    aggregators_xy: Floats,
+    server_xy: Floats,
+    compute_seconds: Floats,
+    watts: Floats,
+    model_bytes: float,
+    topology: "nx.Graph[int]",
+    radio: Radio = Radio(),
+) -> Network:
+    """Return the network in which a model of so many bytes is sent over the radio channel.
+
+    Args:
+        clients_xy: positions in metres, [clients, 2].
+        aggregators_xy: the same, [aggregators, 2].
+        server_xy: the same, [2].
+        compute_seconds: L^c_i = zeta_i d_i, [clients].
+        watts: power with which each client sends, [clients].
+        model_bytes: size of what is sent.
+        topology: which aggregators are neighbours; nodes 0 to M - 1.
+        radio: the channel.
+
+    Raises:
+        InputError: names the client or aggregator whose position, speed or power is not usable, or the two nodes
+            that are at the same place.
+    """
+    check_positions("client", clients_xy, len(clients_xy))
+    check_positions("aggregator", aggregators_xy, len(aggregators_xy))
+    check_positions("server", server_xy[None], 1)
+    _check_clients("computes for", "s", compute_seconds, len(clients_xy))
+    _check_clients("sends with", "W", watts, len(clients_xy))
+    check_positive("network.model_bytes", model_bytes)
+    if len(topology) != len(aggregators_xy):
+        raise InputError(
+            f"network.topology: the graph has {len(topology)} nodes, but there are {len(aggregators_xy)} aggregators"
+        )
+    bits, sending = 8 * model_bytes, watts_of(radio.aggregator_dbm)
+    to_server = _distances("aggregator", aggregators_xy, "server", server_xy[None])[:, 0]
+    between = _between(aggregators_xy)
+    with np.errstate(divide="ignore"):  # a rate of 0 gives infinite seconds, which a network refuses
+        exchange = bits / rate(between, sending, radio)
+        transfer = bits / rate(to_server, sending, radio)
+    np.fill_diagonal(exchange, 0)
+    return Network(
+        compute_seconds=compute_seconds,
+        upload_seconds=_upload_seconds(clients_xy, aggregators_xy, watts, bits, radio),
+        transfer_seconds=transfer,
+        exchange_seconds=exchange,
+        neighbours=neighbours_of(topology),
+        clients_xy=clients_xy,
+        aggregators_xy=aggregators_xy,
+        server_xy=server_xy,
+    )
+
+
+def _upload_seconds(clients_xy: Floats, aggregators_xy: Floats, watts: Floats, bits: float, radio: Radio) -> Floats:
+    """Return L^u_ij, [clients, aggregators], worked out by blocks of clients: the result alone can take 1 GB."""
+    seconds = np.empty((len(clients_xy), len(aggregators_xy)))
+    rows = max(1, _BLOCK // max(1, len(aggregators_xy)))
+    for begin in range(0, len(clients_xy), rows):
+        block = slice(begin, begin + rows)
+        distance = _distances("client", clients_xy[block], "aggregator", aggregators_xy, begin)
+        with np.errstate(divide="ignore"):
+            np.divide(bits, rate(distance, watts[block, None], radio), out=seconds[block])
+    return seconds
+
+
+def _between(aggregators_xy: Floats) -> Floats:
+    """Return the distances between aggregators, with 1 m from each one to itself in place of 0."""
+    distance = cdist(aggregators_xy, aggregators_xy)
+    np.fill_diagonal(distance, 1)
+    _check_apart(distance, "aggregator", "aggregator", aggregators_xy)
+    return distance
+
+
+def _distances(kind: str, xy: Floats, other_kind: str, other_xy: Floats, begin: int = 0) -> Floats:
+    distance = cdist(xy, other_xy)
+    _check_apart(distance, kind, other_kind, xy, begin)
+    return distance
+
+
+def _check_apart(distance: Floats, kind: str, other_kind: str, xy: Floats, begin: int = 0) -> None:
+    if distance.size and not distance.min() > 0:
+        node, other = (int(index) for index in np.unravel_index(np.argmin(distance), distance.shape))
+        second = "the server" if other_kind == "server" else f"{other_kind} {other}"
+        place = f"({xy[node, 0]}, {xy[node, 1]})"
+        raise InputError(f"network: {kind} {begin + node} and {second} are both at {place}; they must be apart")
+
+
+def _check_clients(what: str, unit: str, values: Floats, clients: int) -> None:
+    if values.shape != (clients,):
+        raise InputError(f"network: what each client {what} has the shape {values.shape}, which must be {(clients,)}")
+    good = (values > 0) & (values < np.inf)
+    if not good.all():
+        client = int(np.argmin(good))
+        raise InputError(f"network: client {client} {what} {values[client]} {unit}; it must be positive and finite")

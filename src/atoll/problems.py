@@ -1,0 +1,103 @@
+"""From settings to the problem that FedUC's clustering solves: the constants of the bound, measured or given."""
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from atoll.clustering.bound import check
+from atoll.clustering.problem import Problem
+from atoll.engine import begin, run
+from atoll.errors import InputError
+from atoll.estimate import (
+    class_gradient_gram,
+    estimate_mu,
+    estimate_smoothness,
+    gradient_change,
+    gradient_deviations,
+    initial_gap,
+    label_deviations,
+)
+from atoll.executors import Serial
+from atoll.local import LocalRule, Task, Trainer, sgd
+from atoll.methods import fedavg
+from atoll.models import Model, read_model
+from atoll.modules import make_rule
+from atoll.network import Network
+from atoll.planning import samples_of
+from atoll.population import Population
+from atoll.seeds import generator
+from atoll.settings import Settings
+
+Floats = npt.NDArray[np.float64]
+
+CLASS_SAMPLES = 300  # of each class, for its mean gradient
+LARGE_BATCH = 10_000  # samples of the step along which mu and L are estimated
+
+
+def make_problem(settings: Settings, population: Population, network: Network, module: nn.Module) -> Problem:
+    """Return what FedUC's clustering is given; `module` holds w0, and is scratch space afterwards.
+
+    Raises:
+        InputError: numbers of which there is no bound.
+    """
+    wanted = settings.clustering
+    start = read_model(module)
+    samples, seed = settings.run.evaluate_samples, settings.seed
+    gap = wanted.initial_gap or initial_gap(population, module, start, samples=samples, seed=seed)
+    limit = np.inf if wanted.time_limit is None else wanted.time_limit
+    mu, smoothness = wanted.mu, wanted.smoothness
+    if "estimate" in (mu, smoothness):
+        change = gradient_change(population, module, start, _step_down(settings, population, module, start))
+        mu = estimate_mu(change) if mu == "estimate" else mu
+        smoothness = estimate_smoothness(change) if smoothness == "estimate" else smoothness
+    problem = Problem(
+        pattern=settings.method.pattern,
+        network=network,
+        sizes=samples_of(settings, population.sizes).astype(float),
+        deviations=_deviations(settings, population, module, start),
+        limits=np.full(network.aggregators, limit),
+        steps=settings.rounds,
+        intra_rounds=settings.method.intra_rounds,
+        local_steps=settings.local.steps,
+        lr=settings.local.lr * settings.local.lr_factor,
+        mu=float(mu),
+        smoothness=float(smoothness),
+        initial_gap=gap,
+        frequencies=None if wanted.frequencies is None else np.array(wanted.frequencies),
+    )
+    check(problem)
+    return problem
+
+
+def _deviations(settings: Settings, population: Population, module: nn.Module, start: Model) -> Floats:
+    wanted = settings.clustering
+    if wanted.xi == "gradients":
+        return gradient_deviations(population, module, [start, *_warm_up(settings, population, module, start)])
+    if wanted.warmup_rounds:
+        raise InputError(
+            f"clustering.warmup_rounds = {wanted.warmup_rounds}: needs clustering.xi = 'gradients', it is {wanted.xi!r}"
+        )
+    if wanted.xi == "shares":
+        return label_deviations(population.class_counts())
+    rng = generator(settings.seed, "class gradients")
+    gram = class_gradient_gram(population, module, start, CLASS_SAMPLES, rng)
+    return label_deviations(population.class_counts(), gram)
+
+
+def _warm_up(settings: Settings, population: Population, module: nn.Module, start: Model) -> list[Model]:
+    """Return the models of a few rounds of FedAvg, a tenth of the clients taking part."""
+    wanted = settings.clustering.warmup_rounds
+    if not wanted:
+        return []
+    rule = make_rule(settings, parts=0)
+    method = fedavg(population, rule, wanted, seed=settings.seed)
+    executor = Serial(Trainer(module, population, rule, settings.seed))
+    states = (step.state for step in run(method, executor, begin(method, start)))
+    return [state.server for state in states if state.server is not None]
+
+
+def _step_down(settings: Settings, population: Population, module: nn.Module, start: Model) -> Model:
+    """Return w0 after one step of SGD on the union of all clients' data, or on a large batch of it."""
+    pooled = population.pooled()
+    rule = LocalRule(sgd, settings.local.lr, steps=1, batch_size=min(LARGE_BATCH, int(pooled.sizes[0])))
+    return Trainer(module, pooled, rule, settings.seed).train(Task(0, 0, 0, 0, 0, start)).model

@@ -1,0 +1,285 @@
+"""FedUC's four patterns of inter-cluster aggregation, as schedules: the virtual clock decides who merges when.
+
+CenSyn, CenAsy, DecSyn and DecAsy differ in two things only: who takes part in an event (all clusters, or the next
+that finishes), and how published models are merged in it (with a server, or between neighbours).
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+
+from atoll.clustering import Clustering
+from atoll.clustering.problem import PATTERNS, Pattern
+from atoll.errors import InputError
+from atoll.network import Network
+from atoll.network.completion import event_seconds
+from atoll.network.topology import graph_of, require_connected
+from atoll.population import Population
+from atoll.schedules.base import FROM_SERVER, Event, Ids, Mix, Schedule
+
+CENTRAL: tuple[Pattern, ...] = ("censyn", "cenasy")
+SYNCHRONOUS: tuple[Pattern, ...] = ("censyn", "decsyn")
+
+Floats = npt.NDArray[np.float64]
+Neighbours = tuple[tuple[int, ...], ...]
+Merge = tuple[Mix | None, tuple[tuple[int, Mix], ...]]
+"""The server's new model, if there is a server, and the new starts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """Who is where from a round on, for clients that move.
+
+    Attributes:
+        round: the local step index t from which it holds.
+        clustering: each client's aggregator; cluster j is aggregator j.
+        network: how long things take.
+    """
+
+    round: int
+    clustering: Clustering
+    network: Network
+
+
+def hierarchical_schedule(
+    population: Population,
+    phases: Sequence[Phase],
+    pattern: Pattern,
+    rounds: int,
+    intra_rounds: int = 5,
+    local_steps: int = 1,
+) -> Schedule:
+    """Clusters work side by side, each at its own speed, and merge as the pattern says (FedUC, Algorithm 1).
+
+    A cluster's work is `intra_rounds` (T') intra-cluster aggregations of all its clients, each after `local_steps`
+    (T'') local steps, and then one inter-cluster transfer (`network.event_seconds`). In the synchronous patterns an
+    event is the work of all clusters and lasts as long as the slowest; in the asynchronous ones it is the work of the
+    one that finishes next, of equals the lowest. A round is one local step index t, so an event takes T'T'' rounds, and
+    there are ``R = T / (T'T'')`` of them over all clusters together.
+
+    Aggregators without clients never train and have weight 0 in every merge; in CenSyn and DecSyn they still receive
+    models. Staleness counts the events between a cluster's last download and this event.
+
+    Clients that move are given as several phases; one phase is a network at rest. The phase of an event is the last
+    that begins at or before the event's round: its clusters' samples weigh in the merge, and its members and seconds
+    are those of work that begins right after the event before. Work in flight finishes with the clients that began
+    it. A cluster that lost all its clients stops; its last work, if in flight, weighs nothing. One that gets clients
+    again begins at the time of the event before the change, from its last start model.
+
+    Raises:
+        InputError: `rounds` is not a multiple of T'T''; phases that do not begin at 0, do not ascend or do not fit
+            the population; no client in any cluster; work that takes no time; in the decentralised patterns,
+            neighbours that do not connect all aggregators.
+    """
+    _check(population, phases, pattern, rounds, intra_rounds, local_steps)
+    rounds_per_event = intra_rounds * local_steps
+    plans = [_plan(population, phase, pattern, intra_rounds) for phase in phases]
+    begins = [phase.round for phase in phases]
+    index = np.arange(rounds // rounds_per_event)
+    in_force = np.searchsorted(begins, index * rounds_per_event, side="right") - 1
+    simulate = _synchronous if pattern in SYNCHRONOUS else _asynchronous
+    clusters = phases[0].network.aggregators
+    finished = simulate([plans[p] for p in in_force])
+    events = _number(finished, clusters, rounds_per_event, intra_rounds)
+    return Schedule(tuple(events), clusters, rounds, has_server=pattern in CENTRAL)
+
+
+def cut_by_empty(network: Network, clustering: Clustering) -> bool:
+    """Whether aggregators without clients cut the others into parts that never hear of each other.
+
+    Then a decentralised pattern trains several models that do not meet, though the graph is connected.
+    """
+    occupied = graph_of(network.neighbours).subgraph(np.flatnonzero(clustering.sizes).tolist())
+    return len(occupied) > 0 and not nx.is_connected(occupied)
+
+
+def _censyn(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
+    """(7): ``w = sum_j beta_j w~_j``, sent to every aggregator."""
+    return _weighted(samples, active), tuple((j, FROM_SERVER) for j in range(len(samples)))
+
+
+def _cenasy(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
+    """(8): ``w <- (1 - theta) w + theta w~_j`` with theta = beta_j, sent to j alone."""
+    (j,) = active
+    theta = samples[j] / sum(samples)
+    return Mix(1 - theta, ((j, theta),) if theta else ()), ((j, FROM_SERVER),)
+
+
+def _decsyn(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
+    """(10): ``w_j = sum over j' in S_j of sigma_jj' w~_j'``, S_j being j and its neighbours."""
+    mixes = ((j, _weighted(samples, (j, *neighbours[j]))) for j in range(len(samples)))
+    return None, tuple((j, mix) for j, mix in mixes if mix)
+
+
+def _decasy(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
+    """(11): the same for the one that finished, of the models that its neighbours sent last."""
+    (j,) = active
+    mix = _weighted(samples, (j, *neighbours[j]))
+    return None, ((j, mix),) if mix else ()
+
+
+_MERGES: dict[Pattern, Callable[[Sequence[float], Neighbours, tuple[int, ...]], Merge]] = {
+    "censyn": _censyn,
+    "cenasy": _cenasy,
+    "decsyn": _decsyn,
+    "decasy": _decasy,
+}
+
+
+def _weighted(samples: Sequence[float], clusters: Iterable[int]) -> Mix | None:
+    """Weigh published models by their clusters' samples, D_j; None if all these clusters are empty."""
+    weighing = [j for j in sorted(clusters) if samples[j]]
+    total = sum(samples[j] for j in weighing)
+    return Mix(published=tuple((j, samples[j] / total) for j in weighing)) if weighing else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What some clusters do for one event: their clients, and the models that aggregators send for it."""
+
+    active: tuple[int, ...]
+    cohort: Ids
+    clusters: Ids
+    weights: Floats
+    seconds: float
+    models_sent: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """A phase made ready: the work and merge of all clusters together (synchronous, under 0), or of each.
+
+    An empty cluster has no work, but a merge, since it may have been in flight when it lost its clients.
+    """
+
+    works: dict[int, _Work]
+    merges: list[Merge]
+
+
+@dataclass(frozen=True, eq=False)
+class _Finished:
+    """One event as the clock gives it."""
+
+    began: float
+    seconds: float
+    work: _Work
+    merge: Merge
+
+
+def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: int) -> _Plan:
+    clustering, network = phase.clustering, phase.network
+    seconds = event_seconds(network, clustering.labels, pattern, intra_rounds)
+    occupied = np.flatnonzero(clustering.sizes)
+    if (timeless := occupied[~((seconds[occupied] > 0) & np.isfinite(seconds[occupied]))]).size:
+        j = timeless[0]
+        raise InputError(f"network: the work of cluster {j} takes {seconds[j]} s; must be more than 0 and finite")
+    active = tuple(occupied.tolist())
+    everyone = tuple(range(network.aggregators))
+    central = pattern in CENTRAL
+    groups = [active] if pattern in SYNCHRONOUS else [(j,) for j in everyone]
+    samples = [float(population.sizes[clustering.members(j)].sum()) for j in everyone]
+    merges = [_MERGES[pattern](samples, network.neighbours, group) for group in groups]
+
+    def work(group: tuple[int, ...]) -> _Work:
+        cohort = np.concatenate([clustering.members(j) for j in group])
+        return _Work(
+            active=group,
+            cohort=cohort,
+            clusters=clustering.labels[cohort],
+            weights=population.sizes[cohort].astype(float),
+            seconds=float(seconds[list(group)].max()),
+            models_sent=sum(1 if central else len(network.neighbours[j]) for j in group),
+        )
+
+    return _Plan({i: work(group) for i, group in enumerate(groups) if samples[group[0]]}, merges)
+
+
+def _synchronous(in_force: Sequence[_Plan]) -> Iterator[_Finished]:
+    """All clusters work, then wait for the slowest."""
+    now = 0.0
+    for plan in in_force:
+        work = plan.works[0]
+        began, now = now, now + work.seconds
+        yield _Finished(began, now, work, plan.merges[0])
+
+
+def _asynchronous(in_force: Sequence[_Plan]) -> Iterator[_Finished]:
+    """Whoever finishes next merges and goes on; those that were without clients begin when they get some."""
+    now = 0.0
+    idle = set(range(len(in_force[0].merges)))
+    in_flight: list[tuple[float, int, float, _Work]] = []
+    for plan in in_force:
+        beginning = idle & plan.works.keys()
+        idle -= beginning
+        for j in beginning:
+            heapq.heappush(in_flight, (now + plan.works[j].seconds, j, now, plan.works[j]))
+        now, j, began, work = heapq.heappop(in_flight)
+        idle.add(j)
+        yield _Finished(began, now, work, plan.merges[j])
+
+
+def _number(finished: Iterable[_Finished], clusters: int, rounds_per_event: int, intra_rounds: int) -> Iterator[Event]:
+    """Make rows of what finished; `downloaded` is the event in which each cluster got its start model."""
+    downloaded = np.full(clusters, -1)
+    for index, done in enumerate(finished):
+        work = done.work
+        server, starts = done.merge
+        models = len(work.cohort) * intra_rounds + work.models_sent
+        yield Event(
+            index=index,
+            round=index * rounds_per_event,
+            seconds=done.seconds,
+            active=work.active,
+            began=(done.began,) * len(work.active),
+            cohort=work.cohort,
+            clusters=work.clusters,
+            weights=work.weights,
+            intra_rounds=intra_rounds,
+            server=server,
+            starts=starts,
+            staleness=tuple((index - 1 - downloaded[list(work.active)]).tolist()),
+            models_down=models,
+            models_up=models,
+        )
+        downloaded[[j for j, _ in starts]] = index
+
+
+def _check(
+    population: Population, phases: Sequence[Phase], pattern: Pattern, rounds: int, intra_rounds: int, local_steps: int
+) -> None:
+    if pattern not in PATTERNS:
+        raise InputError(f"method.pattern = {pattern!r}: must be one of {', '.join(PATTERNS)}")
+    for name, value in (("rounds", rounds), ("method.intra_rounds", intra_rounds), ("local.steps", local_steps)):
+        if value < 1:
+            raise InputError(f"{name} = {value}: must be at least 1")
+    if rounds % (intra_rounds * local_steps):
+        raise InputError(
+            f"rounds = {rounds}: must be a multiple of "
+            f"method.intra_rounds x local.steps = {intra_rounds} x {local_steps}"
+        )
+    begins = [phase.round for phase in phases]
+    if not begins or begins[0] != 0 or begins != sorted(set(begins)):
+        raise InputError(f"phases: begin at rounds {begins}; must begin at 0 and ascend")
+    for phase in phases:
+        _check_phase(population, phase, phases[0].network.aggregators, central=pattern in CENTRAL)
+
+
+def _check_phase(population: Population, phase: Phase, aggregators: int, central: bool) -> None:
+    clustering, network = phase.clustering, phase.network
+    if not len(clustering.labels) == network.clients == len(population):
+        raise InputError(
+            f"network: has {network.clients} clients and the clustering {len(clustering.labels)}, "
+            f"but data.clients = {len(population)}"
+        )
+    if not clustering.clusters == network.aggregators == aggregators:
+        raise InputError(
+            f"clustering.clusters = {clustering.clusters}: must be the number of aggregators, {aggregators}, always"
+        )
+    if not clustering.sizes.any():
+        raise InputError("clustering: no client is in any cluster")
+    if not central:
+        require_connected(graph_of(network.neighbours))

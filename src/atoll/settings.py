@@ -1,0 +1,189 @@
+"""The settings of one run: every section of the experiment file, with what each setting may be."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Range = Annotated[list[PositiveFloat], Field(min_length=2, max_length=2)]
+Options = dict[str, Any]
+
+
+class Section(BaseModel):
+    """A table of the experiment file; unknown settings are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+
+class Data(Section):
+    """What the clients hold."""
+
+    dataset: str = Field(
+        "digits", description="digits, regression, mnist, cifar10, or module:function giving an atoll.Dataset"
+    )
+    root: str | None = Field(None, description="folder with the data files; else ATOLL_DATA, else the user's cache")
+    fetch: bool = Field(True, description="download missing files")
+    partition: str = Field(
+        "iid", description="iid, dirichlet, shards, major-class, one-label, rotated, planted, module:function"
+    )
+    clients: Positive = Field(100, description="number of clients")
+    samples: Positive | None = Field(None, description="samples a client; unset: the pool is dealt out")
+    rho_device: float | None = Field(None, description="major-class: share of a client's major class")
+    alpha: PositiveFloat | None = Field(None, description="dirichlet: concentration")
+    shards_per_client: Positive | None = Field(None, description="shards: shards a client gets")
+    rotations: Literal[1, 2, 4] | None = Field(None, description="turned copies of the pool; rotated: 4 if unset")
+    size_ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        1.0, description="one-label: clients' sizes are drawn evenly from a range whose ends have this ratio"
+    )
+    clients_file: str | None = Field(None, description="CSV with one row a client: utc_offset, longitude, slots")
+    options: Options = Field(default_factory=dict, description="arguments of regression, or of your own partition")
+
+
+class ModelSettings(Section):
+    """What is trained."""
+
+    name: str = Field("mlp", description="mlp, lr, cnn, alexnet, linear, or module:factory returning an nn.Module")
+    options: Options = Field(default_factory=dict, description="arguments of the factory")
+
+
+class Local(Section):
+    """How a client trains."""
+
+    optimizer: str = Field("sgd", description="sgd, momentum, adam, or module:function returning an Optimizer")
+    lr: PositiveFloat = Field(0.05, description="learning rate")
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="momentum: the factor (0.5)")
+    steps: Positive = Field(20, description="local steps in one local training")
+    batch_size: Positive | Literal["full"] = Field(30, description="samples a step, or full")
+    proximal: NotNegative = Field(0.0, description="FedProx's mu")
+    lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can differ in it and share lr")
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="the learning rate's factor after a round")
+    options: Options = Field(default_factory=dict, description="arguments of your own optimizer")
+
+
+class ClusteringSettings(Section):
+    """Which clients aggregate together."""
+
+    method: str = Field(
+        "random",
+        description="random, timezone, availability, major-class, comaw, dataw, feduc, or module:function",
+    )
+    clusters: Positive = Field(10, description="number of clusters, M")
+    rho_cluster: float | None = Field(None, description="major-class: share of a cluster's major class")
+    local_hour: float | None = Field(None, description="timezone: the hour of the clients' day at which they train")
+    slots_per_client: Positive | None = Field(None, description="availability: random slots a client, if none is known")
+    time_limit: PositiveFloat | None = Field(None, description="feduc: longest completion in a cluster, s; unset: none")
+    overshoot: bool = Field(False, description="feduc: put a client that fits nowhere where it overshoots least")
+    refine: bool = Field(False, description="feduc: improve the greedy clustering by moves and swaps")
+    objective: Literal["bound", "time"] = Field(
+        "bound",
+        description="feduc: least bound after `rounds`, or within `seconds` of virtual time, choosing the limit",
+    )
+    seconds: PositiveFloat | None = Field(None, description="feduc: the virtual time of objective = time")
+    xi: Literal["labels", "gradients", "shares"] = Field(
+        "labels", description="feduc: xi_j from class-mean gradients, from clients' gradients, or from class shares"
+    )
+    warmup_rounds: Annotated[int, Field(ge=0)] = Field(
+        0, description="feduc: with xi = gradients, rounds of FedAvg along which xi is measured as well"
+    )
+    mu: PositiveFloat | Literal["estimate"] = Field(1.0, description="feduc: strong convexity, or estimate")
+    smoothness: PositiveFloat | Literal["estimate"] = Field(10.0, description="feduc: L, or estimate")
+    initial_gap: PositiveFloat | None = Field(None, description="feduc: F(w0) - F*; unset: the loss at the start")
+    frequencies: list[PositiveFloat] | None = Field(None, description="feduc: psi_j; unset: from the virtual clock")
+    options: Options = Field(default_factory=dict, description="arguments of your own clustering")
+
+
+class NetworkSettings(Section):
+    """How long things take."""
+
+    seconds_per_sample: NotNegative | Range = Field(
+        0.001, description="seconds to train on one sample, zeta; a list of two: drawn for each client from this range"
+    )
+    upload_seconds: NotNegative = Field(1.0, description="a client's seconds to upload its model; hierarchical: unused")
+    grid: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="rows and columns of aggregators; unset: as square as clustering.clusters allows"
+    )
+    side_metres: PositiveFloat = Field(40.0, description="side of the square region")
+    client_milliwatts: Range = Field([50.0, 100.0], description="range of the clients' transmission powers")
+    aggregator_dbm: Number = Field(33.0, description="the aggregators' transmission power")
+    bandwidth_hz: PositiveFloat = Field(10e6, description="bandwidth of a channel")
+    noise_dbm: Number = Field(-100.0, description="noise power")
+    path_loss_db: Number = Field(-40.0, description="channel gain at one metre, h0")
+    path_loss_exponent: PositiveFloat = Field(4.0, description="the gain falls with this power of the distance")
+    topology: str = Field(
+        "grid", description="grid, ring, star, complete, regular, erdos-renyi, edges, or module:function"
+    )
+    degree: Positive | None = Field(None, description="regular: neighbours of each aggregator")
+    probability: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="erdos-renyi: of an edge")
+    edges: list[list[int]] | str | None = Field(None, description="edges: pairs of aggregators, or a file of them")
+    clients_file: str | None = Field(
+        None, description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples"
+    )
+    upload_file: str | None = Field(None, description="CSV or .npy of seconds, clients x aggregators")
+    transfer_file: str | None = Field(None, description="CSV or .npy of seconds to the server, one an aggregator")
+    exchange_file: str | None = Field(None, description="CSV or .npy of seconds, aggregators x aggregators")
+    trace_file: str | None = Field(None, description="CSV or Parquet of clients that move: round, client, x, y")
+    metres_per_round: PositiveFloat | None = Field(
+        None, description="clients move so far a round, each to one random place after the other; unset: they stay"
+    )
+    recluster_every: Positive | None = Field(
+        None, description="rounds after which clients that move are clustered anew"
+    )
+
+
+class MethodSettings(Section):
+    """How clusters and server work together."""
+
+    name: str = Field(
+        "fedcluster",
+        description="centralized, fedavg, fedcluster, hierarchical, ifca, cfl-mgd, fedbcd, module:function",
+    )
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="share of a cluster's clients in a cohort")
+    order: Literal["reshuffled", "fixed"] = Field("reshuffled", description="fedcluster: order of the cycles")
+    pattern: Literal["censyn", "cenasy", "decsyn", "decasy"] = Field(
+        "cenasy", description="hierarchical: how clusters merge: central or not, synchronous or not"
+    )
+    intra_rounds: Positive = Field(5, description="hierarchical: averages in a cluster before each merge, T'")
+    clusters: Positive = Field(4, description="ifca, cfl-mgd: number of models, P")
+    beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="cfl-mgd: the clusters' momentum")
+    option: Literal["models", "gradients"] = Field("models", description="ifca, cfl-mgd: what is averaged")
+    restarts: Positive = Field(1, description="ifca, cfl-mgd: starts tried; the one with the least loss is kept")
+    restart_rounds: Positive = Field(3, description="ifca, cfl-mgd: rounds that each start is tried for")
+    resample: bool = Field(False, description="ifca, cfl-mgd: disjoint data for identity and training, every round")
+    shared_layers: Annotated[int, Field(ge=0)] = Field(0, description="ifca, cfl-mgd: first layers that all share")
+    parties: Positive = Field(2, description="fedbcd: parties that the features are split over, K")
+    mode: Literal["parallel", "sequential"] = Field("parallel", description="fedbcd: parties train at once or in turn")
+    options: Options = Field(default_factory=dict, description="arguments of your own method")
+
+
+class Run(Section):
+    """How the run is carried out and watched."""
+
+    executor: Literal["auto", "serial", "weighted"] = Field(
+        "auto", description="serial: client by client; weighted: a cohort in one pass (one step of SGD); auto chooses"
+    )
+    device: str = Field("cpu", description="cpu or cuda")
+    evaluate_every: Positive = Field(1, description="rounds between probes")
+    evaluate_samples: Positive | None = Field(None, description="probe the training loss on so many; unset: on all")
+    heterogeneity: bool = Field(False, description="measure H_device and H_cluster at each probe")
+    checkpoint_every: Positive = Field(10, description="rounds between checkpoints")
+
+
+class Settings(Section):
+    """All settings of one run."""
+
+    name: str = Field("experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name")
+    label: str = Field("", description="what the run's curve is called in figures")
+    panel: str = Field("", description="the panel of a figure that the run's curve belongs to")
+    description: str = Field("", description="what the experiment shows; for recipes, the paper and figure")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="every random number is derived from it")
+    rounds: Positive = Field(20, description="rounds, as the glossary defines them for the method")
+    data: Data = Data()
+    model: ModelSettings = ModelSettings()
+    local: Local = Local()
+    clustering: ClusteringSettings = ClusteringSettings()
+    network: NetworkSettings = NetworkSettings()
+    method: MethodSettings = MethodSettings()
+    run: Run = Run()

@@ -1,0 +1,176 @@
+"""Estimators against quadratics, whose gradients and Hessians are known, and against plain loops."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+import atoll.estimate
+from atoll import InputError, Population, make_population, read_model
+from atoll.estimate import (
+    class_gradient_gram,
+    estimate_mu,
+    estimate_smoothness,
+    gradient_change,
+    gradient_deviations,
+    initial_gap,
+    label_deviations,
+)
+from atoll.models import Model
+from tests.problems import as_vector, classification, linear_module, network, pooled_least_squares, quadratics
+
+Floats = npt.NDArray[np.float64]
+
+
+def gradients_at(population: Population, w: Floats) -> Floats:
+    """Of least squares, [clients, width]."""
+    x, y = population.data.inputs, population.data.targets
+    rows = [population.samples(k) for k in range(len(population))]
+    return np.stack([x[r].T @ (x[r] @ w - y[r]) / len(r) for r in rows])
+
+
+def linear_model(w: Floats) -> Model:
+    return {"0.weight": torch.from_numpy(w.reshape(1, -1).copy())}
+
+
+def same_inner_products(rows: Floats, expected: Floats) -> None:
+    np.testing.assert_allclose(rows @ rows.T, expected @ expected.T, atol=1e-10)
+
+
+def test_gradient_deviations_have_the_inner_products_of_the_gradients() -> None:
+    population, module = quadratics(), linear_module()
+    model = read_model(module)
+    gradients = gradients_at(population, as_vector(model))
+    same_inner_products(gradient_deviations(population, module, [model]), gradients - population.shares @ gradients)
+
+
+def test_of_several_models_the_one_with_the_largest_deviations_counts() -> None:
+    population, module = quadratics(), linear_module()
+    models = [linear_model(scale * np.ones(3)) for scale in (1.0, -20.0, 3.0)]
+    gradients = [gradients_at(population, as_vector(model)) for model in models]
+    centred = [each - population.shares @ each for each in gradients]
+    spread = [float(population.shares @ (each**2).sum(axis=1)) for each in centred]
+    assert int(np.argmax(spread)) == 1
+    same_inner_products(gradient_deviations(population, module, models), centred[1])
+
+
+@pytest.mark.parametrize("held", [1, 4, 7])
+def test_blocks_of_gradients_change_nothing(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    population, module = classification(clients=7), network()
+    model = read_model(module)
+    whole = gradient_deviations(population, module, [model])
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    monkeypatch.setattr(atoll.estimate, "_HELD_BYTES", 8 * parameters * held)
+    same_inner_products(gradient_deviations(population, module, [model]), whole)
+
+
+def test_clients_with_equal_data_do_not_deviate() -> None:
+    data = classification().data
+    population = make_population(data, [np.arange(20)] * 5)
+    module = network()
+    assert np.abs(gradient_deviations(population, module, [read_model(module)])).max() < 1e-7
+    assert not label_deviations(population.class_counts()).any()
+
+
+def test_label_deviations_without_gradients_are_class_shares() -> None:
+    counts = np.array([[3, 1, 0], [0, 0, 2], [5, 5, 0]])
+    expected = counts / np.array([[4], [2], [10]]) - np.array([8, 6, 2]) / 16
+    np.testing.assert_allclose(label_deviations(counts), expected)
+
+
+def test_label_deviations_weigh_the_classes_gradients() -> None:
+    gradients = np.random.default_rng(0).normal(size=(3, 8))
+    counts = np.array([[3, 1, 0], [0, 0, 2], [5, 5, 0]])
+    by_client = counts / counts.sum(axis=1, keepdims=True) @ gradients
+    whole = counts.sum(axis=0) / 16 @ gradients
+    same_inner_products(label_deviations(counts, gradients @ gradients.T), by_client - whole)
+
+
+def test_labels_are_exact_where_a_clients_classes_are_the_unions() -> None:
+    """Clients that hold all samples of some classes: their gradient is the mean of their classes' gradients."""
+    data = classification(clients=10).data
+    by_class = [np.flatnonzero(data.targets == label) for label in range(3)]
+    population = make_population(data, [by_class[0], np.concatenate(by_class[1:]), by_class[2]])
+    module = network()
+    model = read_model(module)
+    gram = class_gradient_gram(population, module, model, 10_000, np.random.default_rng(0))
+    same_inner_products(
+        label_deviations(population.class_counts(), gram), gradient_deviations(population, module, [model])
+    )
+
+
+def test_class_gradients_of_a_sample() -> None:
+    population, module = classification(clients=10), network()
+    model = read_model(module)
+    grams = [class_gradient_gram(population, module, model, 5, np.random.default_rng(s)) for s in (0, 0, 1)]
+    np.testing.assert_array_equal(grams[0], grams[1])
+    assert np.abs(grams[0] - grams[2]).max() > 1e-6
+    assert np.linalg.eigvalsh(grams[2]).min() > -1e-12
+
+
+def test_a_class_that_nobody_holds_has_no_gradient() -> None:
+    data = classification(clients=10).data
+    population = make_population(data, [np.flatnonzero(data.targets != 1)])
+    module = network()
+    gram = class_gradient_gram(population, module, read_model(module), 100, np.random.default_rng(0))
+    assert gram.shape == (3, 3)
+    assert not gram[1].any()
+    assert gram[0, 0] > 0
+
+
+def test_smoothness_and_mu_of_known_hessians() -> None:
+    population, module = quadratics(), linear_module()
+    step = np.array([0.5, -1.0, 2.0])
+    first = np.array([1.0, 2.0, 3.0])
+    change = gradient_change(population, module, linear_model(first), linear_model(first + step))
+    x = population.data.inputs
+    rows = [population.samples(k) for k in range(len(population))]
+    hessians = [x[r].T @ x[r] / len(r) for r in rows]
+    length = np.linalg.norm(step)
+    ratios = [np.linalg.norm(h @ step) / length for h in hessians]
+    curvatures = [step @ h @ step / length**2 for h in hessians]
+    np.testing.assert_allclose(change.ratios, ratios)
+    np.testing.assert_allclose(change.curvatures, curvatures)
+    assert estimate_smoothness(change) == pytest.approx(population.shares @ ratios)
+    assert estimate_mu(change) == pytest.approx(min(curvatures))
+    largest = population.shares @ [np.linalg.eigvalsh(h).max() for h in hessians]
+    assert estimate_mu(change) <= estimate_smoothness(change) <= largest
+
+
+def test_mu_leaves_negative_curvature_out_and_has_a_floor() -> None:
+    def change(curvatures: list[float]) -> atoll.estimate.GradientChange:
+        return atoll.estimate.GradientChange(np.ones(3), np.array(curvatures), np.full(3, 1 / 3))
+
+    assert estimate_mu(change([-1.0, 0.5, 0.2])) == 0.2
+    assert estimate_mu(change([-1.0, 0.5, 1e-9])) == 1e-3
+    assert estimate_mu(change([-1.0, -0.5, 0.0]), least=0.01) == 0.01
+    with pytest.raises(InputError, match="least = 0: must be a positive number"):
+        estimate_mu(change([1.0, 1.0, 1.0]), least=0)
+
+
+def test_initial_gap_of_least_squares() -> None:
+    population, module = quadratics(), linear_module()
+    x, y = population.data.inputs, population.data.targets
+    best = pooled_least_squares(population)
+    optimum = float(np.mean((x @ best - y) ** 2) / 2)
+    model = read_model(module)
+    loss = float(np.mean((x @ as_vector(model) - y) ** 2) / 2)
+    assert initial_gap(population, module, model, optimum) == pytest.approx(loss - optimum)
+    assert initial_gap(population, module, linear_model(best), optimum - 1e-9) == pytest.approx(0, abs=1e-8)
+    with pytest.raises(InputError, match="must be at most the loss"):
+        initial_gap(population, module, linear_model(best), loss)
+
+
+def test_bad_input_is_refused() -> None:
+    population, module = classification(), network()
+    model = read_model(module)
+    with pytest.raises(InputError, match="models"):
+        gradient_deviations(population, module, [])
+    with pytest.raises(InputError, match="same parameters"):
+        gradient_change(population, module, model, model)
+    with pytest.raises(InputError, match="samples = 0"):
+        class_gradient_gram(population, module, model, 0, np.random.default_rng(0))
+    with pytest.raises(InputError, match="client 1"):
+        label_deviations(np.array([[1, 2], [0, 0]]))
+    with pytest.raises(InputError, match=r"gram of shape \[3, 3\]: must be \[2, 2\]"):
+        label_deviations(np.array([[1, 2], [0, 1]]), np.eye(3))
