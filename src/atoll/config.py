@@ -137,7 +137,7 @@ def validate(table: Mapping[str, Any]) -> Settings:
     try:
         return Settings.model_validate(table)
     except ValidationError as error:
-        raise InputError(explain(error, Settings, LISTS)) from error
+        raise InputError(explain(error, table, Settings, LISTS)) from error
 
 
 def resolved(settings: Settings) -> Table:

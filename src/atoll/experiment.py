@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from atoll.clients import make_clients, make_test_clients
-from atoll.clustering import CLUSTERINGS, Clustering, one_cluster
+from atoll.clustering import CLUSTERINGS, Clustering, one_cluster, without_empty
+from atoll.clustering.plan import Plan, make_plan
 from atoll.clustering.problem import Problem
 from atoll.combine import average_models
 from atoll.engine import Method
@@ -23,7 +23,7 @@ from atoll.executors import Executor, Serial, Trains, Weighted, why_not_weighted
 from atoll.local import LocalRule, Trainer, carried_bytes
 from atoll.methods import METHODS
 from atoll.models import Model, check_outputs, count_bytes, read_model
-from atoll.modules import draw_module, make_rule, rehearse, shared_names
+from atoll.modules import draw_module, make_rule, rehearse, require_device, shared_names
 from atoll.network import Network
 from atoll.planning import is_clustered_anew, make_networks, speeds
 from atoll.plugins import asks_for, call, resolve
@@ -82,6 +82,13 @@ class Experiment:
         return make_problem(self.settings, self.population, self.networks[0], deepcopy(self.module))
 
     @cached_property
+    def plan(self) -> Plan:
+        """What the clustering comes to on the network of round 0, within `clustering.seconds` where time is its aim."""
+        timed = self.settings.clustering.objective == "time"
+        problem = replace(self.problem, seconds=self.settings.clustering.seconds) if timed else self.problem
+        return make_plan(self.population, self.clustering, problem)
+
+    @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The network and the clustering from each round on; without moving clients, one phase."""
         phases = [Phase(0, self.clustering, self.networks[0])]
@@ -111,8 +118,7 @@ class Experiment:
     def _make_clustering(self, round_: int) -> Clustering:
         """Make the clustering from the state of things at a round."""
         wanted = self.settings.clustering
-        idle_is_fine = self.settings.method.name == "hierarchical"  # aggregators may be without clients
-        if not idle_is_fine and wanted.clusters > len(self.population):
+        if not self.has_network and wanted.clusters > len(self.population):
             raise InputError(
                 f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(self.population)}"
             )
@@ -135,7 +141,7 @@ class Experiment:
                 f"clustering.method = {wanted.method!r}: gave {len(clustering.labels)} labels "
                 f"for {len(self.population)} clients"
             )
-        if not idle_is_fine and (empty := np.flatnonzero(clustering.sizes == 0)).size:
+        if not self.has_network and (empty := np.flatnonzero(clustering.sizes == 0)).size:
             raise InputError(
                 f"clustering.clusters = {clustering.clusters}: clustering.method = {wanted.method!r} leaves "
                 f"cluster {empty[0]} without clients; lower clustering.clusters"
@@ -175,7 +181,7 @@ class Experiment:
         given: dict[str, Any] = {
             **dict(wanted),
             "population": self.population,
-            "clustering": self.clustering,
+            "clustering": self.clustering if self.needs("network") else without_empty(self.clustering),
             "rule": self.rule,
             "rounds": self.settings.rounds,
             "clock": self.clock,
@@ -207,9 +213,14 @@ class Experiment:
             return size
         return self.model_bytes + carried_bytes(self.method.rule, self._copy_module())
 
+    @property
+    def device(self) -> str:
+        """Where training takes place."""
+        return require_device(self.settings.run.device)
+
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is met before anything is written."""
-        self._device()
+        self.device  # noqa: B018
         self.rule  # noqa: B018
         self.method  # noqa: B018
         self.module  # noqa: B018
@@ -220,7 +231,7 @@ class Experiment:
         """Return the models that a run begins with, on the device: one, or one a cluster, drawn anew each restart."""
         count = self.method.starts
         modules = [draw_module(self.settings, self.clients.data, p, restart) for p in range(count)]
-        drawn = [read_model(module.to(self._device())) for module in modules]
+        drawn = [read_model(module.to(self.device)) for module in modules]
         common = {name: drawn[0][name] for name in self.method.shared}
         return tuple(model | common for model in drawn)
 
@@ -273,20 +284,11 @@ class Experiment:
 
     def _make_trainer(self, rule: LocalRule) -> Trains:
         make = PartyTrainer if self.settings.method.name == "fedbcd" else Trainer
-        return make(self._copy_module(), self.population, rule, self.settings.seed, self._device())
+        return make(self._copy_module(), self.population, rule, self.settings.seed, self.device)
 
     def _copy_module(self) -> nn.Module:
         """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""
-        return deepcopy(self.module).to(self._device())
-
-    def _device(self) -> str:
-        device = self.settings.run.device
-        try:
-            torch.zeros(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"run.device = {device!r}: is not available here ({reason}); use 'cpu'") from error
-        return device
+        return deepcopy(self.module).to(self.device)
 
 
 def import_from(folder: Path) -> None:

@@ -12,7 +12,6 @@ _KINDS = {
     "string": "a text",
     "boolean": "true or false",
     "object": "a table",
-    "array": "a list",
 }
 _LIMITS = {
     "minimum": "of at least",
@@ -34,7 +33,9 @@ def unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown{hint} Allowed: {', '.join(names)}" if names else "unknown; none is allowed here"
 
 
-def explain(error: ValidationError, settings: type[BaseModel], lists: Sequence[str] = ()) -> str:
+def explain(
+    error: ValidationError, table: Mapping[str, Any], settings: type[BaseModel], lists: Sequence[str] = ()
+) -> str:
     """Return the first fault of a table of settings, and how many more there are.
 
     Names the setting's path, its value and what is allowed, or the nearest known setting. `lists` are the names that
@@ -43,6 +44,8 @@ def explain(error: ValidationError, settings: type[BaseModel], lists: Sequence[s
     # A setting is at most two names deep; what follows in a location is an alternative that was tried.
     found = {tuple(map(str, fault["loc"][:2])): fault for fault in reversed(error.errors())}
     path, fault = list(found.items())[-1]
+    if len(fault["loc"]) > 2:  # it is told with the whole value
+        fault = {**fault, "input": table[path[0]][path[1]]}
     return _sentence(path, fault, settings, lists) + (f" (and {len(found) - 1} more such)" if len(found) > 1 else "")
 
 
@@ -51,6 +54,8 @@ def allowed(schema: Mapping[str, Any]) -> str:
 
     >>> allowed({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "full"}]})
     "a whole number of at least 1, or 'full'"
+    >>> allowed({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
+    'a list of 2, each entry a whole number'
     """
     if "anyOf" in schema:
         return ", or ".join(allowed(one) for one in schema["anyOf"] if one.get("type") != "null")
@@ -58,6 +63,9 @@ def allowed(schema: Mapping[str, Any]) -> str:
         return " or ".join(map(repr, schema.get("enum", [schema.get("const")])))
     if "pattern" in schema:
         return "letters, digits, spaces and . , = ( ) + - _, beginning with a letter or digit"
+    if schema.get("type") == "array":
+        number = f" of {schema['minItems']}" if schema.get("minItems", 0) == schema.get("maxItems") else ""
+        return f"a list{number}, each entry {allowed(schema['items'])}"
     limits = [f"{words} {schema[key]:g}" for key, words in _LIMITS.items() if key in schema]
     return " ".join(filter(None, (_KINDS.get(schema.get("type", ""), "another type"), " and ".join(limits))))
 

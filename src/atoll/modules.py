@@ -72,6 +72,20 @@ def make_rule(settings: Settings, parts: int) -> LocalRule:
     )
 
 
+def require_device(device: str) -> str:
+    """Return the device if tensors can be put on it.
+
+    Raises:
+        InputError: they cannot.
+    """
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"run.device = {device!r}: is not available here ({reason}); use 'cpu'") from error
+    return device
+
+
 def rehearse(settings: Settings, trainer: Trains, event: Event, start: Model) -> None:
     """Train one client for one step, so that a model or optimiser that fails is met before the run.
 

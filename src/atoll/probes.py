@@ -27,7 +27,7 @@ def make_probe(experiment: Experiment) -> tuple[Probe, int]:
             f"run.heterogeneity = true: is measured at the server's model, and method.name = "
             f"{experiment.settings.method.name!r} has none"
         )
-    if experiment.method.identity is fixed:
+    if experiment.method.identity is fixed and experiment.needs("phases"):
         return _probe_aggregators(experiment)
     return _probe_clusters(experiment)
 

@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from atoll.clustering.bound import check
-from atoll.clustering.problem import Problem
+from atoll.clustering.problem import Problem, check
 from atoll.engine import begin, run
 from atoll.errors import InputError
 from atoll.estimate import (
@@ -50,13 +49,15 @@ def make_problem(settings: Settings, population: Population, network: Network, m
         change = gradient_change(population, module, start, _step_down(settings, population, module, start))
         mu = estimate_mu(change) if mu == "estimate" else mu
         smoothness = estimate_smoothness(change) if smoothness == "estimate" else smoothness
+    # Where clusters do not work side by side, a round counts as one merge, so that any number of rounds will do.
+    steps_a_round = 1 if settings.method.name == "hierarchical" else settings.method.intra_rounds * settings.local.steps
     problem = Problem(
         pattern=settings.method.pattern,
         network=network,
         sizes=samples_of(settings, population.sizes).astype(float),
         deviations=_deviations(settings, population, module, start),
         limits=np.full(network.aggregators, limit),
-        steps=settings.rounds,
+        steps=settings.rounds * steps_a_round,
         intra_rounds=settings.method.intra_rounds,
         local_steps=settings.local.steps,
         lr=settings.local.lr * settings.local.lr_factor,
@@ -99,5 +100,7 @@ def _warm_up(settings: Settings, population: Population, module: nn.Module, star
 def _step_down(settings: Settings, population: Population, module: nn.Module, start: Model) -> Model:
     """Return w0 after one step of SGD on the union of all clients' data, or on a large batch of it."""
     pooled = population.pooled()
-    rule = LocalRule(sgd, settings.local.lr, steps=1, batch_size=min(LARGE_BATCH, int(pooled.sizes[0])))
+    rule = LocalRule(
+        sgd, settings.local.lr * settings.local.lr_factor, steps=1, batch_size=min(LARGE_BATCH, int(pooled.sizes[0]))
+    )
     return Trainer(module, pooled, rule, settings.seed).train(Task(0, 0, 0, 0, 0, start)).model

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from atoll.checkpoint import load_checkpoint, save_checkpoint
 from atoll.engine import State, begin, run
 from atoll.errors import InputError, RunError
 from atoll.experiment import Experiment
+from atoll.network import completion_of
 from atoll.probes import make_probe
 from atoll.record import Row, RunFolder, slug
-from atoll.schedules import cut_by_empty
+from atoll.schedules import Ids, cut_by_empty
 from atoll.settings import Settings
 
 
@@ -46,7 +49,7 @@ def carry_out(
     recorder = Recorder(experiment)
     method, settings = experiment.method, experiment.settings
     executor = experiment.make_executor()
-    warnings = list(recorder.warnings)
+    warnings = warnings_of(experiment)
     state, rows = begin(method, *experiment.initial_models()), list[Row]()
     if resume and folder.is_run:
         state, rows = _restore(folder, settings, state, warnings)
@@ -122,22 +125,6 @@ class Recorder:
         self.down = [0, *itertools.accumulate(event.models_down for event in events)]
         self.up = [0, *itertools.accumulate(event.models_up for event in events)]
 
-    @property
-    def warnings(self) -> list[str]:
-        """What the user should know before the run."""
-        warnings = []
-        if len(left_out := self.experiment.clustering.left_out):
-            names = ", ".join(map(str, left_out[:5])) + (", ..." if len(left_out) > 5 else "")
-            warnings.append(f"clients that belong to no cluster and never train ({len(left_out)}): {names}")
-        if self.experiment.needs("phases") and not self.schedule.has_server:
-            cut = [phase.round for phase in self.experiment.phases if cut_by_empty(phase.network, phase.clustering)]
-            if cut:
-                warnings.append(
-                    f"from round {cut[0]} on, aggregators without clients cut the others into parts that never "
-                    "exchange models; another clustering, or a topology with more links, would connect them"
-                )
-        return warnings
-
     def is_due(self, events_done: int, every: int) -> bool:
         """Return whether this event completed a multiple of `every` rounds, or was the last."""
         before, now = (self.schedule.rounds_done(max(e, 0)) // every for e in (events_done - 1, events_done))
@@ -180,8 +167,7 @@ class Recorder:
             return "before training"
         event = self.schedule.events[done - 1]
         clusters = ", ".join(map(str, event.active))
-        clients = ", ".join(map(str, event.cohort[:5])) + (", ..." if len(event.cohort) > 5 else "")
-        return f"after event {event.index}, cluster {clusters}, clients {clients}"
+        return f"after event {event.index}, cluster {clusters}, clients {_first(event.cohort)}"
 
     def summarize(self, rows: list[Row]) -> dict[str, Any]:
         """Return the content of ``summary.json``."""
@@ -207,6 +193,29 @@ class Recorder:
             if name in rows[-1]:
                 summary[f"max_{name}"] = max(row[name] for row in rows)
         return summary
+
+
+def warnings_of(experiment: Experiment) -> list[str]:
+    """Return what the user should know of an experiment's clustering before it runs."""
+    warnings, limit = [], experiment.settings.clustering.time_limit
+    if len(left_out := experiment.clustering.left_out):
+        warnings.append(f"clients that belong to no cluster and never train ({len(left_out)}): {_first(left_out)}")
+    if experiment.settings.clustering.overshoot and experiment.has_network and limit is not None:
+        over = np.flatnonzero(completion_of(experiment.networks[0], experiment.clustering.labels) > limit)
+        if len(over):
+            warnings.append(f"aggregators whose completion is above clustering.time_limit = {limit:g}: {_first(over)}")
+    if experiment.needs("phases") and experiment.settings.method.pattern in ("decsyn", "decasy"):
+        cut = [phase.round for phase in experiment.phases if cut_by_empty(phase.network, phase.clustering)]
+        if cut:
+            warnings.append(
+                f"from round {cut[0]} on, aggregators without clients cut the others into parts that never "
+                "exchange models; another clustering, or a topology with more links, would connect them"
+            )
+    return warnings
+
+
+def _first(numbers: Ids) -> str:
+    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
 
 
 def name_folders(runs: Sequence[Experiment]) -> list[str]:

@@ -43,6 +43,18 @@ SETTINGS = [
     ("method.mode=both", ["method.mode = 'both'", "'parallel' or 'sequential'"]),
     ("name=../up", ["name = '../up'", "letters"]),
     ("run.device=gpu", ["run.device = 'gpu'"]),
+    ("method.pattern=censin", ["method.pattern = 'censin'", "'censyn' or 'cenasy' or 'decsyn' or 'decasy'"]),
+    ("method.intra_rounds=0", ["method.intra_rounds = 0", "a whole number of at least 1"]),
+    ("network.grid=[2]", ["network.grid = [2]"]),
+    ("network.grid=4", ["network.grid = 4"]),
+    ("network.bandwidth_hz=0", ["network.bandwidth_hz = 0", "greater than 0"]),
+    ("network.noise_dbm=nan", ["network.noise_dbm = nan", "a finite number"]),
+    ("network.probability=1.5", ["network.probability = 1.5", "at most 1"]),
+    ("clustering.time_limit=nan", ["clustering.time_limit = nan", "a finite number greater than 0"]),
+    ("clustering.warmup_rounds=-1", ["clustering.warmup_rounds = -1", "at least 0"]),
+    ("clustering.mu=guess", ["clustering.mu = 'guess'", "greater than 0, or 'estimate'"]),
+    ("clustering.objective=speed", ["clustering.objective = 'speed'", "'bound' or 'time'"]),
+    ("run.executor=weighted", ["run.executor = 'weighted'", "local.steps = 2: must be 1", "'serial' or 'auto'"]),
     # unknown names, with the nearest known one
     ("data.dataset=digts", ["data.dataset = 'digts'", "did you mean 'digits'?", "mnist"]),
     ("data.partition=dirichlt", ["data.partition = 'dirichlt'", "did you mean 'dirichlet'?", "module:function"]),
@@ -80,6 +92,22 @@ def test_setting(atoll: Command, folder: Path, change: str, told: list[str]) -> 
     for words in told:
         assert words in sentence
     assert [path.name for path in folder.iterdir()] == ["tiny.toml"]
+
+
+ENTRIES = [
+    ("network.grid", "[0, 2]", "of at least 1"),
+    ("network.client_milliwatts", "[-1.0, 5.0]", "greater than 0"),
+    ("network.edges", "[[0, 1.5]]", "whole number"),
+    ("clustering.frequencies", "[1.0, 0.0]", "greater than 0"),
+]
+
+
+@pytest.mark.parametrize(("setting", "value", "allowed"), ENTRIES, ids=[setting for setting, _, _ in ENTRIES])
+def test_bad_entry_of_a_list(atoll: Command, setting: str, value: str, allowed: str) -> None:
+    sentence = atoll("run", "tiny.toml", "--set", f"{setting}={value}").refused()
+    assert setting in sentence
+    assert f"{setting} = {value.strip('[]').partition(',')[0]}: must be a list" not in sentence
+    assert allowed in sentence
 
 
 FILES = [

@@ -185,7 +185,7 @@ def test_figures_of_several_runs(atoll: Command, folder: Path) -> None:
     drawn = (folder / "all-emd.svg").read_text()
     for word in ("CenAsy", "DecSyn", "ComAw", "FedUC", "Mean EMD"):
         assert word in drawn
-    assert "seed" not in drawn  # seeds are bars of one series
+    assert "seed 0" not in drawn  # seeds are bars of one series
     runs = json.loads(atoll("cluster", "seeds.toml", "--json").succeeded())
     assert [(run["panel"], run["label"]) for run in runs][:2] == [
         ("CenAsy", "ComAw, seed 0"),
@@ -254,6 +254,10 @@ REFUSED = [
     ),
     (["clustering.objective=time"], ["clustering.seconds is not set", "'time'"]),
     (["clustering.objective=time", "clustering.seconds=-1"], ["clustering.seconds = -1", "greater than 0"]),
+    (
+        ["clustering.objective=time", "clustering.seconds=9", "clustering.overshoot=true"],
+        ["clustering.overshoot = true"],
+    ),
     (["clustering.time_limit=0"], ["clustering.time_limit = 0", "greater than 0"]),
     (["clustering.mu=10"], ["clustering.mu = 10", "less than 1 / local.lr = 10"]),
     (["clustering.xi=label"], ["clustering.xi = 'label'", "'labels'"]),
@@ -265,10 +269,6 @@ REFUSED = [
     (["network.recluster_every=5"], ["network.recluster_every = 5", "needs clients that move"]),
     (["network.seconds_per_sample=-1"], ["network.seconds_per_sample = -1"]),
     (["network.topology=edges", "network.edges=[[0, 9]]"], ["network.edges", "aggregator 9", "0 to 3"]),
-    (
-        ["network.topology=edges", "network.edges=[[0, 1], [2, 3]]", "method.pattern=decsyn"],
-        ["network.topology", "no path to the others"],
-    ),
     (["network.clients_file=absent.csv"], ["absent.csv"]),
 ]
 
@@ -279,9 +279,20 @@ def test_bad_input_of_a_network(
     atoll: Command, folder: Path, command: str, changes: list[str], told: list[str]
 ) -> None:
     before = sorted(path.name for path in folder.iterdir())
-    if command == "cluster" and "method.pattern=decsyn" in changes:
-        pytest.skip("a clustering can be looked at whatever the graph")
     sentence = atoll(command, "small.toml", *sets(*changes)).refused()
     for words in told:
         assert words in sentence
     assert sorted(path.name for path in folder.iterdir() if path.name != "__pycache__") == before
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_graph_in_parts_is_refused_where_models_pass_along_it(atoll: Command, folder: Path, pattern: str) -> None:
+    words = sets("network.topology=edges", "network.edges=[[0, 1], [2, 3]]", f"method.pattern={pattern}")
+    made = json.loads(atoll("cluster", "small.toml", "--json", *words).succeeded())  # no models pass in a clustering
+    assert [cluster["links"] for cluster in made["clusters"]] == [1, 1, 1, 1]
+    done = atoll("run", "small.toml", *words)
+    if pattern.startswith("cen"):
+        done.succeeded()
+    else:
+        assert "aggregators 0, 1 have no path to the others" in done.refused()
+        assert not (folder / "runs").exists()

@@ -42,7 +42,7 @@ def slow_dataw(population: Population, clusters: int) -> list[int]:
 
     def distance(members: list[int]) -> float:
         held = [sum(counts[k][c] for k in members) for c in classes]
-        return sum(abs(held[c] / sum(held) - whole[c]) for c in classes) if members else 2.0
+        return sum((held[c] / sum(held) - whole[c]) ** 2 for c in classes) if members else 1.0
 
     members: list[list[int]] = [[] for _ in range(clusters)]
     for client in sorted(range(len(counts)), key=lambda k: (-sum(counts[k]), k)):

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from atoll.clustering.bound import Bound, check, evaluate
-from atoll.clustering.problem import PATTERNS, Pattern, Problem
+from atoll.clustering.bound import Bound, evaluate
+from atoll.clustering.problem import PATTERNS, Pattern, Problem, check
 from atoll.errors import InputError
 from atoll.network import Network, event_seconds
 

@@ -11,7 +11,7 @@ from atoll.clustering.bound import evaluate
 from atoll.clustering.greedy import choose, feduc_labels, placing_order
 from atoll.clustering.incremental import start
 from atoll.clustering.problem import PATTERNS, Pattern, Problem
-from atoll.network import Network
+from atoll.network import TOPOLOGIES, Network, neighbours_of
 
 Ids = npt.NDArray[np.int64]
 
@@ -125,15 +125,17 @@ def test_the_running_bounds_are_the_whole_ones(pattern: Pattern, seed: int) -> N
         state.place(client, int(labels[client]))
 
 
-def grid_problem(pattern: Pattern, clients: int, seed: int = 0) -> Problem:
-    """A 3 x 3 grid of aggregators."""
-    rng = np.random.default_rng(seed)
-    network = some_network(clients, 9, rng)
-    near = tuple(tuple(k for k in range(9) if abs(j // 3 - k // 3) + abs(j % 3 - k % 3) == 1) for j in range(9))
+def grid_problem(pattern: Pattern, clients: int, side: int = 3) -> Problem:
+    """A square grid of aggregators."""
+    rng = np.random.default_rng(0)
+    network = some_network(clients, side**2, rng)
+    near = neighbours_of(TOPOLOGIES["grid"](rows=side, columns=side))
     sizes = rng.integers(20, 60, clients).astype(np.float64)
     shares = rng.dirichlet(np.full(4, 0.3), clients)
     deviations = shares - np.average(shares, axis=0, weights=sizes)
-    return Problem(pattern, replace(network, neighbours=near), sizes, deviations, np.full(9, np.inf), steps=10_000)
+    return Problem(
+        pattern, replace(network, neighbours=near), sizes, deviations, np.full(side**2, np.inf), steps=10_000
+    )
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -147,6 +149,19 @@ def test_nothing_drifts_over_many_clients(pattern: Pattern) -> None:
     whole_bounds, whole_completions = slow_candidates(problem, labels, 399)
     np.testing.assert_allclose(bounds, whole_bounds, rtol=1e-12)
     np.testing.assert_allclose(completions, whole_completions, rtol=1e-13)
+
+
+@pytest.mark.parametrize("places", [3, 36])
+@pytest.mark.parametrize(
+    ("aggregations", "seconds"), [(1, None), (40, None), (400, None), (1, 0.5), (1, 30.0), (1, 900.0)]
+)
+def test_short_runs_of_decsyn(aggregations: int, seconds: float | None, places: int) -> None:
+    """Far from saturated, on a larger grid, where steps are summed one by one, or eigenvalues taken."""
+    problem = replace(grid_problem("decsyn", 80, 6), mu=0.05, steps=5 * aggregations, seconds=seconds)
+    labels = np.random.default_rng(0).integers(places, size=80)
+    labels[7] = -1
+    bounds, _ = start(problem, labels).candidates(7)
+    np.testing.assert_allclose(bounds, slow_candidates(problem, labels, 7)[0], rtol=1e-11)
 
 
 def tight_problem(limit: float) -> Problem:

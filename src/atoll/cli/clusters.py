@@ -12,6 +12,7 @@ from atoll import report
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
+    OnlyOption,
     PlotOption,
     ScaleOption,
     SetOption,
@@ -24,8 +25,9 @@ from atoll.cli.common import (
     title_of,
 )
 from atoll.clustering.describe import class_shares, describe
-from atoll.clustering.plan import Plan, make_plan
+from atoll.clustering.plan import Plan
 from atoll.experiment import Experiment
+from atoll.runner import warnings_of
 from atoll.settings import Settings
 
 
@@ -34,6 +36,7 @@ def cluster(
     experiment: ExperimentArg,
     changes: SetOption = None,
     scale: ScaleOption = None,
+    only: OnlyOption = None,
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
@@ -44,12 +47,12 @@ def cluster(
 
     Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
     """
-    runs = read_experiments(experiment, scale, changes)
+    runs = read_experiments(experiment, scale, changes, only)
     plans: list[Plan | None] = []
     shown = []
     for each in runs:
         clustering = each.clustering
-        plans.append(make_plan(each.population, clustering, each.problem) if each.has_network else None)
+        plans.append(each.plan if each.has_network else None)
         record = {"label": each.settings.label, "panel": each.settings.panel, "method": each.settings.clustering.method}
         record |= {"membership": clustering.labels.tolist(), "left_out": clustering.left_out.tolist()}
         plan = plans[-1]
@@ -57,9 +60,8 @@ def cluster(
         shown.append(record | (asdict(plan) if plan else {"clusters": profiles}))
         if not as_json:
             out.print(_table(each, plan))
-            if len(clustering.left_out):
-                told = f"warning: clients that belong to no cluster ({len(clustering.left_out)})"
-                err.print(f"{told}: {clustering.left_out[:10].tolist()}")
+        for warning in warnings_of(each):
+            err.print(f"warning: {warning}", markup=False)
     if as_json:
         print_json(shown[0] if len(shown) == 1 else shown)
     if plot:

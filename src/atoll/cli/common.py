@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from atoll import config, report
+from atoll.errors import InputError
 from atoll.experiment import Experiment, import_from
 
 app = typer.Typer(
@@ -34,15 +35,24 @@ SetOption = Annotated[
     ),
 ]
 ScaleOption = Annotated[str | None, typer.Option(help="One of the experiment's scales, such as small or paper.")]
+OnlyOption = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Of several runs, only those with TEXT in their panel or label.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 PlotOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it into FILE.png and FILE.svg.")]
 
 
-def read_experiments(name: str, scale: str | None, changes: list[str] | None) -> list[Experiment]:
-    """Return the runs of an experiment file or recipe."""
+def read_experiments(
+    name: str, scale: str | None, changes: list[str] | None, only: str | None = None
+) -> list[Experiment]:
+    """Return the runs of an experiment file or recipe, or only those with a text in their panel or label."""
     import_from(Path(name).parent)
     runs = config.make_runs(config.read_experiment(name), scale, changes or ())
-    return [Experiment(settings) for settings in runs]
+    titles = [", ".join(filter(None, (settings.panel, settings.label))) for settings in runs]
+    chosen = [settings for settings, title in zip(runs, titles, strict=True) if only is None or only in title]
+    if not chosen:
+        raise InputError(f"--only {only}: no run has this in its panel or label; they are {'; '.join(titles)}")
+    return [Experiment(settings) for settings in chosen]
 
 
 def title_of(experiment: Experiment) -> str:

@@ -11,6 +11,7 @@ from atoll import report
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
+    OnlyOption,
     ScaleOption,
     SetOption,
     app,
@@ -30,6 +31,7 @@ def run(
     experiment: ExperimentArg,
     changes: SetOption = None,
     scale: ScaleOption = None,
+    only: OnlyOption = None,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
@@ -41,7 +43,7 @@ def run(
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: give one of them, not both")
-    runs = read_experiments(experiment, scale, changes)
+    runs = read_experiments(experiment, scale, changes, only)
     parent = folder or Path("runs") / runs[0].settings.name
     for each in runs:
         each.check()

@@ -10,6 +10,7 @@ from atoll import config, report
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
+    OnlyOption,
     PlotOption,
     ScaleOption,
     SetOption,
@@ -68,6 +69,7 @@ def schedule(
     experiment: ExperimentArg,
     changes: SetOption = None,
     scale: ScaleOption = None,
+    only: OnlyOption = None,
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
@@ -76,7 +78,7 @@ def schedule(
     Example: atoll schedule quickstart --plot gantt
     """
     shown = []
-    runs = read_experiments(experiment, scale, changes)
+    runs = read_experiments(experiment, scale, changes, only)
     for each in runs:
         table = each.method.schedule
         size = each.message_bytes

@@ -8,7 +8,7 @@ named in the experiment file as ``method = "module:function"``; it may ask, by p
 from collections.abc import Callable
 
 from atoll.clustering.aware import comaw, dataw
-from atoll.clustering.base import Clustering, one_cluster
+from atoll.clustering.base import Clustering, one_cluster, without_empty
 from atoll.clustering.feduc import feduc
 from atoll.clustering.problem import Problem
 from atoll.clustering.simple import availability, even_slots, major_class, random, timezone
@@ -36,4 +36,5 @@ __all__ = [
     "one_cluster",
     "random",
     "timezone",
+    "without_empty",
 ]

@@ -7,7 +7,7 @@ from atoll.network import Network
 from atoll.population import Population
 
 _TIE = 1e-12  # distances of shares this close are equal up to rounding
-_FARTHEST = 2.0  # distance of shares without a class in common; an empty cluster counts as this far
+_EMPTY = 1.0  # distance of a cluster without clients: farther than one of a single class, so that seats are used
 
 
 def comaw(network: Network) -> Clustering:
@@ -18,25 +18,24 @@ def comaw(network: Network) -> Clustering:
 def dataw(population: Population, clusters: int) -> Clustering:
     """Give each cluster class shares like the population's (DatAw).
 
-    A cluster's distance is the sum over classes of |its share - the population's|, and 2 without clients. By decreasing
-    size (of equals the lower index first) each client goes to the cluster whose distance falls most by it, or rises
-    least; of equals the lower index. A cluster takes at most ``ceil(clients / clusters)`` clients.
+    A cluster's distance is the sum over classes of (its share - the population's) squared, and 1 without clients. By
+    decreasing size (of equals the lower index first) each client goes to the cluster whose distance falls most by it,
+    or rises least; of equals the lower index. A cluster takes at most ``ceil(clients / clusters)`` clients.
 
-    The fall counts and not the distance reached: for clients of one class each, a second one of the same class reaches
-    the same distance in the first's cluster as in an empty one, and so clusters of one class would come out.
+    The fall counts and not the distance reached, which for clients of one class each mixes no better than chance.
     """
     counts = population.class_counts().astype(np.float64)
     overall = counts.sum(axis=0) / counts.sum()
     cap = -(-len(population) // clusters)
     labels = np.empty(len(population), np.int64)
     held = np.zeros((clusters, counts.shape[1]))
-    distances = np.full(clusters, _FARTHEST)
+    distances = np.full(clusters, _EMPTY)
     sizes = np.zeros(clusters, np.int64)
     for client in np.argsort(-population.sizes, kind="stable").tolist():
         shares = held + counts[client]
         shares /= shares.sum(axis=1, keepdims=True)
         shares -= overall
-        distances_then = np.abs(shares, out=shares).sum(axis=1)
+        distances_then = np.square(shares, out=shares).sum(axis=1)
         rises = np.where(sizes == cap, np.inf, distances_then - distances)
         cluster = int((rises <= rises.min() + _TIE).argmax())
         labels[client] = cluster

@@ -51,6 +51,20 @@ class Clustering:
         return np.flatnonzero(self.labels < 0)
 
 
+def without_empty(clustering: Clustering) -> Clustering:
+    """Return the clustering without clusters that have no clients, the others numbered anew in their order.
+
+    >>> without_empty(Clustering(np.array([2, 0, 2, -1]), 3)).labels
+    array([ 1,  0,  1, -1])
+    """
+    kept = np.flatnonzero(clustering.sizes)
+    if len(kept) == clustering.clusters:
+        return clustering
+    labels = np.where(clustering.labels < 0, -1, np.searchsorted(kept, clustering.labels))
+    hours = clustering.hours and tuple(clustering.hours[c] for c in kept)
+    return Clustering(labels, len(kept), hours)
+
+
 def one_cluster(clients: int) -> Clustering:
     """Return the clustering that puts every client into one cluster."""
     return Clustering(np.zeros(clients, np.int64), 1)

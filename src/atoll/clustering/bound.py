@@ -11,11 +11,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from atoll.clustering.problem import PATTERNS, Pattern, Problem
+from atoll.clustering.problem import Pattern, Problem, check
 from atoll.errors import InputError
 from atoll.network import Network, broadcast_seconds, completion_of
-
-_LEAST, _MOST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).max)
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -52,6 +50,10 @@ class Bound:
     event_seconds: Floats
     steps: float
     virtual_seconds: float
+
+
+# Local searches evaluate one problem many times; a single entry, so that no large network is kept alive.
+_check_once = lru_cache(maxsize=1)(check)
 
 
 def evaluate(problem: Problem, labels: Ids) -> Bound:
@@ -273,62 +275,3 @@ _FORMULAS: dict[Pattern, Callable[[_Terms], tuple[float, float]]] = {
     "decsyn": _decsyn,
     "decasy": _decasy,
 }
-
-
-def check(problem: Problem) -> None:
-    """Refuse a problem that has no bound: a number out of range, or an array of another shape.
-
-    Raises:
-        InputError: names the setting, its value and what is allowed.
-    """
-    if problem.pattern not in PATTERNS:
-        raise InputError(f"method.pattern = {problem.pattern!r}: must be one of {', '.join(PATTERNS)}")
-    _check_arrays(problem)
-    period = problem.intra_rounds * problem.local_steps
-    whole = problem.seconds is not None or problem.steps % max(period, 1) == 0
-    slowest = 1 / problem.lr if problem.lr > 0 else math.inf
-    least = 0.0 if problem.optimal_losses is None else float(np.average(problem.optimal_losses, weights=problem.sizes))
-    optimum, tau_max, seconds = problem.cluster_optimum, problem.tau_max, problem.seconds
-    fits = least - 1e-9 * abs(least) <= optimum < math.inf  # the mean is rounded
-    for setting, value, holds, allowed in (
-        ("rounds", problem.steps, problem.steps >= 1, "at least 1"),
-        ("method.intra_rounds", problem.intra_rounds, problem.intra_rounds >= 1, "at least 1"),
-        ("local.steps", problem.local_steps, problem.local_steps >= 1, "at least 1"),
-        ("rounds", problem.steps, whole, f"a multiple of T' x T'' = {period}"),
-        ("local.lr", problem.lr, 0 < problem.lr < math.inf, "positive"),
-        ("clustering.mu", problem.mu, 0 < problem.mu < slowest, f"positive and less than 1 / local.lr = {slowest:g}"),
-        ("clustering.smoothness", problem.smoothness, 0 < problem.smoothness < math.inf, "positive"),
-        ("clustering.initial_gap", problem.initial_gap, 0 <= problem.initial_gap < math.inf, "at least 0"),
-        ("clustering.cluster_optimum", optimum, fits, f"at least the mean optimal loss {least}"),
-        ("clustering.tau_max", tau_max, tau_max is None or 0 <= tau_max < math.inf, "at least 0"),
-        ("clustering.seconds", seconds, seconds is None or 0 < seconds < math.inf, "positive"),
-    ):
-        if not holds:
-            raise InputError(f"{setting} = {value}: must be {allowed}")
-
-
-# Local searches evaluate one problem many times; a single entry, so that no large network is kept alive.
-_check_once = lru_cache(maxsize=1)(check)
-
-
-def _check_arrays(problem: Problem) -> None:
-    """Refuse a wrong shape, and name the first client or aggregator with a number that is not allowed."""
-    clients, aggregators = (problem.network.clients,), (problem.network.aggregators,)
-    table = (*clients, *(problem.deviations.shape[1:2] or (1,)))
-    limits = np.minimum(problem.limits, _MOST)  # inf, no limit, is allowed
-    for name, values, shape, least, allowed in (
-        ("samples of client", problem.sizes, clients, _LEAST, "positive and finite"),
-        ("deviations of client", problem.deviations, table, -np.inf, "finite"),
-        ("time limit of aggregator", limits, aggregators, _LEAST, "positive"),
-        ("optimal loss of client", problem.optimal_losses, clients, -np.inf, "finite"),
-        ("noise of client", problem.noise, clients, 0.0, "at least 0 and finite"),
-        ("frequency of aggregator", problem.frequencies, aggregators, _LEAST, "positive and finite"),
-    ):
-        if values is None:
-            continue
-        if values.shape != shape:
-            raise InputError(f"clustering: {name}: shape {list(values.shape)}: must be {list(shape)}")
-        good = np.isfinite(values) & (values >= least)
-        bad = np.flatnonzero(~good.reshape(len(values), -1).all(axis=1))
-        if len(bad):
-            raise InputError(f"clustering: {name} {bad[0]} = {values[bad[0]]}: must be {allowed}")

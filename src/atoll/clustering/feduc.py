@@ -34,6 +34,8 @@ def feduc(
     if objective == "time":
         if seconds is None:
             raise InputError("clustering.seconds is not set, but clustering.objective = 'time' needs it")
+        if overshoot:
+            raise InputError("clustering.overshoot = true: does not go with clustering.objective = 'time'")
         labels, _ = feduc_for_time(problem, seconds, refine=refine)
     else:
         labels = feduc_labels(problem, overshoot)

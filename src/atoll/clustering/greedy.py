@@ -3,9 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from atoll.clustering.bound import check
 from atoll.clustering.incremental import start
-from atoll.clustering.problem import Problem
+from atoll.clustering.problem import Problem, check
 from atoll.clustering.room import make_room
 from atoll.errors import InputError
 
@@ -44,7 +43,8 @@ def feduc_labels(problem: Problem, overshoot: bool = False) -> Ids:
     """Return each client's aggregator by Algorithm 2, int64 [clients].
 
     F_temp, which the printed algorithm never resets, starts anew for each client. Bounds are over the clients placed
-    so far. The cost is O(M) a client, plus O(M) clients' places in sorted queues; see `incremental`.
+    so far. With M aggregators a client costs O(M) operations with a server and O(M^2) without (`incremental`), and
+    DecSyn more where the run is too short for the endless sum (`incremental_powers`).
 
     Args:
         problem: what `bound.check` accepts.

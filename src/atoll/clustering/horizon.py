@@ -25,7 +25,8 @@ Ids = npt.NDArray[np.int64]
 
 GRID = 12  # time limits tried between the least and the longest
 HALVINGS = 3  # times that the limits next to the best one are tried
-REFINED = 3  # best different clusterings that are refined
+REFINED = 6  # best different clusterings that are refined for a while; the best one then is refined to the end
+PASSES = 2  # what "a while" is: so many times every move
 
 
 def feduc_for_time(
@@ -34,9 +35,9 @@ def feduc_for_time(
     """Return the clustering with the least bound after `seconds` of virtual time, and the time limit that it keeps.
 
     Tries time limits, and for each the greedy pass (Algorithm 2) twice: with the bound after `seconds`, and with the
-    bound after the rounds that clusters as slow as the limit make in `seconds`. Other starts are the greedy pass without
-    a further limit (and with `Problem.steps`), each client at its shortest upload, and equally many clients everywhere.
-    The best ones are refined. So the result is never worse, at that time, than any of these.
+    bound after the rounds that clusters as slow as the limit make in `seconds`. Other starts are the greedy pass with
+    the problem's own limits (also with its own `steps`), each client at its shortest upload, and the same with equally
+    many clients everywhere. The best ones are refined. So the result is never worse, at that time, than any of these.
 
     Args:
         problem: its limits are never exceeded.
@@ -75,7 +76,9 @@ def feduc_for_time(
                 attempt(limit)
     best = _best(timed, found)
     if refine:
-        best = _best(timed, [refine_labels(timed, labels) for labels in best[:REFINED]])
+        moves = PASSES * problem.network.clients * problem.network.aggregators
+        best = _best(timed, [refine_labels(timed, labels, changes=moves) for labels in best[:REFINED]])
+        best = [refine_labels(timed, best[0])]
     return best[0], float(completion_of(problem.network, best[0]).max())
 
 
@@ -132,7 +135,7 @@ def _greedy_within(problem: Problem) -> Ids | None:
 
 
 def _simple_starts(problem: Problem) -> Iterator[Ids]:
-    """Give clusterings that look at uploads only, where they are within the limits: nearest, and nearest with a seat."""
+    """Give the clusterings by shortest upload, without and with a cap on sizes, that are within the limits."""
     network = problem.network
     seats = -(-network.clients // network.aggregators)
     for most in (network.clients, seats):

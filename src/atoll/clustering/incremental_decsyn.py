@@ -5,10 +5,9 @@ With z = rho0^H, A the closed neighbourhoods (0 or 1), D the clusters' samples a
 
     B * (sum over r < R of z^r S^r) * S * Delta
 
-has two evaluations here. Where z^R is nothing beside 1, the sum is the inverse of I - z S, and as S with one more
-client at j differs from S only in the rows of j's neighbours, a maintained inverse gives all candidates by small
-systems (Sherman, Morrison, Woodbury). Elsewhere every candidate's S is decomposed: it is similar to the symmetric
-``diag(g) A diag(g)`` with ``g = sqrt(D / N)``, and the sum is a function of the eigenvalues.
+needs no sum where z^R is nothing beside 1: it is then the inverse of I - z S, and as S with one more client at j
+differs from S only in the rows of j's neighbours, a maintained inverse gives all candidates by small systems (Sherman,
+Morrison, Woodbury). Elsewhere every candidate is summed on its own; see `incremental_powers`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.clustering.incremental_clusters import Clusters, Offer, log_rho, period, synchronous_aggregations
-from atoll.clustering.incremental_decasy import candidate_rows, closed_neighbourhoods
+from atoll.clustering.incremental_decasy import closed_neighbourhoods
+from atoll.clustering.incremental_powers import residuals_of_short_runs
 from atoll.clustering.problem import Problem
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +25,6 @@ Ids = npt.NDArray[np.int64]
 
 _NOTHING = -36.0  # exp(-36) is 2e-16, a rounding error
 _REFRESH = 64  # placements between two inversions from scratch
-_AT_ONCE = 4_000_000  # entries of candidates' matrices decomposed at a time, 32 MB
 
 
 class DecSyn:
@@ -46,7 +45,7 @@ class DecSyn:
         if logs.max() < _NOTHING:
             delta = self._inverse.residuals(clusters, offer, now, own)
         else:
-            delta = _residuals_by_eigenvalues(self._near, clusters, offer, now, own, aggregations, self._step)
+            delta = residuals_of_short_runs(self._near, clusters, offer, now, own, aggregations, self._step)
         return np.asarray(np.exp(logs) * self._problem.initial_gap + delta)
 
     def placed(self, clusters: Clusters, aggregator: int) -> None:
@@ -138,42 +137,3 @@ class _Change:
     block: Floats
     own_row: Floats
     system: Floats
-
-
-def _residuals_by_eigenvalues(
-    near: Floats, clusters: Clusters, offer: Offer, now: Floats, own: Floats, aggregations: Floats, step: float
-) -> Floats:
-    """Return ``B * (sum over r < R of z^r S^r) * S * Delta`` for the client at each aggregator, [aggregators].
-
-    `now` is Delta and `own` each cluster's with the client; `aggregations` is R and `step` log z. The last, unfinished
-    aggregation of a real R counts by the part of it that is done.
-    """
-    residuals = np.empty_like(own)
-    rows = max(1, _AT_ONCE // len(own) ** 2)
-    for low in range(0, len(own), rows):
-        part = slice(low, low + rows)
-        held = candidate_rows(clusters.held, offer.held)[part]
-        around = held @ near
-        root = np.sqrt(held / np.where(around > 0, around, 1.0))
-        values, vectors = np.linalg.eigh(root[:, :, None] * near * root[:, None, :])
-        first = np.sqrt(held * around) * candidate_rows(now, own)[part]
-        ends = np.einsum("jl,jlk->jk", root, vectors) * np.einsum("jl,jlk->jk", first, vectors)
-        sums = _discounted_sums(values, step, aggregations[part, None])
-        residuals[part] = np.einsum("jk,jk->j", ends * values, sums)
-    return residuals / offer.total
-
-
-def _discounted_sums(values: Floats, step: float, count: Floats) -> Floats:
-    """Return the sum over r < `count` of ``(exp(step) * values)^r`` for values from -1 to 1.
-
-    Of the last summand of a real `count` with the fraction f it takes ``(1 - exp(f * step)) / (1 - exp(step))``.
-    """
-    whole = np.floor(count)
-    part = np.expm1((count - whole) * step) / np.expm1(step)
-    powers = (np.exp(step) * values) ** whole
-    less = np.expm1(step) * values + (values - 1)  # exp(step) * values - 1
-    # Where the ratio is near 1 its power less 1 would cancel.
-    near_one = less > -0.5
-    small = np.where(near_one & (less != 0), less, -0.25)
-    sums = np.where(near_one, np.expm1(whole * np.log1p(small)) / small, (powers - 1) / np.where(near_one, -1.0, less))
-    return np.asarray(np.where(less == 0, whole, sums) + part * powers)
