@@ -194,6 +194,8 @@ class Experiment:
             raise InputError(
                 f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
             )
+        if (seconds := self.settings.run.virtual_seconds) is not None:
+            method = replace(method, schedule=method.schedule.until(seconds))
         if not wanted.shared_layers:
             return method
         return replace(method, shared=shared_names(self.module, wanted.shared_layers))

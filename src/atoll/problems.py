@@ -21,9 +21,10 @@ from atoll.local import LocalRule, Task, Trainer, sgd
 from atoll.methods import fedavg
 from atoll.models import Model, read_model
 from atoll.modules import make_rule
-from atoll.network import Network
+from atoll.network import Network, broadcast_seconds
 from atoll.planning import samples_of
 from atoll.population import Population
+from atoll.schedules.patterns import CENTRAL
 from atoll.seeds import generator
 from atoll.settings import Settings
 
@@ -64,10 +65,19 @@ def make_problem(settings: Settings, population: Population, network: Network, m
         mu=float(mu),
         smoothness=float(smoothness),
         initial_gap=gap,
-        frequencies=None if wanted.frequencies is None else np.array(wanted.frequencies),
+        frequencies=_frequencies(settings, network),
     )
     check(problem)
     return problem
+
+
+def _frequencies(settings: Settings, network: Network) -> Floats | None:
+    """Return psi_j up to a factor, where it is not to follow from the clock."""
+    wanted = settings.clustering.frequencies
+    if wanted == "transfer":
+        central = settings.method.pattern in CENTRAL
+        return np.asarray(1 / (network.transfer_seconds if central else broadcast_seconds(network)))
+    return None if wanted is None else np.array(wanted)
 
 
 def _deviations(settings: Settings, population: Population, module: nn.Module, start: Model) -> Floats:

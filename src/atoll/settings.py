@@ -91,7 +91,11 @@ class ClusteringSettings(Section):
     mu: PositiveFloat | Literal["estimate"] = Field(1.0, description="feduc: strong convexity, or estimate")
     smoothness: PositiveFloat | Literal["estimate"] = Field(10.0, description="feduc: L, or estimate")
     initial_gap: PositiveFloat | None = Field(None, description="feduc: F(w0) - F*; unset: the loss at the start")
-    frequencies: list[PositiveFloat] | None = Field(None, description="feduc: psi_j; unset: from the virtual clock")
+    frequencies: list[PositiveFloat] | Literal["transfer"] | None = Field(
+        None,
+        description="feduc: psi_j of all aggregators up to a factor; transfer: as if transfers alone took time; unset: "
+        "from the virtual clock",
+    )
     options: Options = Field(default_factory=dict, description="arguments of your own clustering")
 
 
@@ -165,6 +169,9 @@ class Run(Section):
         "auto", description="serial: client by client; weighted: a cohort in one pass (one step of SGD); auto chooses"
     )
     device: str = Field("cpu", description="cpu or cuda")
+    virtual_seconds: PositiveFloat | None = Field(
+        None, description="the run ends after so much virtual time, or after `rounds` if that is sooner"
+    )
     evaluate_every: Positive = Field(1, description="rounds between probes")
     evaluate_samples: Positive | None = Field(None, description="probe the training loss on so many; unset: on all")
     heterogeneity: bool = Field(False, description="measure H_device and H_cluster at each probe")

@@ -12,16 +12,16 @@ from atoll.cli import app
 from tests.cli.conftest import TINY, Command
 
 OPTIONS = {
-    "run": ["EXPERIMENT", "--set", "--scale", "--out", "--resume", "--overwrite", "--json"],
+    "run": ["EXPERIMENT", "--set", "--scale", "--only", "--out", "--resume", "--overwrite", "--json"],
     "recipes": ["--json"],
     "recipes show": ["NAME"],
-    "cluster": ["EXPERIMENT", "--set", "--scale", "--json", "--plot"],
-    "schedule": ["EXPERIMENT", "--set", "--scale", "--json", "--plot"],
+    "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot"],
+    "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot"],
     "report": ["DIR...", "--out", "--target", "--json"],
     "data": [],
     "data list": ["--root", "--json"],
     "data fetch": ["NAME", "--root"],
-    "data inspect": ["EXPERIMENT", "--set", "--scale", "--json", "--plot"],
+    "data inspect": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot"],
 }
 
 
@@ -171,3 +171,18 @@ def test_scale(atoll: Command, folder: Path) -> None:
         for words in ((), ("--scale", "paper"), ("--scale", "small"), ("--scale", "small", "--set", "rounds=3"))
     ]
     assert sizes == [2, 2, 1, 3]
+
+
+def test_only_some_of_several_runs(atoll: Command, folder: Path) -> None:
+    (folder / "several.toml").write_text(
+        (folder / "tiny.toml").read_text()
+        + '\n[[panels]]\npanel = "A"\n\n[[panels]]\npanel = "B"\n\n[[runs]]\nlabel = "one"\n\n[[runs]]\nlabel = "two"\n'
+        + '\n[[runs]]\nlabel = "two, too"\n'
+    )
+    atoll("run", "several.toml", "--only", "B, two", "--out", "out").succeeded()
+    assert [place.parent.name for place in sorted((folder / "out").rglob("summary.json"))] == ["out"]
+    shown = json.loads(atoll("schedule", "several.toml", "--only", "A", "--json").succeeded())
+    assert [run["panel"] + run["label"] for run in shown] == ["Aone", "Atwo", "Atwo, too"]
+    sentence = atoll("run", "several.toml", "--only", "three").refused()
+    titles = "A, one; A, two; A, two, too; B, one; B, two; B, two, too"
+    assert sentence == f"--only three: no run has this in its panel or label; they are {titles}"

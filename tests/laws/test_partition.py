@@ -103,6 +103,26 @@ def test_one_label_means_one_label(clients: int, seed: int) -> None:
         assert np.unique(LABELS[part]).tolist() == [k * CLASSES // clients]
 
 
+@given(clients=st.integers(1, 60), ratio=st.floats(1, 50), seed=seeds)
+def test_one_label_of_unequal_sizes(clients: int, ratio: float, seed: int) -> None:
+    parts = one_label(LABELS, clients, CLASSES, generator(seed, "partition"), size_ratio=ratio)
+    assert_deals_out_everything(parts, complete=clients >= CLASSES)
+    sizes = np.array([len(part) for part in parts])
+    label = np.arange(clients) * CLASSES // clients
+    for own in (sizes[label == c] for c in np.unique(label)):
+        spread = own.max() / own.min() if ratio > 1 else own.max() - own.min()
+        assert own.min() >= 1
+        assert spread <= (ratio * (1 + 3 / own.min()) if ratio > 1 else 1)  # rounding moves a cut by one sample
+
+
+def test_sizes_reach_their_ratio_and_need_samples_dealt_out() -> None:
+    sizes = np.array([len(part) for part in one_label(np.zeros(90_000, int), 300, 1, generator(0, "sizes"), None, 3.0)])
+    assert sizes.sum() == 90_000
+    assert sizes.max() / sizes.min() == pytest.approx(3, rel=0.1)
+    with pytest.raises(InputError, match=r"data.size_ratio = 2.0: must be 1 with data.samples"):
+        one_label(LABELS, 3, CLASSES, generator(0, "partition"), samples=5, size_ratio=2.0)
+
+
 @given(
     shares=st.lists(st.lists(st.floats(0.01, 1), min_size=3, max_size=3), min_size=1, max_size=5),
     total=st.integers(0, 1000),

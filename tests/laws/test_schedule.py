@@ -133,3 +133,14 @@ def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -
 def test_an_empty_cluster_is_refused() -> None:
     with pytest.raises(InputError, match="cluster 1 has no clients"):
         cycling(some_clients(2), Clustering(np.array([0, 2]), 3), 1)
+
+
+@given(clusters=st.integers(1, 4), rounds=st.integers(1, 5), seconds=st.floats(1, 30))
+def test_a_schedule_until_a_virtual_time(clusters: int, rounds: int, seconds: float) -> None:
+    population = some_clients(8)
+    whole = cycling(population, random(population, clusters, generator(0, "clustering")), rounds)  # 1 s a cycle
+    part = whole.until(seconds)
+    assert part.events == whole.events[: int(seconds)]
+    assert part.rounds == part.rounds_done(len(part)) == min(int(seconds), len(whole)) // clusters
+    with pytest.raises(InputError, match=r"run.virtual_seconds = 0.5: the first event ends after 1 s"):
+        whole.until(0.5)

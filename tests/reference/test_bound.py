@@ -94,10 +94,10 @@ def direct(problem: Problem, labels: Ids) -> dict[str, Any]:
     if "asy" in problem.pattern:
         clock = {j: 1 / events[j] for j in used}
         seconds = 1 / sum(clock.values())
-        tau_max = (sum(clock.values()) - min(clock.values())) / min(clock.values())
+        given = clock if problem.frequencies is None else dict(enumerate(problem.frequencies))
+        tau_max = (sum(given.values()) - min(given.values())) / min(given.values())
         tau_max = tau_max if problem.tau_max is None else problem.tau_max
-        given = clock if problem.frequencies is None else {j: problem.frequencies[j] for j in used}
-        for j in used:
+        for j in given:
             psi[j] = given[j] / sum(given.values())
     else:
         for j in used:
@@ -157,6 +157,7 @@ def test_bound_is_the_formulas(pattern: Pattern, seed: int) -> None:
         problem,
         replace(problem, optimal_losses=None, noise=None, local_steps=1),
         replace(problem, frequencies=np.arange(1.0, 6.0), tau_max=2.5),
+        replace(problem, frequencies=np.arange(6.0, 1.0, -1.0)),
         replace(problem, seconds=37.3),
         replace(problem, seconds=0.05),  # less than one aggregation
     ):

@@ -419,6 +419,16 @@ def test_mu_and_smoothness_can_be_estimated() -> None:
     assert problem.mu < problem.smoothness
 
 
+@pytest.mark.parametrize("pattern", ["cenasy", "decasy"])
+def test_frequencies_as_if_transfers_alone_took_time(pattern: str) -> None:
+    problem = made("clustering.frequencies=transfer", f"method.pattern={pattern}").problem
+    network = problem.network
+    slowest = [max(network.exchange_seconds[j, list(near)]) for j, near in enumerate(network.neighbours)]
+    seconds = network.transfer_seconds if pattern == "cenasy" else np.array(slowest)
+    assert problem.frequencies is not None
+    assert problem.frequencies.tolist() == (1 / seconds).tolist()
+
+
 def test_numbers_arrive_in_the_problem() -> None:
     given = "clustering.frequencies=[1.0, 2.0, 3.0, 2.0]"
     experiment = made(

@@ -45,11 +45,12 @@ PlotOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it i
 def read_experiments(
     name: str, scale: str | None, changes: list[str] | None, only: str | None = None
 ) -> list[Experiment]:
-    """Return the runs of an experiment file or recipe, or only those with a text in their panel or label."""
+    """Return the runs of an experiment file or recipe; with `only`, that of this title, or those that have it in it."""
     import_from(Path(name).parent)
     runs = config.make_runs(config.read_experiment(name), scale, changes or ())
     titles = [", ".join(filter(None, (settings.panel, settings.label))) for settings in runs]
-    chosen = [settings for settings, title in zip(runs, titles, strict=True) if only is None or only in title]
+    wanted = [only] if only in titles else [title for title in titles if only is None or only in title]
+    chosen = [settings for settings, title in zip(runs, titles, strict=True) if title in wanted]
     if not chosen:
         raise InputError(f"--only {only}: no run has this in its panel or label; they are {'; '.join(titles)}")
     return [Experiment(settings) for settings in chosen]

@@ -9,6 +9,7 @@ from atoll import datasets, report
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
+    OnlyOption,
     PlotOption,
     ScaleOption,
     SetOption,
@@ -72,6 +73,7 @@ def data_inspect(
     experiment: ExperimentArg,
     changes: SetOption = None,
     scale: ScaleOption = None,
+    only: OnlyOption = None,
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
@@ -79,7 +81,7 @@ def data_inspect(
 
     Example: atoll data inspect quickstart --plot shares
     """
-    each = read_experiments(experiment, scale, changes)[0]
+    each = read_experiments(experiment, scale, changes, only)[0]
     population = each.clients
     counts = population.class_counts()
     if as_json:

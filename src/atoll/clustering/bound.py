@@ -30,7 +30,8 @@ class Bound:
         beta: each aggregator's share of the assigned samples, [aggregators].
         gamma: Gamma_j, what one local step in cluster j adds to the error (Lemma 1), [aggregators].
         xi: squared distance between the cluster's gradient and the whole gradient, [aggregators].
-        psi: share of the inter-cluster aggregations that are j's; equal in the synchronous patterns, [aggregators].
+        psi: share of the inter-cluster aggregations that are j's, [aggregators]; equal in the synchronous patterns; given
+            by `Problem.frequencies`, it has aggregators without clients, too.
         tau_max: largest staleness; 0 in the synchronous patterns.
         completion_seconds: one intra-cluster aggregation (eq. 50), [aggregators].
         event_seconds: T' of those and the transfer, [aggregators].
@@ -63,10 +64,11 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
 
     The clock gives each aggregator with clients the frequency ``f_j = 1 / event_seconds_j``. Synchronous patterns
     make one inter-cluster aggregation every ``max(event_seconds)``; asynchronous ones make ``sum(f)`` a second, so that
-    ``psi_j = f_j / sum(f)`` and ``tau_max = sum(f) / min(f) - 1``. `Problem.frequencies` are rescaled to sum to one
-    over the aggregators with clients; they do not change the clock. With `Problem.seconds`, R is the real number of
-    aggregations that fit and ``T = R * H``; of DecSyn's sum over aggregations the last, unfinished one then counts
-    ``(1 - rho0 ** (T - H * floor(R))) / (1 - rho0 ** H)`` times, so that the bound is continuous in R.
+    ``psi_j = f_j / sum(f)`` and ``tau_max = 1 / min(psi) - 1``. `Problem.frequencies` take the place of all f_j,
+    also those of aggregators without clients, in psi and tau_max; they do not change how much fits into a time. With
+    `Problem.seconds`, R is the real number of aggregations that fit and ``T = R * H``; of DecSyn's sum over
+    aggregations the last, unfinished one then counts ``(1 - rho0 ** (T - H * floor(R))) / (1 - rho0 ** H)`` times, so
+    that the bound is continuous in R.
 
     Args:
         problem: what `check` accepts.
@@ -95,6 +97,8 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
     terms = _terms(problem, used, held, gamma, events[used])
     kappa, delta = _FORMULAS[problem.pattern](terms)
 
+    given = problem.frequencies if problem.pattern.endswith("asy") else None
+
     def spread(values: Floats) -> Floats:
         whole = np.zeros(len(samples))
         whole[used] = values
@@ -107,7 +111,7 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
         beta=spread(terms.beta),
         gamma=spread(gamma),
         xi=spread(xi),
-        psi=spread(terms.psi),
+        psi=spread(terms.psi) if given is None else given / given.sum(),
         tau_max=terms.tau_max,
         completion_seconds=completion,
         event_seconds=events,
@@ -196,9 +200,10 @@ def _terms(problem: Problem, used: Ids, samples: Floats, gamma: Floats, events: 
     if asynchronous:
         clock = 1 / events
         seconds = 1 / float(clock.sum())
-        frequencies = clock if problem.frequencies is None else problem.frequencies[used]
+        frequencies = clock if problem.frequencies is None else problem.frequencies
         psi = frequencies / frequencies.sum()
-        tau_max = float(clock.sum() / clock.min()) - 1 if problem.tau_max is None else problem.tau_max
+        tau_max = float(1 / psi.min()) - 1 if problem.tau_max is None else problem.tau_max
+        psi = psi if problem.frequencies is None else psi[used]
     mixing = np.eye(len(used))
     if problem.pattern.startswith("dec"):
         mixing = _closed_neighbourhoods(problem.network)[used[:, None], used] * samples

@@ -52,6 +52,8 @@ class CenAsy:
         met_now = given_now * clusters.held
         others = sums_of_others(np.stack([given_now, met_now, met_now * clusters.gamma]))
         weight, met_sum, residual_sum = others + np.stack([given, met, met * offer.gamma])
+        if problem.frequencies is not None:
+            weight = np.full_like(weight, problem.frequencies.sum())
         drop = problem.mu * problem.lr
         meeting = np.minimum(met_sum / (weight * offer.total), 1.0)
         kept = np.exp(period(problem) * log_rho(problem))
@@ -92,4 +94,8 @@ def asynchronous_aggregations(problem: Problem, total: Floats) -> Floats:
 
 def staleness(problem: Problem, total: Floats, slowest: Floats) -> Floats:
     """Return ``1 + tau_max``, [aggregators]."""
-    return total * slowest if problem.tau_max is None else np.full(len(total), 1 + problem.tau_max)
+    if problem.tau_max is not None:
+        return np.full(len(total), 1 + problem.tau_max)
+    if problem.frequencies is not None:
+        return np.full(len(total), problem.frequencies.sum() / problem.frequencies.min())
+    return total * slowest

@@ -26,7 +26,7 @@ class DecAsy:
         problem = self._problem
         total, slowest, given, given_now = asynchronous_clock(problem, clusters, offer)
         psi = candidate_rows(given_now, given)
-        psi /= psi.sum(axis=1, keepdims=True)
+        psi /= psi.sum(axis=1, keepdims=True) if problem.frequencies is None else problem.frequencies.sum()
         held = candidate_rows(clusters.held, offer.held)
         psi *= (asynchronous_aggregations(problem, total) * period(problem) * log_rho(problem))[:, None]
         stale = np.exp(psi / staleness(problem, total, slowest)[:, None])

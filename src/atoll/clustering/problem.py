@@ -37,9 +37,9 @@ class Problem:
         optimal_losses: f_i*, [clients]; None for zeros.
         noise: g_i*, the mean squared norm of a sample's gradient at the client's optimum, [clients]; None for zeros.
         cluster_optimum: F_j*, the same for every cluster.
-        frequencies: psi_j, each aggregator's share of the inter-cluster aggregations, [aggregators]; None: from the
-            clock.
-        tau_max: largest staleness; None: from the clock.
+        frequencies: psi_j up to a common factor, of all aggregators, with or without clients, [aggregators]; None: from
+            the clock, of those with clients.
+        tau_max: largest staleness; None: from the frequencies, ``1 / min(psi) - 1``.
         seconds: with a number, T is what the clustering reaches within so much virtual time, and `steps` is not used.
     """
 
@@ -103,7 +103,7 @@ def _check_arrays(problem: Problem) -> None:
     for name, values, shape, least, allowed in (
         ("clustering: samples of client", problem.sizes, clients, _LEAST, "positive and finite"),
         ("clustering: deviations of client", problem.deviations, table, -np.inf, "finite"),
-        ("clustering.time_limit: limit of aggregator", limits, aggregators, _LEAST, "positive"),
+        ("clustering.time_limit: time limit of aggregator", limits, aggregators, _LEAST, "positive"),
         ("clustering: optimal loss of client", problem.optimal_losses, clients, -np.inf, "finite"),
         ("clustering: noise of client", problem.noise, clients, 0.0, "at least 0 and finite"),
         (

@@ -1,6 +1,6 @@
 """What a schedule is: events, and how models are mixed in them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -102,6 +102,19 @@ class Schedule:
     def __len__(self) -> int:
         """Return the number of events."""
         return len(self.events)
+
+    def until(self, seconds: float) -> "Schedule":
+        """Return the schedule of the events that are over by this virtual time.
+
+        Raises:
+            InputError: none is.
+        """
+        count = int(np.searchsorted([event.seconds for event in self.events], seconds, side="right"))
+        if not count:
+            raise InputError(
+                f"run.virtual_seconds = {seconds:g}: the first event ends after {self.events[0].seconds:g} s"
+            )
+        return replace(self, events=self.events[:count], rounds=self.rounds_done(count))
 
     @cached_property
     def ready_after(self) -> Ids:
