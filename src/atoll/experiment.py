@@ -13,6 +13,7 @@ from torch import nn
 
 from atoll.clients import make_clients, make_test_clients
 from atoll.clustering import CLUSTERINGS, Clustering, one_cluster, without_empty
+from atoll.clustering.horizon import within
 from atoll.clustering.plan import Plan, make_plan
 from atoll.clustering.problem import Problem
 from atoll.combine import average_models
@@ -83,9 +84,10 @@ class Experiment:
 
     @cached_property
     def plan(self) -> Plan:
-        """What the clustering comes to on the network of round 0, within `clustering.seconds` where time is its aim."""
-        timed = self.settings.clustering.objective == "time"
-        problem = replace(self.problem, seconds=self.settings.clustering.seconds) if timed else self.problem
+        """What the clustering comes to on the network of round 0."""
+        wanted = self.settings.clustering
+        seconds = wanted.seconds if wanted.objective == "time" else None
+        problem = self.problem if seconds is None else within(self.problem, seconds)
         return make_plan(self.population, self.clustering, problem)
 
     @cached_property

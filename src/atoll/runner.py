@@ -182,6 +182,7 @@ class Recorder:
             "clients_left_out": self.experiment.clustering.left_out.tolist(),
             "model_bytes": self.experiment.model_bytes,
             "message_bytes": self.bytes,
+            "cluster_frequencies": self.schedule.frequencies.tolist(),
             "max_staleness": max((max(event.staleness, default=0) for event in self.schedule.events), default=0),
             "train_loss_samples": self.samples,
             "max_updates_per_client_round": self.schedule.max_updates_per_client_round(),

@@ -126,6 +126,7 @@ def test_schedule(atoll: Command, folder: Path) -> None:
     assert made["events"] == len(made["rows"]) == 4
     assert made["client_updates"] == sum(len(row["cohort"]) for row in made["rows"]) == 8
     assert made["max_updates_per_client_round"] == 1
+    assert made["frequencies"] == [0.5, 0.5]
     printed = atoll("schedule", "tiny.toml", "--plot", "gantt").succeeded()
     assert "client updates" in printed
     assert (folder / "gantt.svg").is_file()

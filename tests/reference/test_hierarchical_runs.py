@@ -146,7 +146,8 @@ def test_time_bytes_and_updates_are_as_counted_by_hand(pattern: str, clustering:
     updates = models = 0
     waited, staleness = dict.fromkeys(range(AGGREGATORS), -1), [0]
     assert [row["round"] for row in rows] == [INTRA_ROUNDS * event for event in range(EVENTS + 1)]
-    for event, (seconds, active) in enumerate(clock_by_hand(work_by_hand(network, labels, pattern), pattern)):
+    clock = list(clock_by_hand(work_by_hand(network, labels, pattern), pattern))
+    for event, (seconds, active) in enumerate(clock):
         row = rows[event + 1]
         assert row["event"] == event + 1
         assert row["virtual_time"] == pytest.approx(seconds, rel=1e-12)
@@ -159,6 +160,8 @@ def test_time_bytes_and_updates_are_as_counted_by_hand(pattern: str, clustering:
             waited[j] = event
     summary = summary_in("run")
     assert summary["max_staleness"] == max(staleness)
+    works = np.array([sum(j in active for _, active in clock) for j in range(AGGREGATORS)])
+    assert summary["cluster_frequencies"] == pytest.approx(works / works.sum())
     assert summary["events"] == EVENTS
     assert summary["rounds"] == INTRA_ROUNDS * EVENTS
     assert summary["cluster_sizes"] == np.bincount(labels, minlength=AGGREGATORS).tolist()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import combinations, product
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from atoll.clustering.bound import evaluate
 from atoll.clustering.greedy import feduc_labels
-from atoll.clustering.horizon import feduc_for_time
+from atoll.clustering.horizon import feduc_for_time, within
 from atoll.clustering.problem import PATTERNS, Pattern, Problem
 from atoll.clustering.refine import GAIN, refine
-from atoll.network import completion_of
+from atoll.network import Network, completion_of
 from tests.reference.test_room import default_network, small_problem
 
 Ids = npt.NDArray[np.int64]
@@ -101,6 +102,13 @@ def test_refining_the_papers_network(pattern: Pattern) -> None:
 # --- objective "time"
 
 
+def is_cut_by_empty(problem: Problem, labels: Ids) -> bool:
+    links: nx.Graph[int] = nx.Graph()
+    links.add_nodes_from(range(problem.network.aggregators))
+    links.add_edges_from((j, other) for j, near in enumerate(problem.network.neighbours) for other in near)
+    return not nx.is_connected(links.subgraph(labels.tolist()))
+
+
 def nearest(problem: Problem) -> Ids:
     return problem.network.upload_seconds.argmin(axis=1)
 
@@ -113,17 +121,18 @@ def test_the_search_for_a_time_is_never_worse_than_the_greedy_pass_and_the_neare
     gained = 0
     for seed in range(5):
         problem = small_problem(seed, pattern, clients=8, tightness=1.5)
-        timed = replace(problem, seconds=150.0)
+        timed = within(problem, 150.0)
         labels, limit = feduc_for_time(problem, 150.0, refine=refined)
         bound = evaluate(timed, labels).bound
         completion = completion_of(problem.network, labels)
         assert (completion <= problem.limits).all()
         assert limit == completion.max()
         starts = [feduc_labels(problem), feduc_labels(timed), nearest(problem)]
+        starts = [start for start in starts if (completion_of(problem.network, start) <= problem.limits).all()]
+        whole = [start for start in starts if not (pattern in ("decsyn", "decasy") and is_cut_by_empty(problem, start))]
         gained += bound < evaluate(timed, starts[0]).bound * (1 - 1e-6)
-        for start in starts:
-            if (completion_of(problem.network, start) <= problem.limits).all():
-                assert bound <= evaluate(timed, start).bound
+        assert all(bound <= evaluate(timed, start).bound for start in whole or starts)
+        assert not whole or whole == starts or not is_cut_by_empty(problem, labels)
         again = feduc_for_time(problem, 150.0, refine=refined)
         assert again[0].tolist() == labels.tolist()
     assert gained
@@ -132,13 +141,26 @@ def test_the_search_for_a_time_is_never_worse_than_the_greedy_pass_and_the_neare
 @patterns
 def test_the_search_for_a_time_chooses_among_the_limits_given(pattern: Pattern) -> None:
     problem = replace(small_problem(1, pattern, clients=8, tightness=3.0), steps=20000)
-    timed = replace(problem, seconds=60.0)
+    timed = within(problem, 60.0)
     loose, _ = feduc_for_time(problem, 60.0, limits=[], refine=False)
     labels, _ = feduc_for_time(problem, 60.0, limits=[1.0, 1.3, 1.6, 2.0], refine=False)
     searched, _ = feduc_for_time(problem, 60.0, refine=False)
     bounds = [evaluate(timed, found).bound for found in (loose, labels, searched)]
     assert bounds[1] <= bounds[0]
     assert bounds[2] <= bounds[0]
+
+
+def test_a_time_objective_keeps_aggregators_linked() -> None:
+    """On a line, three aggregators whose middle one has the slowest uploads: the least bound would leave it out."""
+    compute, upload = np.full(6, 1.0), np.full((6, 3), 0.1)
+    upload[:, 1] = 0.6
+    line = Network(compute, upload, np.ones(3), np.full((3, 3), 0.1) * (1 - np.eye(3)), ((1,), (0, 2), (1,)))
+    problem = Problem("decsyn", line, np.ones(6), np.tile(np.eye(2), (3, 1)) - 0.5, np.full(3, np.inf), steps=50)
+    assert is_cut_by_empty(problem, np.array([0, 0, 2, 2, 2, 0]))
+    labels, _ = feduc_for_time(problem, 500.0)
+    assert not is_cut_by_empty(problem, labels)
+    kept = refine(problem, np.array([0, 0, 1, 2, 2, 2]), may_empty=False)
+    assert set(kept.tolist()) == {0, 1, 2}
 
 
 def test_less_time_asks_for_shorter_completion_in_synchronous_training() -> None:

@@ -92,6 +92,7 @@ def schedule(
             "bytes_up": size * sum(event.models_up for event in table.events),
             "bytes_down": size * sum(event.models_down for event in table.events),
             "max_updates_per_client_round": table.max_updates_per_client_round(),
+            "frequencies": table.frequencies.tolist(),
         }
         shown.append(totals | {"rows": [_event_row(event, size) for event in table.events]})
     if as_json:

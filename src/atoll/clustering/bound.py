@@ -30,8 +30,8 @@ class Bound:
         beta: each aggregator's share of the assigned samples, [aggregators].
         gamma: Gamma_j, what one local step in cluster j adds to the error (Lemma 1), [aggregators].
         xi: squared distance between the cluster's gradient and the whole gradient, [aggregators].
-        psi: share of the inter-cluster aggregations that are j's, [aggregators]; equal in the synchronous patterns; given
-            by `Problem.frequencies`, it has aggregators without clients, too.
+        psi: share of the inter-cluster aggregations that are j's, [aggregators]; equal in the synchronous patterns; if
+            given by `Problem.frequencies`, also that of aggregators without clients.
         tau_max: largest staleness; 0 in the synchronous patterns.
         completion_seconds: one intra-cluster aggregation (eq. 50), [aggregators].
         event_seconds: T' of those and the transfer, [aggregators].

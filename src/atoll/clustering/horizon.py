@@ -1,9 +1,9 @@
 """FedUC's clustering for a given virtual time instead of a given number of rounds, with the time limit chosen too.
 
-In a given time a synchronous pattern makes as many inter-cluster aggregations as its slowest cluster allows. So does
-kappa in CenAsy: with psi and tau_max from the clock, R / (1 + tau_max) is the time divided by the slowest cluster's
-event, since the faster clusters' aggregations only add staleness. In every pattern the time limit is thus what trades
-aggregations (a low one) for well-mixed clusters (a high one), and one number is searched.
+In a given time a synchronous pattern makes as many inter-cluster aggregations as its slowest cluster allows, an
+asynchronous one as many as all clusters' speeds together. So the time limit trades aggregations (a low one) for
+well-mixed clusters (a high one), and one number is searched. In the decentralised patterns a clustering whose
+aggregators without clients cut the others into parts is taken only if there is no other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from atoll.clustering.incremental import start
 from atoll.clustering.problem import Problem
 from atoll.clustering.refine import refine as refine_labels
 from atoll.clustering.room import chain_of_moves
-from atoll.network import completion_of
+from atoll.network import completion_of, is_cut
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -29,15 +29,25 @@ REFINED = 6  # best different clusterings that are refined for a while; the best
 PASSES = 2  # what "a while" is: so many times every move
 
 
+def within(problem: Problem, seconds: float) -> Problem:
+    """Return the problem of the bound after so much virtual time, whose T each clustering reaches at its own speed.
+
+    Unless `tau_max` is given it is 0: every merge counts. With the largest staleness, R / (1 + tau_max) would be the
+    time times the slowest cluster's frequency, as if the merges of faster ones were worth nothing.
+    """
+    return replace(problem, seconds=seconds, tau_max=0.0 if problem.tau_max is None else problem.tau_max)
+
+
 def feduc_for_time(
     problem: Problem, seconds: float, limits: Sequence[float] | None = None, refine: bool = True
 ) -> tuple[Ids, float]:
     """Return the clustering with the least bound after `seconds` of virtual time, and the time limit that it keeps.
 
-    Tries time limits, and for each the greedy pass (Algorithm 2) twice: with the bound after `seconds`, and with the
-    bound after the rounds that clusters as slow as the limit make in `seconds`. Other starts are the greedy pass with
-    the problem's own limits (also with its own `steps`), each client at its shortest upload, and the same with equally
-    many clients everywhere. The best ones are refined. So the result is never worse, at that time, than any of these.
+    The bound is that of `within`. Tries time limits, and for each the greedy pass (Algorithm 2) twice: with the bound
+    after `seconds`, and with the bound after the rounds that clusters as slow as the limit make in `seconds`. Other
+    starts are the greedy pass with the problem's own limits (also with its own `steps`), each client at its shortest
+    upload, and the same with equally many clients everywhere. The best ones are refined. So the result is never worse,
+    at that time, than any of these; in the decentralised patterns, than any that is not cut.
 
     Args:
         problem: its limits are never exceeded.
@@ -52,7 +62,7 @@ def feduc_for_time(
     Raises:
         InputError: what `greedy.feduc_labels` raises with the problem's own limits.
     """
-    timed = replace(problem, seconds=seconds)
+    timed = within(problem, seconds)
     found = [feduc_labels(timed), feduc_labels(problem), *_simple_starts(problem)]
     longest = float(completion_of(problem.network, found[0]).max())
     tried: dict[float, float] = {longest: evaluate(timed, found[0]).bound}
@@ -77,15 +87,27 @@ def feduc_for_time(
     best = _best(timed, found)
     if refine:
         moves = PASSES * problem.network.clients * problem.network.aggregators
-        best = _best(timed, [refine_labels(timed, labels, changes=moves) for labels in best[:REFINED]])
-        best = [refine_labels(timed, best[0])]
+        best = _best(timed, [_refined(timed, labels, moves) for labels in best[:REFINED]])
+        best = [_refined(timed, best[0])]
     return best[0], float(completion_of(problem.network, best[0]).max())
 
 
 def _best(problem: Problem, found: list[Ids]) -> list[Ids]:
-    """Return the different clusterings, those with the least bound first."""
+    """Return the different clusterings, those with the least bound first, but before them those that are not cut."""
     different = list({labels.tobytes(): labels for labels in found}.values())
-    return sorted(different, key=lambda labels: evaluate(problem, labels).bound)
+    return sorted(different, key=lambda labels: (_is_cut(problem, labels), evaluate(problem, labels).bound))
+
+
+def _is_cut(problem: Problem, labels: Ids) -> bool:
+    """Return whether aggregators without clients would keep the others from hearing of each other."""
+    return problem.pattern.startswith("dec") and is_cut(problem.network.neighbours, np.unique(labels).tolist())
+
+
+def _refined(problem: Problem, labels: Ids, changes: int | None = None) -> Ids:
+    """Improve a clustering, without leaving an aggregator empty where that could cut the others."""
+    whole = problem.pattern.startswith("dec") and not _is_cut(problem, labels)
+    most = {} if changes is None else {"changes": changes}
+    return refine_labels(problem, labels, may_empty=not whole, **most)
 
 
 def _grid(problem: Problem, longest: float) -> Floats:

@@ -16,7 +16,7 @@ Ids = npt.NDArray[np.int64]
 GAIN = 1e-9  # a change must lower the bound by this relative amount, so that rounding cannot keep the search going
 
 
-def refine(problem: Problem, labels: Ids, changes: int = 200_000) -> Ids:
+def refine(problem: Problem, labels: Ids, changes: int = 200_000, may_empty: bool = True) -> Ids:
     """Return labels from which no single move and no swap lowers the bound; never worse than the ones given.
 
     Each client in turn moves to the aggregator that gives the least bound; when no client gains by moving, each pair of
@@ -27,11 +27,12 @@ def refine(problem: Problem, labels: Ids, changes: int = 200_000) -> Ids:
         problem: what `bound.check` accepts.
         labels: each client's aggregator, or -1, [clients].
         changes: moves and swaps looked at after which the search ends, at a local optimum or not.
+        may_empty: whether an aggregator's last client may leave it.
 
     Raises:
         InputError: what `bound.evaluate` raises.
     """
-    search = _Search(problem, labels.copy(), evaluate(problem, labels).bound, changes)
+    search = _Search(problem, labels.copy(), evaluate(problem, labels).bound, changes, may_empty)
     while search.left > 0:
         if not _move_all(search) and not _swap_all(search):
             break
@@ -40,12 +41,13 @@ def refine(problem: Problem, labels: Ids, changes: int = 200_000) -> Ids:
 
 @dataclass(eq=False)
 class _Search:
-    """The best labels so far, their bound, and how many changes may still be looked at."""
+    """The best labels so far, their bound, and how many changes may still be looked at, and of which kind."""
 
     problem: Problem
     labels: Ids
     bound: float
     left: int
+    may_empty: bool
 
     def __post_init__(self) -> None:
         self.allowed: Floats = np.maximum(self.problem.limits, completion_of(self.problem.network, self.labels))
@@ -71,6 +73,8 @@ def _move_all(search: _Search) -> bool:
     moved = False
     for client in np.flatnonzero(search.labels >= 0).tolist():
         origin = search.labels[client]
+        if not search.may_empty and np.count_nonzero(search.labels == origin) == 1:
+            continue
         for aggregator in range(search.problem.network.aggregators):
             if aggregator == origin or search.left <= 0:
                 continue

@@ -4,7 +4,7 @@ from atoll.network.base import Network
 from atoll.network.completion import broadcast_seconds, completion_of, completion_seconds, event_seconds
 from atoll.network.files import ClientTable, matrix_network, read_matrix, read_network_clients
 from atoll.network.mobility import Trace, random_waypoint, read_trace
-from atoll.network.topology import TOPOLOGIES, graph_of, neighbours_of, require_connected
+from atoll.network.topology import TOPOLOGIES, graph_of, is_cut, neighbours_of, require_connected
 from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, rate, watts_of, wireless_network
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "event_seconds",
     "graph_of",
     "grid_positions",
+    "is_cut",
     "matrix_network",
     "neighbours_of",
     "place_clients",

@@ -106,6 +106,16 @@ def graph_of(neighbours: Sequence[Sequence[int]]) -> "nx.Graph[int]":
     return _graph(len(neighbours), ((j, other) for j, near in enumerate(neighbours) for other in near))
 
 
+def is_cut(neighbours: Sequence[Sequence[int]], kept: Iterable[int]) -> bool:
+    """Return whether these aggregators, without the others, fall into parts that are not linked with each other.
+
+    >>> is_cut([[1], [0, 2], [1]], [0, 2]), is_cut([[1], [0, 2], [1]], [0, 1])
+    (True, False)
+    """
+    part = graph_of(neighbours).subgraph(kept)
+    return len(part) > 0 and not nx.is_connected(part)
+
+
 def require_connected(graph: "nx.Graph[int]") -> None:
     """Refuse a graph in parts, since what one part learns never reaches the others.
 

@@ -135,6 +135,12 @@ class Schedule:
         later = np.flatnonzero(self.ready_after[events_done:] > events_done)
         return self.events[events_done : events_done + int(later[0]) if len(later) else len(self)]
 
+    @cached_property
+    def frequencies(self) -> npt.NDArray[np.float64]:
+        """Each cluster's share of the works that clusters do in all events, [clusters]."""
+        works = np.bincount([c for event in self.events for c in event.active], minlength=self.clusters)
+        return np.asarray(works / works.sum())
+
     def rounds_done(self, events_done: int) -> int:
         """Return how many rounds are complete after so many events."""
         return self.events[events_done].round if events_done < len(self) else self.rounds

@@ -8,7 +8,6 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +16,7 @@ from atoll.clustering.problem import PATTERNS, Pattern
 from atoll.errors import InputError
 from atoll.network import Network
 from atoll.network.completion import event_seconds
-from atoll.network.topology import graph_of, require_connected
+from atoll.network.topology import graph_of, is_cut, require_connected
 from atoll.population import Population
 from atoll.schedules.base import FROM_SERVER, Event, Ids, Mix, Schedule
 
@@ -93,8 +92,7 @@ def cut_by_empty(network: Network, clustering: Clustering) -> bool:
 
     Then a decentralised pattern trains several models that do not meet, though the graph is connected.
     """
-    occupied = graph_of(network.neighbours).subgraph(np.flatnonzero(clustering.sizes).tolist())
-    return len(occupied) > 0 and not nx.is_connected(occupied)
+    return is_cut(network.neighbours, np.flatnonzero(clustering.sizes).tolist())
 
 
 def _censyn(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
