@@ -67,7 +67,6 @@ class Measured:
     accuracies: Floats
 
 
-@torch.no_grad()
 def measure_models(
     module: nn.Module, batches: Batches, models: Sequence[Model], rows: Sequence[npt.NDArray[np.int32]]
 ) -> Measured:
@@ -76,22 +75,36 @@ def measure_models(
     Every sample is gathered once for all models, and clients share batches, so the cost is one forward pass a model
     and sample.
     """
-    flat, sizes = np.concatenate(rows), np.array([len(own) for own in rows])
+    parts = [measure_samples(module, batches, models, part) for part in cut_rows(rows)]
+    losses, hits = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
+    return Measured(mean_by_client(losses, rows), mean_by_client(hits, rows))
+
+
+@torch.no_grad()
+def measure_samples(
+    module: nn.Module, batches: Batches, models: Sequence[Model], rows: npt.NDArray[np.int32]
+) -> tuple[Tensor, Tensor]:
+    """Return each model's loss on each sample, and whether its answer is right, in one batch: [samples, models]."""
     tensors = [{name: tensor for name, tensor in model.items() if "@" not in name} for model in models]
     module.eval()
-    losses, hits = [], []
-    for low in range(0, len(flat), _SHARED_BATCH):
-        inputs, targets = batches.gather(flat[low : low + _SHARED_BATCH])
-        outputs = [torch.func.functional_call(module, each, (inputs,)) for each in tensors]
-        losses.append(torch.stack([batches.losses(each, targets).double() for each in outputs], dim=1))
-        if batches.classifies:
-            hits.append(torch.stack([each.argmax(dim=1) == targets for each in outputs], dim=1).double())
+    inputs, targets = batches.gather(rows)
+    outputs = [torch.func.functional_call(module, each, (inputs,)) for each in tensors]
+    losses = torch.stack([batches.losses(each, targets).double() for each in outputs], dim=1)
+    if not batches.classifies:
+        return losses, torch.zeros_like(losses)
+    return losses, torch.stack([each.argmax(dim=1) == targets for each in outputs], dim=1).double()
 
-    def mean_by_client(parts: list[Tensor]) -> Floats:
-        table = torch.cat(parts).cpu().numpy() if parts else np.zeros((len(flat), len(models)))
-        return np.asarray(np.add.reduceat(table, np.cumsum(sizes) - sizes) / sizes[:, None])
 
-    return Measured(mean_by_client(losses), mean_by_client(hits))
+def cut_rows(rows: Sequence[npt.NDArray[np.int32]]) -> list[npt.NDArray[np.int32]]:
+    """Return all clients' samples, one client after the other, in the batches that models are measured on."""
+    flat = np.concatenate(rows)
+    return [flat[low : low + _SHARED_BATCH] for low in range(0, len(flat), _SHARED_BATCH)]
+
+
+def mean_by_client(table: Floats, rows: Sequence[npt.NDArray[np.int32]]) -> Floats:
+    """Return the mean over each client's samples, [clients, models], of what was measured on these rows."""
+    sizes = np.array([len(own) for own in rows])
+    return np.asarray(np.add.reduceat(table, np.cumsum(sizes) - sizes) / sizes[:, None])
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

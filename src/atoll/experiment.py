@@ -16,11 +16,11 @@ from atoll.clustering import CLUSTERINGS, Clustering, one_cluster, without_empty
 from atoll.clustering.horizon import within
 from atoll.clustering.plan import Plan, make_plan
 from atoll.clustering.problem import Problem
-from atoll.combine import average_models
 from atoll.engine import Method
 from atoll.errors import InputError
 from atoll.evaluate import ClusterEvaluator, Evaluator
-from atoll.executors import Executor, Serial, Trains, Weighted, why_not_weighted
+from atoll.executing import choose_executor
+from atoll.executors import Executor, Trains
 from atoll.local import LocalRule, Trainer, carried_bytes
 from atoll.methods import METHODS
 from atoll.models import Model, check_outputs, count_bytes, read_model
@@ -249,20 +249,14 @@ class Experiment:
         return candidates[chosen]
 
     def make_executor(self) -> Executor:
-        """Return the executor that the settings name; `auto` takes the weighted pass where it gives the same.
+        """Return the executor that the settings name; close it when the run is over.
 
         Raises:
-            InputError: `run.executor` = 'weighted' where it would not.
+            InputError: an executor that would not give what training client by client gives.
         """
-        wanted, trainer = self.settings.run.executor, self._make_trainer(self.method.rule)
-        if wanted == "serial" or not isinstance(trainer, Trainer):
-            return Serial(trainer)
-        reason = why_not_weighted(trainer.rule, trainer.module)
-        if self.method.combine is not average_models:
-            reason = "the method's combine rule must be the mean of models"
-        if reason and wanted == "weighted":
-            raise InputError(f"run.executor = 'weighted': {reason}; use 'serial' or 'auto'")
-        return Serial(trainer) if reason else Weighted(trainer)
+        method = self.method
+        sent_bytes = self.model_bytes + carried_bytes(method.rule, self._copy_module())
+        return choose_executor(self.settings.run, method, self._make_trainer(method.rule), sent_bytes)
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator of the union of the clients' data and the test set."""

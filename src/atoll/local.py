@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from atoll.batches import Batches, measure_models
+from atoll.batches import Batches, measure_models, measure_samples
 from atoll.errors import RunError
 from atoll.models import Model, count_bytes, load_model, read_model
 from atoll.population import Population
@@ -107,8 +107,15 @@ class Trainer:
 
     def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
-        rows = [self._own(int(client), round_, IDENTITY_PART) for client in clients]
-        return measure_models(self.module, self.batches, models, rows).losses
+        return measure_models(self.module, self.batches, models, self.identity_rows(clients, round_)).losses
+
+    def identity_rows(self, clients: npt.NDArray[np.int64], round_: int) -> list[npt.NDArray[np.int32]]:
+        """Return the positions in the pool of the samples that each client's losses are measured on."""
+        return [self._own(int(client), round_, IDENTITY_PART) for client in clients]
+
+    def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
+        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
+        return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
 
     def _own(self, client: int, round_: int, part: int) -> npt.NDArray[np.int32]:
         """Return the client's samples; with resampling, those of this round's part for identity or for training."""

@@ -4,6 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from atoll.checkpoint import load_checkpoint, save_checkpoint
 from atoll.engine import State, begin, run
 from atoll.errors import InputError, RunError
+from atoll.executors import Executor
 from atoll.experiment import Experiment
 from atoll.network import completion_of
 from atoll.probes import make_probe
@@ -45,10 +47,15 @@ def carry_out(
         InputError: bad settings, or a folder that cannot be used; nothing has been trained then.
         RunError: training became not finite, or the disk failed; rows and checkpoints so far are kept.
     """
-    folder = RunFolder(Path(out))
+    with closing(experiment.make_executor()) as executor:
+        yield from _carry_out(experiment, executor, RunFolder(Path(out)), resume, overwrite)
+
+
+def _carry_out(
+    experiment: Experiment, executor: Executor, folder: RunFolder, resume: bool, overwrite: bool
+) -> Generator[Progress]:
     recorder = Recorder(experiment)
     method, settings = experiment.method, experiment.settings
-    executor = experiment.make_executor()
     warnings = warnings_of(experiment)
     state, rows = begin(method, *experiment.initial_models()), list[Row]()
     if resume and folder.is_run:

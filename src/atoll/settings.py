@@ -165,9 +165,12 @@ class MethodSettings(Section):
 class Run(Section):
     """How the run is carried out and watched."""
 
-    executor: Literal["auto", "serial", "weighted"] = Field(
-        "auto", description="serial: client by client; weighted: a cohort in one pass (one step of SGD); auto chooses"
+    executor: Literal["auto", "serial", "cores", "stacked", "weighted"] = Field(
+        "auto",
+        description="serial: client by client; cores: the same on several processor cores; stacked: many clients in a "
+        "batch; weighted: a cohort in one pass (one step of SGD); auto: weighted if it fits, else serial",
     )
+    workers: Positive | None = Field(None, description="cores: worker processes; unset: one a core")
     device: str = Field("cpu", description="cpu or cuda")
     virtual_seconds: PositiveFloat | None = Field(
         None, description="the run ends after so much virtual time, or after `rounds` if that is sooner"

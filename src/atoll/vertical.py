@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from atoll.batches import Batches, measure_models
+from atoll.batches import Batches, measure_models, measure_samples
 from atoll.combine import Weighted
 from atoll.errors import InputError
 from atoll.local import LocalRule, Outcome, Task, descend, require_finite
@@ -166,8 +166,15 @@ class PartyTrainer:
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> npt.NDArray[np.float64]:
         """Return the mean loss of each model on each party's samples, which are all samples, [parties, models]."""
-        rows = [self.population.samples(int(party)) for party in clients]
-        return measure_models(self.module, self.batches, models, rows).losses
+        return measure_models(self.module, self.batches, models, self.identity_rows(clients, round_)).losses
+
+    def identity_rows(self, clients: Ids, round_: int) -> list[npt.NDArray[np.int32]]:
+        """Return the positions in the pool of each party's samples, which are all samples."""
+        return [self.population.samples(int(party)) for party in clients]
+
+    def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
+        return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
 
     def _draw_batch(self, task: Task) -> npt.NDArray[np.int32]:
         samples = self.population.samples(task.client)

@@ -1,7 +1,22 @@
 """Executors: where cohorts are trained."""
 
 from atoll.executors.base import Average, Cohort, Executor, Trains, combine_outcomes
+from atoll.executors.cores import Cores
 from atoll.executors.serial import Serial
+from atoll.executors.stack_fit import why_not_stacked
+from atoll.executors.stacked import Stacked
 from atoll.executors.weighted import Weighted, why_not_weighted
 
-__all__ = ["Average", "Cohort", "Executor", "Serial", "Trains", "Weighted", "combine_outcomes", "why_not_weighted"]
+__all__ = [
+    "Average",
+    "Cohort",
+    "Cores",
+    "Executor",
+    "Serial",
+    "Stacked",
+    "Trains",
+    "Weighted",
+    "combine_outcomes",
+    "why_not_stacked",
+    "why_not_weighted",
+]

@@ -13,6 +13,7 @@ from atoll.models import Model
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,14 @@ class Trains(Protocol):
         """Return the mean loss of each model on each client's data, [clients, models]."""
         ...
 
+    def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
+        """Return the positions in the pool of the samples that each client's losses are measured on."""
+        ...
+
+    def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
+        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
+        ...
+
 
 class Executor(Protocol):
     """Trains cohorts, which do not depend on each other, anywhere and in any order."""
@@ -76,6 +85,10 @@ class Executor(Protocol):
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds, such as worker processes."""
         ...
 
 

@@ -32,6 +32,9 @@ class Serial:
             where = f"event {task.event}, cluster {task.cluster}, client {task.client}"
             raise RunError(f"{where}: training failed ({type(error).__name__}: {error})") from error
 
+    def close(self) -> None:
+        """Hold nothing to let go of."""
+
     @one_thread()
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""

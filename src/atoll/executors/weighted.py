@@ -61,6 +61,9 @@ class Weighted:
             return self.serial.train([cohort], average_models)[0]  # says which client it is
         return Average(model, loss)
 
+    def close(self) -> None:
+        """Hold nothing to let go of."""
+
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
         return self.serial.losses(models, clients, round_)

@@ -1,0 +1,185 @@
+"""Forked processes, one thread each, that answer requests side by side."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from atoll.errors import AtollError, InputError, RunError
+
+RETRIES = 3  # of a request whose worker was killed
+
+Request = Any
+Answer = tuple[type[AtollError] | None, Any]
+"""The answer, or what kind of error there was and its message."""
+
+
+@dataclass(eq=False)
+class _Requests:
+    """Requests by number: still to come, to be handed out again, with a worker, answered."""
+
+    coming: Iterator[Request]
+    handed_out: int = 0
+    again: list[tuple[int, Request]] = field(default_factory=list)
+    busy: dict[Connection, tuple[int, Request]] = field(default_factory=dict)
+    answers: dict[int, Answer] = field(default_factory=dict)
+    deaths: Counter[int] = field(default_factory=Counter)
+
+    def take(self, end: int) -> tuple[int, Request] | None:
+        """Return the next one to hand out, none if only those from number `end` on are left."""
+        if self.again:
+            return self.again.pop()
+        if self.handed_out == end:
+            return None
+        for request in self.coming:
+            self.handed_out += 1
+            return self.handed_out - 1, request
+        return None
+
+
+class Workers:
+    """At most so many processes, forked when there is work for them; what they inherit is not copied or pickled.
+
+    A worker that is killed is replaced, and its request goes to another. Workers do not see the keyboard's interrupt,
+    and end when they are closed or this process is gone.
+    """
+
+    def __init__(self, count: int, answer: Callable[[Request], Any], name: Callable[[Request], str]) -> None:
+        """Let workers answer requests by this function; `name` says what a request is about, for errors.
+
+        Raises:
+            InputError: a count that is not positive, or a platform that cannot fork.
+        """
+        if count < 1:
+            raise InputError(f"run.workers = {count}: must be at least 1")
+        if "fork" not in multiprocessing.get_all_start_methods():
+            raise InputError("run.executor = 'cores': this platform cannot fork processes; use 'serial'")
+        self.count = count
+        self.processes: dict[Connection, BaseProcess] = {}
+        self._answer = answer
+        self._name = name
+
+    def map(self, requests: Iterable[Request], ahead: int) -> Iterator[Any]:
+        """Yield the answers in the order of the requests.
+
+        Requests are handed out in order, each to a worker that is free, and request i only after the answer to
+        request i - ahead has been yielded and the next one asked for.
+
+        Raises:
+            AtollError: a request failed with it, the first in their order.
+        """
+        pending = _Requests(iter(requests))
+        due = 0
+        while True:
+            self._collect(pending, block=due not in pending.answers)
+            self._hand_out(pending, due + ahead)
+            if due not in pending.answers:
+                if not pending.busy:
+                    return
+                continue
+            error, content = pending.answers.pop(due)
+            if error:
+                raise error(content)
+            yield content
+            due += 1
+
+    def close(self) -> None:
+        """End all workers at once, whatever they do; new ones are forked if there is work again."""
+        for pipe in list(self.processes):
+            self._end(pipe)
+
+    def _collect(self, pending: _Requests, block: bool) -> None:
+        """Take the answers that have come; wait for one if told to."""
+        ready = wait(list(pending.busy), None if block else 0) if pending.busy else []
+        for pipe in [each for each in pending.busy if each in ready]:
+            number, request = pending.busy.pop(pipe)
+            try:
+                pending.answers[number] = pipe.recv()
+            except (EOFError, OSError):
+                code = self._end(pipe)
+                pending.deaths[number] += 1
+                if pending.deaths[number] <= RETRIES:
+                    pending.again.append((number, request))
+                    continue
+                told = f"{self._name(request)} ended its worker process {RETRIES + 1} times (exit code {code})"
+                pending.answers[number] = RunError, f"{told}; use fewer run.workers, or 'serial'"
+
+    def _hand_out(self, pending: _Requests, end: int) -> None:
+        """Give every free worker a request with a number below `end`."""
+        while len(pending.busy) < self.count and (taken := pending.take(end)):
+            while True:
+                free = [pipe for pipe in self.processes if pipe not in pending.busy]
+                pipe = free[0] if free else self._fork()
+                try:
+                    pipe.send(taken[1])
+                    break
+                except OSError:  # killed while it had nothing to do
+                    self._end(pipe)
+            pending.busy[pipe] = taken
+
+    def _fork(self) -> Connection:
+        fork = multiprocessing.get_context("fork")
+        ours, theirs = fork.Pipe()
+        process = fork.Process(target=self._serve, args=(theirs, [*self.processes, ours]), daemon=True)
+        try:
+            with _undisturbed():
+                process.start()
+        except OSError as error:
+            raise RunError(f"run.workers = {self.count}: no further process can be started ({error})") from error
+        theirs.close()
+        self.processes[ours] = process
+        return ours
+
+    def _end(self, pipe: Connection) -> int | None:
+        process = self.processes.pop(pipe)
+        pipe.close()
+        process.kill()
+        process.join()
+        code = process.exitcode
+        process.close()
+        return code
+
+    def _serve(self, pipe: Connection, inherited: Sequence[Connection]) -> None:
+        """Answer until the other end of the pipe is closed."""
+        for other in inherited:  # else they would stay open when the process that forked this one is gone
+            other.close()
+        gc.freeze()  # a collection would write to, and so copy, the pages of all inherited objects
+        torch.set_num_threads(1)
+        with suppress(EOFError, OSError):
+            while True:
+                pipe.send(self._try(pipe.recv()))
+        os._exit(0)  # without flushing or finishing what belongs to the other process
+
+    def _try(self, request: Request) -> Answer:
+        try:
+            return None, self._answer(request)
+        except AtollError as error:
+            return InputError if isinstance(error, InputError) else RunError, str(error)
+        except Exception as error:  # whatever a user's model, loss or optimiser may raise
+            return RunError, f"{self._name(request)} failed ({type(error).__name__}: {error})"
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Fork with the keyboard's interrupt blocked, which the child inherits and keeps.
+
+    Python 3.12 warns of forking beside threads, since a child could wait for a lock that another thread held. PyTorch's
+    threads hold none between its calls, and the child uses neither them nor the terminal.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,56 @@
+"""Executors chosen in the experiment file: the same rows, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+def rows_of(folder: Path) -> list[dict[str, object]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "wall_time"} for line in lines]
+
+
+@pytest.mark.parametrize("method", ["fedcluster", "cfl-mgd", "fedbcd"])
+def test_cores_give_the_rows_of_serial(atoll: Command, folder: Path, method: str) -> None:
+    settings = ["--set", f"method.name={method}", "--set", "local.optimizer=sgd"]
+    for name, words in {
+        "serial": ["--set", "run.executor=serial"],
+        "cores": ["--set", "run.executor=cores", "--set", "run.workers=2"],
+    }.items():
+        atoll("run", "tiny.toml", *settings, *words, "--out", name).succeeded()
+    assert rows_of(folder / "cores") == rows_of(folder / "serial")
+    first, second = (sorted((folder / name / "checkpoint").glob("*.safetensors"))[-1] for name in ("cores", "serial"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_cores_train_whole_cohorts_where_one_pass_is_enough(atoll: Command, folder: Path) -> None:
+    for name in ("weighted", "cores"):
+        words = ("--set", "local.steps=1", "--set", f"run.executor={name}", "--set", "local.optimizer=sgd")
+        atoll("run", "tiny.toml", *words, "--out", name).succeeded()
+    assert rows_of(folder / "cores") == rows_of(folder / "weighted")
+
+
+def test_stacked_gives_nearly_the_rows_of_serial(atoll: Command, folder: Path) -> None:
+    for name in ("serial", "stacked"):
+        atoll("run", "tiny.toml", "--set", f"run.executor={name}", "--out", name).succeeded()
+    for one, other in zip(rows_of(folder / "stacked"), rows_of(folder / "serial"), strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
+        assert one["client_updates"] == other["client_updates"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["run.executor=stacked", "method.name=fedbcd"], ["run.executor = 'stacked'", "parties hold different models"]),
+        (["run.executor=cores", "run.workers=0"], ["run.workers = 0", "at least 1"]),
+        (["run.executor=weighted", "local.steps=3"], ["run.executor = 'weighted'", "local.steps = 3"]),
+    ],
+)
+def test_refused(atoll: Command, folder: Path, changes: list[str], told: list[str]) -> None:
+    sentence = atoll("run", "tiny.toml", *(word for change in changes for word in ("--set", change))).refused()
+    for words in told:
+        assert words in sentence
+    assert not (folder / "runs").exists()
