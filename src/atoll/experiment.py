@@ -208,14 +208,15 @@ class Experiment:
         return count_bytes(self.module.state_dict())
 
     @cached_property
-    def message_bytes(self) -> int:
-        """Bytes of what an event's `models_down` and `models_up` count, unless the schedule says otherwise: models.
-
-        Moments that travel with a model (CFL-MGD's u_p) count too.
-        """
-        if (size := self.method.schedule.message_bytes) is not None:
-            return size
+    def sent_bytes(self) -> int:
+        """Bytes of a model that is sent, with the moments that travel with it (CFL-MGD's u_p)."""
         return self.model_bytes + carried_bytes(self.method.rule, self._copy_module())
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of what an event's `models_down` and `models_up` count, unless the schedule says otherwise: models."""
+        size = self.method.schedule.message_bytes
+        return self.sent_bytes if size is None else size
 
     @property
     def device(self) -> str:
@@ -254,9 +255,7 @@ class Experiment:
         Raises:
             InputError: an executor that would not give what training client by client gives.
         """
-        method = self.method
-        sent_bytes = self.model_bytes + carried_bytes(method.rule, self._copy_module())
-        return choose_executor(self.settings.run, method, self._make_trainer(method.rule), sent_bytes)
+        return choose_executor(self.settings.run, self.method, self._make_trainer(self.method.rule), self.sent_bytes)
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator of the union of the clients' data and the test set."""

@@ -14,6 +14,7 @@ from atoll.network import (
     Network,
     Radio,
     Trace,
+    draw_watts,
     grid_positions,
     matrix_network,
     neighbours_of,
@@ -46,7 +47,7 @@ def make_networks(settings: Settings, sizes: npt.NDArray[np.int64], model_bytes:
     """
     wanted, clients = settings.network, len(sizes)
     table = _read_table(wanted, clients)
-    compute_seconds = speeds(settings, clients) * samples_of(settings, sizes)
+    compute_seconds = _speeds(settings, table, clients) * _samples(table, sizes)
     graph = _topology(settings)
     if wanted.upload_file is not None:
         return {0: _from_files(settings, compute_seconds, neighbours_of(graph))}
@@ -69,19 +70,12 @@ def is_clustered_anew(settings: Settings, round_: int) -> bool:
 
 def samples_of(settings: Settings, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return each client's samples: those that `network.clients_file` states, else those of the data."""
-    table = _read_table(settings.network, len(sizes))
-    return sizes if table is None or table.samples is None else table.samples
+    return _samples(_read_table(settings.network, len(sizes)), sizes)
 
 
 def speeds(settings: Settings, clients: int) -> Floats:
     """Return each client's seconds of training on one sample, zeta_i: of the file, drawn, or the same for all."""
-    table = _read_table(settings.network, clients)
-    if table is not None and table.seconds_per_sample is not None:
-        return table.seconds_per_sample
-    wanted = settings.network.seconds_per_sample
-    if not isinstance(wanted, list):
-        return np.full(clients, float(wanted))
-    return generator(settings.seed, "speeds").uniform(*_ascending("network.seconds_per_sample", wanted), clients)
+    return _speeds(settings, _read_table(settings.network, clients), clients)
 
 
 def grid_of(settings: Settings) -> tuple[int, int]:
@@ -107,11 +101,24 @@ def _read_table(wanted: NetworkSettings, clients: int) -> ClientTable | None:
     return table
 
 
+def _samples(table: ClientTable | None, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return sizes if table is None or table.samples is None else table.samples
+
+
+def _speeds(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
+    if table is not None and table.seconds_per_sample is not None:
+        return table.seconds_per_sample
+    wanted = settings.network.seconds_per_sample
+    if not isinstance(wanted, list):
+        return np.full(clients, float(wanted))
+    return generator(settings.seed, "speeds").uniform(*_ascending("network.seconds_per_sample", wanted), clients)
+
+
 def _powers(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
     if table is not None and table.watts is not None:
         return table.watts
     low, high = _ascending("network.client_milliwatts", settings.network.client_milliwatts)
-    return generator(settings.seed, "powers").uniform(low, high, clients) / 1000
+    return draw_watts(clients, generator(settings.seed, "powers"), low, high)
 
 
 def _radio(wanted: NetworkSettings) -> Radio:

@@ -21,10 +21,9 @@ from atoll.local import LocalRule, Task, Trainer, sgd
 from atoll.methods import fedavg
 from atoll.models import Model, read_model
 from atoll.modules import make_rule
-from atoll.network import Network, broadcast_seconds
+from atoll.network import Network, pattern_transfer_seconds
 from atoll.planning import samples_of
 from atoll.population import Population
-from atoll.schedules.patterns import CENTRAL
 from atoll.seeds import generator
 from atoll.settings import Settings
 
@@ -75,8 +74,7 @@ def _frequencies(settings: Settings, network: Network) -> Floats | None:
     """Return psi_j up to a factor, where it is not to follow from the clock."""
     wanted = settings.clustering.frequencies
     if wanted == "transfer":
-        central = settings.method.pattern in CENTRAL
-        return np.asarray(1 / (network.transfer_seconds if central else broadcast_seconds(network)))
+        return np.asarray(1 / pattern_transfer_seconds(network, settings.method.pattern))
     return None if wanted is None else np.array(wanted)
 
 

@@ -22,9 +22,10 @@ from atoll.cli.common import (
     print_json,
     read_experiments,
     save_plot,
+    stem_of,
     title_of,
 )
-from atoll.clustering.describe import class_shares, describe
+from atoll.clustering.describe import ClusterProfile, class_shares, describe
 from atoll.clustering.plan import Plan
 from atoll.experiment import Experiment
 from atoll.runner import warnings_of
@@ -52,32 +53,28 @@ def cluster(
     shown = []
     for each in runs:
         clustering = each.clustering
-        plans.append(each.plan if each.has_network else None)
+        plan = each.plan if each.has_network else None
+        plans.append(plan)
+        profiles = [] if plan else describe(each.population, clustering)
         record = {"label": each.settings.label, "panel": each.settings.panel, "method": each.settings.clustering.method}
         record |= {"membership": clustering.labels.tolist(), "left_out": clustering.left_out.tolist()}
-        plan = plans[-1]
-        profiles = [asdict(profile) for profile in describe(each.population, clustering)]
-        shown.append(record | (asdict(plan) if plan else {"clusters": profiles}))
+        shown.append(record | (asdict(plan) if plan else {"clusters": [asdict(profile) for profile in profiles]}))
         if not as_json:
-            out.print(_table(each, plan))
+            title = title_of(each)
+            out.print(_plan_table(plan, title) if plan else _profile_table(profiles, title))
         for warning in warnings_of(each):
             err.print(f"warning: {warning}", markup=False)
     if as_json:
         print_json(shown[0] if len(shown) == 1 else shown)
     if plot:
-        stem = plot.with_suffix("") if plot.suffix in (".png", ".svg") else plot
         for ending, figure in _figures(runs, plans):
-            save_plot(figure, Path(f"{stem}{ending}"))
+            save_plot(figure, Path(f"{stem_of(plot)}{ending}"))
 
 
-def _table(experiment: Experiment, plan: Plan | None) -> Table:
-    return _plan_table(plan, title_of(experiment)) if plan else _profile_table(experiment)
-
-
-def _profile_table(experiment: Experiment) -> Table:
+def _profile_table(profiles: Sequence[ClusterProfile], title: str) -> Table:
     names = ("cluster", "clients", "samples", "EMD", "major class", "UTC hour")
-    table = Table(*names, title=title_of(experiment), box=None)
-    for number, p in enumerate(describe(experiment.population, experiment.clustering)):
+    table = Table(*names, title=title, box=None)
+    for number, p in enumerate(profiles):
         hour = "" if p.hour is None else f"{p.hour:.2f}"
         major = f"{p.major_class} ({p.major_share:.0%})"
         table.add_row(str(number), str(p.size), str(p.samples), f"{p.emd:.3f}", major, hour)

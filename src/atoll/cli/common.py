@@ -67,8 +67,12 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
 
 
+def stem_of(path: Path) -> Path:
+    """Return where figures are drawn, without the ending of an image that the user may have given."""
+    return path.with_suffix("") if path.suffix in (".png", ".svg") else path
+
+
 def save_plot(figure: Figure, path: Path) -> None:
     """Write a figure as PNG and SVG."""
-    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
-    for file in report.save_figure(figure, stem):
+    for file in report.save_figure(figure, stem_of(path)):
         err.print(f"wrote {file}", markup=False)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from atoll.clustering.problem import Pattern, Problem, check
 from atoll.errors import InputError
-from atoll.network import Network, broadcast_seconds, completion_of
+from atoll.network import completion_of, pattern_transfer_seconds
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -55,6 +55,7 @@ class Bound:
 
 # Local searches evaluate one problem many times; a single entry, so that no large network is kept alive.
 _check_once = lru_cache(maxsize=1)(check)
+_transfer_seconds = lru_cache(maxsize=1)(pattern_transfer_seconds)
 
 
 def evaluate(problem: Problem, labels: Ids) -> Bound:
@@ -78,6 +79,7 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
         InputError: what `check` raises; labels of another shape or range; nobody assigned; an event of 0 seconds
             in an asynchronous pattern or with `Problem.seconds`.
 
+    >>> from atoll.network import Network
     >>> network = Network(np.ones(2), np.ones((2, 1)), np.ones(1), np.zeros((1, 1)), ((),))
     >>> problem = Problem("censyn", network, np.ones(2), np.eye(2) - 0.5, np.full(1, np.inf), steps=100)
     >>> round(evaluate(problem, np.zeros(2, np.int64)).bound, 4)  # equal shares: only kappa * initial_gap is left
@@ -138,19 +140,6 @@ def _xi_gamma(problem: Problem, labels: Ids, used: Ids, samples: Floats) -> tupl
     return xi, gamma
 
 
-@lru_cache(maxsize=1)
-def _transfer_seconds(network: Network, pattern: Pattern) -> Floats:
-    return network.transfer_seconds if pattern.startswith("cen") else broadcast_seconds(network)
-
-
-@lru_cache(maxsize=1)
-def _closed_neighbourhoods(network: Network) -> Floats:
-    near = np.eye(network.aggregators)
-    for j, others in enumerate(network.neighbours):
-        near[j, list(others)] = 1
-    return near
-
-
 @dataclass(frozen=True, eq=False)
 class _Terms:
     """What the formulas are made of; arrays are over the aggregators with clients.
@@ -206,7 +195,7 @@ def _terms(problem: Problem, used: Ids, samples: Floats, gamma: Floats, events: 
         psi = psi if problem.frequencies is None else psi[used]
     mixing = np.eye(len(used))
     if problem.pattern.startswith("dec"):
-        mixing = _closed_neighbourhoods(problem.network)[used[:, None], used] * samples
+        mixing = problem.network.closed_neighbourhoods[used[:, None], used] * samples
         mixing /= mixing.sum(axis=1, keepdims=True)
     period = problem.intra_rounds * problem.local_steps
     return _Terms(

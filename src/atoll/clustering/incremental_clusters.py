@@ -9,7 +9,7 @@ import numpy.typing as npt
 from atoll.clustering.incremental_completion import Queues
 from atoll.clustering.problem import Problem
 from atoll.errors import InputError
-from atoll.network.completion import broadcast_seconds
+from atoll.network.completion import pattern_transfer_seconds
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,9 +49,7 @@ class Clusters:
         network, aggregators = problem.network, problem.network.aggregators
         self._problem = problem
         self._queues = Queues(network)
-        self._transfer_seconds = (
-            network.transfer_seconds if problem.pattern.startswith("cen") else broadcast_seconds(network)
-        )
+        self._transfer_seconds = pattern_transfer_seconds(network, problem.pattern)
         self._timed = problem.pattern.endswith("asy") or problem.seconds is not None
         self._penalties = client_penalties(problem)
         self._deviation_sums = np.zeros((aggregators, problem.deviations.shape[1]))

@@ -6,7 +6,6 @@ import numpy.typing as npt
 from atoll.clustering.incremental_central import asynchronous_aggregations, asynchronous_clock, staleness
 from atoll.clustering.incremental_clusters import Clusters, Offer, log_rho, period
 from atoll.clustering.problem import Problem
-from atoll.network import Network
 
 Floats = npt.NDArray[np.float64]
 
@@ -16,7 +15,7 @@ class DecAsy:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._near = closed_neighbourhoods(problem.network)
+        self._near = problem.network.closed_neighbourhoods
 
     def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
         """Return the bound if the offer's client went to each aggregator, [aggregators].
@@ -50,11 +49,3 @@ def candidate_rows(now: Floats, candidates: Floats) -> Floats:
     rows = np.repeat(now[None], len(now), axis=0)
     np.fill_diagonal(rows, candidates)
     return rows
-
-
-def closed_neighbourhoods(network: Network) -> Floats:
-    """Return 1 where two aggregators are neighbours or the same one, else 0, [aggregators, aggregators]."""
-    near = np.eye(network.aggregators)
-    for aggregator, others in enumerate(network.neighbours):
-        near[aggregator, list(others)] = 1
-    return near

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.clustering.incremental_clusters import Clusters, Offer, log_rho, period, synchronous_aggregations
-from atoll.clustering.incremental_decasy import closed_neighbourhoods
 from atoll.clustering.incremental_powers import residuals_of_short_runs
 from atoll.clustering.problem import Problem
 
@@ -32,7 +31,7 @@ class DecSyn:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._near = closed_neighbourhoods(problem.network)
+        self._near = problem.network.closed_neighbourhoods
         self._step = period(problem) * log_rho(problem)  # log z
         self._lost = -np.expm1(self._step) / (problem.mu * problem.lr)  # Delta_j / Gamma_j
         self._inverse = Inverse(self._near, float(np.exp(self._step)))

@@ -1,7 +1,13 @@
 """Networks: positions, links and speeds, turned into seconds."""
 
 from atoll.network.base import Network
-from atoll.network.completion import broadcast_seconds, completion_of, completion_seconds, event_seconds
+from atoll.network.completion import (
+    broadcast_seconds,
+    completion_of,
+    completion_seconds,
+    event_seconds,
+    pattern_transfer_seconds,
+)
 from atoll.network.files import ClientTable, matrix_network, read_matrix, read_network_clients
 from atoll.network.mobility import Trace, random_waypoint, read_trace
 from atoll.network.topology import TOPOLOGIES, graph_of, is_cut, neighbours_of, require_connected
@@ -23,6 +29,7 @@ __all__ = [
     "is_cut",
     "matrix_network",
     "neighbours_of",
+    "pattern_transfer_seconds",
     "place_clients",
     "random_waypoint",
     "rate",

@@ -1,6 +1,7 @@
 """What a network is: seconds of computing, uploading and transfer, and which aggregators are neighbours."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -55,6 +56,14 @@ class Network:
         check_positions("aggregator", self.aggregators_xy, aggregators)
         check_positions("server", None if self.server_xy is None else self.server_xy[None], 1)
         _check_neighbours(self.neighbours, aggregators)
+
+    @cached_property
+    def closed_neighbourhoods(self) -> Floats:
+        """1 where two aggregators are neighbours or the same one, else 0, [aggregators, aggregators]."""
+        near = np.eye(self.aggregators)
+        for aggregator, others in enumerate(self.neighbours):
+            near[aggregator, list(others)] = 1
+        return near
 
     @property
     def clients(self) -> int:

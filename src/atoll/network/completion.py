@@ -73,14 +73,23 @@ def event_seconds(network: Network, labels: npt.NDArray[Any], pattern: str, intr
     Raises:
         InputError: an unknown pattern, `intra_rounds` below 1, or labels as in `completion_of`.
     """
-    if pattern not in _CENTRAL:
-        raise InputError(f"method.pattern = {pattern!r}: must be one of {', '.join(_CENTRAL)}")
+    transfer = pattern_transfer_seconds(network, pattern)
     if intra_rounds < 1:
         raise InputError(f"method.intra_rounds = {intra_rounds}: must be at least 1")
-    transfer = network.transfer_seconds if _CENTRAL[pattern] else broadcast_seconds(network)
     seconds = intra_rounds * completion_of(network, labels) + transfer
     sizes = np.bincount(labels[labels >= 0], minlength=network.aggregators)
     return np.where(sizes > 0, seconds, 0.0)
+
+
+def pattern_transfer_seconds(network: Network, pattern: str) -> Floats:
+    """Return an aggregator's transfer in an inter-cluster aggregation: to the server, or to all neighbours.
+
+    Raises:
+        InputError: an unknown pattern.
+    """
+    if pattern not in _CENTRAL:
+        raise InputError(f"method.pattern = {pattern!r}: must be one of {', '.join(_CENTRAL)}")
+    return network.transfer_seconds if _CENTRAL[pattern] else broadcast_seconds(network)
 
 
 def broadcast_seconds(network: Network) -> Floats:
