@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from atoll.datasets import Dataset
-from atoll.models import Model
+from atoll.models import Model, load_model
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,13 +34,19 @@ class Batches:
         """Return the number of samples, turned copies included."""
         return len(self.targets) * len(self.turns)
 
-    def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
-        """Return inputs [len(rows), ...] and targets of these samples."""
-        copies, images = np.divmod(rows, len(self.targets))
-        index = torch.from_numpy(images).to(self.inputs.device)
+    def locate(self, rows: npt.NDArray[np.integer]) -> Tensor:
+        """Return where these samples' images are in the pool, on the device, in the shape of `rows`."""
+        return torch.from_numpy(rows % len(self.targets)).to(self.inputs.device)
+
+    def gather(self, rows: npt.NDArray[np.integer], located: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs [len(rows), ...] and targets of these samples, which may have been located before.
+
+        To locate many batches at once spares a GPU waiting for each.
+        """
+        index = self.locate(rows) if located is None else located
         inputs = self.inputs.index_select(0, index)
         if len(self.turns) > 1:
-            inputs = self._turn(inputs, copies)
+            inputs = self._turn(inputs, rows // len(self.targets))
         inputs = inputs.to(self.dtype)
         if self.scale != 1:
             inputs *= self.scale
@@ -50,9 +56,12 @@ class Batches:
         """Turn each image as its copy says; most batches hold one copy only."""
         turned = inputs
         for copy in np.unique(copies):
-            rows = torch.from_numpy(copies == copy).to(inputs.device)
+            own = copies == copy
             part = torch.rot90(inputs, self.turns[copy], dims=(-2, -1))
-            turned = part if rows.all() else torch.where(rows.reshape(-1, *[1] * (inputs.ndim - 1)), part, turned)
+            if own.all():
+                return part.contiguous()
+            rows = torch.from_numpy(own).to(inputs.device).reshape(-1, *[1] * (inputs.ndim - 1))
+            turned = torch.where(rows, part, turned)
         return turned.contiguous()
 
 
@@ -85,14 +94,24 @@ def measure_samples(
     module: nn.Module, batches: Batches, models: Sequence[Model], rows: npt.NDArray[np.int32]
 ) -> tuple[Tensor, Tensor]:
     """Return each model's loss on each sample, and whether its answer is right, in one batch: [samples, models]."""
-    tensors = [{name: tensor for name, tensor in model.items() if "@" not in name} for model in models]
     module.eval()
     inputs, targets = batches.gather(rows)
-    outputs = [torch.func.functional_call(module, each, (inputs,)) for each in tensors]
+    outputs = [_answer(module, model, inputs) for model in models]
     losses = torch.stack([batches.losses(each, targets).double() for each in outputs], dim=1)
     if not batches.classifies:
         return losses, torch.zeros_like(losses)
     return losses, torch.stack([each.argmax(dim=1) == targets for each in outputs], dim=1).double()
+
+
+def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:
+    """Return a model's outputs.
+
+    The model is copied into the module: `torch.func.functional_call` does not leave a layer that stands in two places
+    as it was, and layers that share a parameter need care.
+    """
+    load_model(module, model)
+    outputs: Tensor = module(inputs)
+    return outputs
 
 
 def cut_rows(rows: Sequence[npt.NDArray[np.int32]]) -> list[npt.NDArray[np.int32]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from atoll.datasets import Dataset, load, make_regression
-from atoll.errors import InputError
+from atoll.errors import InputError, reading
 from atoll.partition import PARTITIONS, Parts
 from atoll.plugins import call, resolve
 from atoll.population import Population, make_population, read_clients
@@ -36,7 +36,8 @@ def make_clients(settings: Settings) -> Population:
             f"data.partition = {wanted.partition!r}: client {empty[0]} has no samples "
             f"({len(empty)} of {len(parts)} have none); every client needs at least one"
         )
-    attributes = read_clients(wanted.clients_file, wanted.clients) if wanted.clients_file else {}
+    with reading("data.clients_file"):
+        attributes = read_clients(wanted.clients_file, wanted.clients) if wanted.clients_file else {}
     return make_population(data, parts, attributes)
 
 

@@ -36,7 +36,10 @@ def mean(models: Weighted) -> Model:
         for name, tensor in mixed.items():
             if tensor.is_floating_point():
                 tensor.add_(model[name], alpha=weight)
-    return {name: tensor / total if tensor.is_floating_point() else tensor for name, tensor in mixed.items()}
+    for tensor in mixed.values():
+        if tensor.is_floating_point():
+            tensor.div_(total)
+    return mixed
 
 
 def average_models(models: Weighted, start: Model, cohort_weight: float) -> Model:
@@ -67,10 +70,10 @@ def average_gradients(models: Weighted, start: Model, cohort_weight: float) -> M
     }
 
 
-def share_layers(models: Sequence[Model], names: Sequence[str], weights: Mapping[int, float]) -> tuple[Model, ...]:
+def share_layers(models: Sequence[Model], names: Sequence[str], weights: Mapping[int, float]) -> list[Model]:
     """Give all models the same tensors of these names: the mean over the clusters in `weights` (IFCA, Sec. 4)."""
     common = mean((weight, {name: models[cluster][name] for name in names}) for cluster, weight in weights.items())
-    return tuple(model | common for model in models)
+    return [model | common for model in models]
 
 
 COMBINES: dict[str, Combine] = {"models": average_models, "gradients": average_gradients}

@@ -1,7 +1,8 @@
 """The engine: the state of a run, and the only event loop."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -26,12 +27,14 @@ class State:
         server: the server's model, or None where there is no server.
         starts: the model that each cluster's clients start from.
         published: each cluster's latest average; its first start until it has one.
+        refused: clients' results that were left out so far, by reason (`screening.REASONS`).
     """
 
     events_done: int
     server: Model | None
     starts: tuple[Model, ...]
     published: tuple[Model, ...]
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +45,13 @@ class Step:
         event: the row of the schedule.
         state: the state after it.
         clusters: the cluster that each cohort client trained in.
-        loss: mean local training loss over the cohort, weighted by samples.
+        loss: mean local training loss over the cohort, weighted by samples; None if no result was combined.
     """
 
     event: Event
     state: State
     clusters: Ids
-    loss: float
+    loss: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,19 +118,22 @@ def advance(method: Method, executor: Executor, state: State, event: Event) -> S
 
 @dataclass(frozen=True, eq=False)
 class _Trained:
-    """An event's work before it is merged: each client's cluster, each trained cluster's model and weight, the loss."""
+    """An event's work before it is merged: each client's cluster, what clusters publish, the weight of the results in
+    those that have any, the mean local loss, and how many results were left out, by reason."""
 
     clusters: Ids
     models: dict[int, Model]
     weights: dict[int, float]
-    loss: float
+    loss: float | None
+    refused: Counter[str]
 
 
 def _train(method: Method, executor: Executor, starts: Sequence[Model], events: Sequence[Event]) -> list[_Trained]:
     """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds."""
-    clusters = [method.identity(event, starts, executor) for event in events]
+    clusters = [method.identity(each, starts, executor) if len(each.cohort) else each.cohort for each in events]
     cohorts = [_split(event, own, starts) for event, own in zip(events, clusters, strict=True)]
     averages: list[list[Average]] = [[] for _ in events]
+    refused: list[Counter[str]] = [Counter() for _ in events]
     for repeat in range(max(event.intra_rounds for event in events)):
         going = [i for i, event in enumerate(events) if repeat < event.intra_rounds]
         if repeat:
@@ -136,10 +142,13 @@ def _train(method: Method, executor: Executor, starts: Sequence[Model], events: 
                     replace(cohort, repeat=repeat, start=average.model)
                     for cohort, average in zip(cohorts[i], averages[i], strict=True)
                 ]
-        done = iter(executor.train([cohort for i in going for cohort in cohorts[i]], method.combine))
+        wanted = [cohort for i in going for cohort in cohorts[i]]
+        done = iter(executor.train(wanted, method.combine) if wanted else [])
         for i in going:
             averages[i] = list(islice(done, len(cohorts[i])))
-    return [_gather(*each) for each in zip(clusters, cohorts, averages, strict=True)]
+            for average in averages[i]:
+                refused[i].update(average.refused)
+    return [_gather(*each, starts) for each in zip(events, clusters, cohorts, averages, refused, strict=True)]
 
 
 def _split(event: Event, clusters: Ids, starts: Sequence[Model]) -> list[Cohort]:
@@ -152,26 +161,43 @@ def _split(event: Event, clusters: Ids, starts: Sequence[Model]) -> list[Cohort]
     ]
 
 
-def _gather(clusters: Ids, cohorts: Sequence[Cohort], averages: Sequence[Average]) -> _Trained:
-    weights = {cohort.cluster: float(cohort.weights.sum()) for cohort in cohorts}
-    models = {cohort.cluster: average.model for cohort, average in zip(cohorts, averages, strict=True)}
-    loss = float(np.average([average.loss for average in averages], weights=list(weights.values())))
-    return _Trained(clusters, models, weights, loss)
+def _gather(
+    event: Event,
+    clusters: Ids,
+    cohorts: Sequence[Cohort],
+    averages: Sequence[Average],
+    refused: Counter[str],
+    starts: Sequence[Model],
+) -> _Trained:
+    """Put an event's averages together; an active cluster that nobody trained publishes what it started from."""
+    models = {} if event.clusters is None else {c: starts[c] for c in event.active}
+    weights, losses = {}, []
+    for cohort, average in zip(cohorts, averages, strict=True):
+        models[cohort.cluster] = average.model
+        if average.arrived:
+            weights[cohort.cluster] = float(cohort.weights.sum()) * average.arrived
+            losses.append(average.loss)
+    loss = float(np.average(losses, weights=list(weights.values()))) if losses else None
+    return _Trained(clusters, models, weights, loss, refused)
 
 
 def _merge(method: Method, state: State, event: Event, trained: _Trained) -> Step:
     """Publish, merge into the server's model, hand out new starts."""
-    published = tuple(trained.models.get(c, model) for c, model in enumerate(state.published))
-    if method.shared:
+    published = list(state.published)
+    for cluster, model in trained.models.items():
+        published[cluster] = model
+    if method.shared and trained.weights:
         published = share_layers(published, method.shared, trained.weights)
     server = state.server if event.server is None else _mix(event.server, state.server, published)
     starts = list(state.starts)
     for cluster, recipe in event.starts:
         starts[cluster] = _mix(recipe, server, published)
-    return Step(event, State(event.index + 1, server, tuple(starts), published), trained.clusters, trained.loss)
+    refused = state.refused if not trained.refused else Counter(state.refused) + trained.refused
+    after = State(event.index + 1, server, tuple(starts), tuple(published), refused)
+    return Step(event, after, trained.clusters, trained.loss)
 
 
-def _mix(recipe: Mix, server: Model | None, published: tuple[Model, ...]) -> Model:
+def _mix(recipe: Mix, server: Model | None, published: Sequence[Model]) -> Model:
     """Form a model as the recipe says; a recipe with one source of weight one is that source, not a copy."""
     sources = [(weight, published[cluster]) for cluster, weight in recipe.published]
     if recipe.server and server is not None:

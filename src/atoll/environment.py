@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -12,15 +13,21 @@ FORMAT = 1
 
 def describe_environment(seed: int) -> dict[str, Any]:
     """Return versions, machine, seed and git revision of this run."""
-    packages = ("atoll", "torch", "numpy", "scipy", "scikit-learn", "pydantic")
     return {
         "format": FORMAT,
         "seed": seed,
         "python": sys.version.split()[0],
-        "packages": {name: _version(name) for name in packages},
+        "packages": package_versions(),
         "machine": {"system": platform.platform(), "processor": platform.machine(), "cpus": os.cpu_count()},
         "git": _git_revision(),
     }
+
+
+@cache
+def package_versions() -> dict[str, str | None]:
+    """Return the versions of Atoll and of the packages that results depend on."""
+    names = ("atoll", "torch", "numpy", "scipy", "scikit-learn", "pydantic")
+    return {name: _version(name) for name in names}
 
 
 def _version(name: str) -> str | None:

@@ -1,45 +1,124 @@
 """From settings to the executor that trains a run's cohorts."""
 
+import multiprocessing
 import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
 
 from atoll.combine import average_models
 from atoll.engine import Method
-from atoll.errors import InputError
-from atoll.executors import Cores, Executor, Serial, Stacked, Trains, Weighted, why_not_weighted
+from atoll.errors import AtollError, InputError
+from atoll.executors import (
+    Cohort,
+    Cores,
+    Executor,
+    Ray,
+    Serial,
+    Stacked,
+    Trains,
+    Weighted,
+    why_not_stacked,
+    why_not_weighted,
+)
 from atoll.local import Trainer
+from atoll.models import Model
+from atoll.schedules import Event, Schedule
 from atoll.settings import Run
+from atoll.vertical import PartyTrainer
+
+# What `cores` takes beside training, measured on two cores that others used too: to hand one unit of work out and take
+# its result back, to copy each byte of its model there and back, to fork a worker.
+_HANDING_SECONDS = 0.0006
+_COPYING_SECONDS = 3e-9
+_FORKING_SECONDS = 0.05
+_WORTH_IT = 0.8  # of the time without workers; a smaller gain may be none on a machine that does something else too
+
+_LONG_SECONDS = 0.1  # training that takes so long is timed but once
+_GROUPS = 50  # of events that train together, from the start, which tell how much can be done at a time
 
 
-def choose_executor(wanted: Run, method: Method, trainer: Trains, sent_bytes: int) -> Executor:
-    """Return the executor that the settings name; `auto` takes the weighted pass where it fits, else serial.
+@dataclass(frozen=True)
+class Choice:
+    """Which executor trains a run, and why.
+
+    Attributes:
+        name: the executor.
+        why: the reason, for the user.
+        whole: whether a cohort is one weighted pass, also in the workers of `cores` and `ray`.
+        workers: processes of `cores` and `ray`; 0 for as many as a cluster has cores.
+        warning: what the user should know, or an empty text.
+    """
+
+    name: Literal["serial", "cores", "ray", "stacked", "weighted"]
+    why: str
+    whole: bool = False
+    workers: int = 1
+    warning: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.why})"
+
+
+def choose_executor(wanted: Run, method: Method, trainer: Trains, start: Model, sent_bytes: int, device: str) -> Choice:
+    """Return which executor trains a run: the one that the settings name, or for `auto` one by this rule.
+
+    What changes bits depends on the settings alone, so that a run goes on with the bits that it began with:
+
+    - on a GPU `stacked`, else `weighted`, else `serial`, the first that gives what training client by client gives;
+    - on the CPU a cohort is one weighted pass where that fits, and is trained client by client elsewhere.
+
+    On the CPU `cores` does either on several cores to the same bits. It is taken where it is expected to need at most
+    80 % of the time: `_predict` says how, from the time that one unit of work takes here and now.
 
     Args:
         wanted: the section of the settings.
         method: what the executor is for.
         trainer: trains one client.
+        start: a model to time the training of.
         sent_bytes: the most bytes of a model that is sent, with the moments that travel with it.
+        device: where training takes place.
 
     Raises:
         InputError: an executor that would not give what training client by client gives, and why.
     """
-    reason = _why_not_weighted(method, trainer)
-    if wanted.executor == "cores":
-        if wanted.device != "cpu":
-            raise InputError(f"run.executor = 'cores': trains on the CPU, but run.device = {wanted.device!r}")
-        whole = None if reason or not isinstance(trainer, Trainer) else Weighted(trainer)
-        return Cores(trainer, wanted.workers or count_cores(), sent_bytes, whole)
-    if wanted.executor == "stacked":
-        if not isinstance(trainer, Trainer):
-            raise InputError("run.executor = 'stacked': parties hold different models; use 'serial' or 'auto'")
-        try:
-            return Stacked(trainer)
-        except ValueError as error:
-            raise InputError(f"run.executor = 'stacked': {error}; use 'serial' or 'auto'") from error
-    if wanted.executor == "weighted" and reason:
-        raise InputError(f"run.executor = 'weighted': {reason}; use 'serial' or 'auto'")
-    if wanted.executor == "serial" or reason or not isinstance(trainer, Trainer):
-        return Serial(trainer)
-    return Weighted(trainer)
+    if wanted.precision == "tf32" and device == "cpu":
+        raise InputError("run.precision = 'tf32': is for run.device = 'cuda'; on the CPU use 'float32' or 'bfloat16'")
+    if wanted.debug:
+        if wanted.executor not in ("auto", "serial"):
+            raise InputError(
+                f"run.debug = true: clients are trained one after the other in this process, which "
+                f"run.executor = {wanted.executor!r} does not; use 'serial' or 'auto'"
+            )
+        return Choice("serial", "run.debug = true")
+    if wanted.executor == "auto":
+        if device != "cpu":
+            return _choose_on_gpu(method, trainer)
+        return _choose_on_cpu(wanted, method, trainer, start, sent_bytes)
+    return _take_wanted(wanted, method, trainer, device)
+
+
+def make_executor(choice: Choice, wanted: Run, trainer: Trains, sent_bytes: int) -> Executor:
+    """Return the executor of a choice; close it when the run is over.
+
+    Raises:
+        InputError: a Ray cluster that does not answer.
+    """
+    if choice.name == "ray":
+        return Ray(trainer, choice.workers or None, wanted.address, choice.whole)
+    if choice.name == "serial" or not isinstance(trainer, Trainer):
+        if choice.name == "cores":
+            return Cores(trainer, choice.workers, sent_bytes)
+        return Serial(trainer, wanted.debug)
+    if choice.name == "stacked":
+        return Stacked(trainer, wanted.stack_bytes)
+    if choice.name == "weighted":
+        return Weighted(trainer)
+    return Cores(trainer, choice.workers, sent_bytes, Weighted(trainer) if choice.whole else None)
 
 
 def count_cores() -> int:
@@ -47,9 +126,147 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _take_wanted(wanted: Run, method: Method, trainer: Trains, device: str) -> Choice:
+    """Return the executor that the settings name, if it gives what training client by client gives."""
+    reason, why = _why_not_weighted(method, trainer), "as run.executor says"
+    if wanted.executor == "cores":
+        if device != "cpu":
+            raise InputError(f"run.executor = 'cores': trains on the CPU, but run.device = {wanted.device!r}")
+        return _with_workers("cores", why, not reason, wanted)
+    if wanted.executor == "ray":
+        if device != "cpu":
+            raise InputError(f"run.executor = 'ray': trains on the CPU, but run.device = {wanted.device!r}")
+        if wanted.address is not None:
+            return Choice("ray", why, not reason, wanted.workers or 0)
+        return _with_workers("ray", why, not reason, wanted)
+    if wanted.executor == "stacked":
+        if reason := _why_not_stacked(trainer):
+            raise InputError(f"run.executor = 'stacked': {reason}; use 'serial' or 'auto'")
+        return Choice("stacked", why)
+    if wanted.executor == "weighted":
+        if reason:
+            raise InputError(f"run.executor = 'weighted': {reason}; use 'serial' or 'auto'")
+        return Choice("weighted", why, whole=True)
+    return Choice("serial", why)
+
+
+def _with_workers(name: Literal["cores", "ray"], why: str, whole: bool, wanted: Run) -> Choice:
+    cores = count_cores()
+    workers = wanted.workers or cores
+    many = f"run.workers = {workers}: this process may use {cores} cores; more workers are no faster"
+    return Choice(name, why, whole, workers, many if workers > cores else "")
+
+
+def _choose_on_gpu(method: Method, trainer: Trains) -> Choice:
+    if not (reason := _why_not_stacked(trainer)):
+        return Choice("stacked", "many clients in a batch keep a GPU busy")
+    if not _why_not_weighted(method, trainer):
+        return Choice("weighted", f"a cohort is one step of SGD; not stacked: {reason}", whole=True)
+    return Choice("serial", f"not stacked: {reason}")
+
+
+def _choose_on_cpu(wanted: Run, method: Method, trainer: Trains, start: Model, sent_bytes: int) -> Choice:
+    """Return `cores` where it is expected to be faster, else what its workers would do, in this process."""
+    whole = not _why_not_weighted(method, trainer)
+    unit, how = ("cohort", "a cohort is one step of SGD") if whole else ("client", "client by client")
+    workers = min(wanted.workers or count_cores(), count_cores())
+    executor = Weighted(trainer) if whole and isinstance(trainer, Trainer) else Serial(trainer)
+    reason = why_not_fork() or _why_not_side_by_side(method.schedule, whole, workers)
+    if not reason:
+        seconds = _time_unit(executor, _first_unit(method.schedule, whole, start))
+        before, after = _predict(method.schedule, whole, seconds, sent_bytes, workers)
+        expected = f"a {unit} takes {1000 * seconds:.3g} ms, all {before:.3g} s, {after:.3g} s with {workers} workers"
+        if after <= _WORTH_IT * before:
+            return Choice("cores", f"{how}; {expected}", whole, workers)
+        reason = expected
+    return Choice("weighted" if whole else "serial", f"{how}; without workers, because {reason}", whole)
+
+
+def _why_not_side_by_side(schedule: Schedule, whole: bool, workers: int) -> str:
+    """Return why nothing can be done at the same time; an empty text if something can."""
+    if workers == 1:
+        return "there is one core for them"
+    if _units_at_a_time(schedule, whole) < 2:
+        return f"one {'cohort' if whole else 'client'} trains at a time"
+    return ""
+
+
+def why_not_fork() -> str:
+    """Return why this process should not fork workers of its own accord; an empty text if it may."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return "this platform cannot fork processes"
+    if sys.platform == "darwin":
+        return "macOS's own libraries may fail in forked processes"
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "CUDA is in use in this process, and does not survive a fork"
+    return ""
+
+
+def _predict(schedule: Schedule, whole: bool, seconds: float, model_bytes: int, cores: int) -> tuple[float, float]:
+    """Return the seconds that all training is expected to take, one unit after the other and with `cores`.
+
+    One after the other: ``units x seconds``. With workers: ``units x (seconds + handing out) / (units at a time, at
+    most the cores) + forking``; handing out one unit takes 0.6 ms, and 3 ns for each byte of its model.
+    """
+    units = sum(_units(event, schedule, whole) * event.intra_rounds for event in schedule.events)
+    handing = _HANDING_SECONDS + model_bytes * _COPYING_SECONDS
+    at_a_time = min(float(cores), _units_at_a_time(schedule, whole))
+    return units * seconds, units * (seconds + handing) / at_a_time + cores * _FORKING_SECONDS
+
+
+def _units(event: Event, schedule: Schedule, whole: bool) -> int:
+    """Return how many units of work an event is in each of its intra-cluster rounds: whole cohorts, or clients."""
+    if not whole:
+        return len(event.cohort)
+    clusters = schedule.clusters if event.clusters is None else len(np.unique(event.clusters))
+    return min(clusters, len(event.cohort))
+
+
+def _units_at_a_time(schedule: Schedule, whole: bool) -> float:
+    """Return how many units of work are ready at a time, on average over the first groups of events."""
+    counts: list[int] = []
+    done = 0
+    while len(counts) < _GROUPS and (events := schedule.ready(done)):
+        counts.append(sum(_units(event, schedule, whole) for event in events))
+        done += len(events)
+    return float(np.mean(counts))
+
+
+def _first_unit(schedule: Schedule, whole: bool, start: Model) -> Cohort:
+    """Return the first client of the first event, or as many as its cohorts have on average."""
+    event = schedule.events[0]
+    count = max(1, len(event.cohort) // _units(event, schedule, whole)) if whole else 1
+    weights = event.weights[:count]
+    return Cohort(event.index, event.round, 0, 0, event.cohort[:count], weights, float(weights.sum()), start)
+
+
+def _time_unit(executor: Executor, unit: Cohort) -> float:
+    """Return the seconds that a unit of work takes, the least of three; 0 if it fails, which the run will tell."""
+    least = float("inf")
+    for _ in range(3):
+        began = time.perf_counter()
+        try:
+            executor.train([unit], average_models)
+        except AtollError:
+            return 0.0
+        least = min(least, time.perf_counter() - began)
+        if least > _LONG_SECONDS:
+            break
+    return least
+
+
+def _why_not_stacked(trainer: Trains) -> str:
+    return why_not_stacked(trainer) if isinstance(trainer, Trainer) else _why_one_by_one(trainer)
+
+
+def _why_one_by_one(trainer: Trains) -> str:
+    """Return why another trainer than `Trainer` trains single clients."""
+    return "parties hold different models" if isinstance(trainer, PartyTrainer) else "clients that attack train alone"
+
+
 def _why_not_weighted(method: Method, trainer: Trains) -> str:
     if not isinstance(trainer, Trainer):
-        return "parties hold different models"
+        return _why_one_by_one(trainer)
     if method.combine is not average_models:
         return "the method's combine rule must be the mean of models"
     return why_not_weighted(trainer.rule, trainer.module)

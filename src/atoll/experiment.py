@@ -1,10 +1,8 @@
 """From settings to objects: data, population, clustering, module and method of one run."""
 
-import sys
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +17,13 @@ from atoll.clustering.problem import Problem
 from atoll.engine import Method
 from atoll.errors import InputError
 from atoll.evaluate import ClusterEvaluator, Evaluator
-from atoll.executing import choose_executor
+from atoll.executing import Choice, choose_executor, make_executor
 from atoll.executors import Executor, Trains
+from atoll.faulting import add_attackers, add_faults, require_single_results
 from atoll.local import LocalRule, Trainer, carried_bytes
 from atoll.methods import METHODS
-from atoll.models import Model, check_outputs, count_bytes, read_model
-from atoll.modules import draw_module, make_rule, rehearse, require_device, shared_names
+from atoll.models import Model, check_outputs, count_bytes, place, read_model
+from atoll.modules import count_parts, draw_module, make_rule, rehearse, require_device, shared_names
 from atoll.network import Network
 from atoll.planning import is_clustered_anew, make_networks, speeds
 from atoll.plugins import asks_for, call, resolve
@@ -161,7 +160,7 @@ class Experiment:
     @cached_property
     def rule(self) -> LocalRule:
         """The local rule."""
-        return make_rule(self.settings, self._parts())
+        return make_rule(self.settings, count_parts(self.settings, self.population.sizes))
 
     @cached_property
     def clock(self) -> Clock:
@@ -174,7 +173,8 @@ class Experiment:
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
             zeta = np.full(len(sizes), zeta.mean())
         compute = np.asarray(batch * local.steps * zeta, float)
-        return Clock(compute, np.full(len(sizes), upload))
+        deadline = self.settings.faults.deadline_seconds
+        return Clock(compute, np.full(len(sizes), upload), np.inf if deadline is None else deadline)
 
     @cached_property
     def method(self) -> Method:
@@ -187,6 +187,7 @@ class Experiment:
             "rule": self.rule,
             "rounds": self.settings.rounds,
             "clock": self.clock,
+            "deadline_seconds": self.settings.faults.deadline_seconds,
             "seed": self.settings.seed,
         }
         if self.needs("network"):
@@ -198,6 +199,8 @@ class Experiment:
             )
         if (seconds := self.settings.run.virtual_seconds) is not None:
             method = replace(method, schedule=method.schedule.until(seconds))
+        clock = self.clock if self.needs("clock") else None
+        method = add_faults(self.settings, method, self.population, clock)
         if not wanted.shared_layers:
             return method
         return replace(method, shared=shared_names(self.module, wanted.shared_layers))
@@ -230,7 +233,8 @@ class Experiment:
         self.method  # noqa: B018
         self.module  # noqa: B018
         trainer = self._make_trainer(replace(self.method.rule, steps=1))
-        rehearse(self.settings, trainer, self.method.schedule.events[0], read_model(self._copy_module()))
+        rehearse(self.settings, trainer, self.method.schedule.occupied.events[0], read_model(self._copy_module()))
+        self.executor_choice  # noqa: B018
 
     def initial_models(self, restart: int = 0) -> tuple[Model, ...]:
         """Return the models that a run begins with, on the device: one, or one a cluster, drawn anew each restart."""
@@ -255,7 +259,21 @@ class Experiment:
         Raises:
             InputError: an executor that would not give what training client by client gives.
         """
-        return choose_executor(self.settings.run, self.method, self._make_trainer(self.method.rule), self.sent_bytes)
+        trainer = self._make_trainer(self.method.rule)
+        return make_executor(self.executor_choice, self.settings.run, trainer, self.sent_bytes)
+
+    @cached_property
+    def executor_choice(self) -> Choice:
+        """Which executor trains the run, and why.
+
+        Raises:
+            InputError: one that would not give what training client by client gives.
+        """
+        require_single_results(self.settings)
+        start = read_model(self._copy_module())
+        trainer = self._make_trainer(self.method.rule)
+        method = replace(self.method, schedule=self.method.schedule.occupied)
+        return choose_executor(self.settings.run, method, trainer, start, self.sent_bytes, self.device)
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator of the union of the clients' data and the test set."""
@@ -267,29 +285,14 @@ class Experiment:
         samples, seed = self.settings.run.evaluate_samples, self.settings.seed
         return ClusterEvaluator(self.population, self.test_clients, self._copy_module(), samples, seed)
 
-    def _parts(self) -> int:
-        """Return how many parts each client's data is split into for resampling, 0 for none."""
-        if not self.settings.method.resample:
-            return 0
-        parts, sizes = 2 * self.settings.rounds, self.population.sizes
-        if sizes.min() < parts:
-            raise InputError(
-                f"method.resample = true: client {sizes.argmin()} has {sizes.min()} samples, it needs at least "
-                f"2 x rounds = {parts}"
-            )
-        return parts
-
     def _make_trainer(self, rule: LocalRule) -> Trains:
-        make = PartyTrainer if self.settings.method.name == "fedbcd" else Trainer
-        return make(self._copy_module(), self.population, rule, self.settings.seed, self.device)
+        module, seed, run = self._copy_module(), self.settings.seed, self.settings.run
+        if self.settings.method.name == "fedbcd":
+            return PartyTrainer(module, self.population, rule, seed, self.device, run.precision)
+        tolerant = self.settings.faults.tolerate
+        trainer = Trainer(module, self.population, rule, seed, self.device, run.precision, not run.debug, tolerant)
+        return add_attackers(self.settings, trainer)
 
     def _copy_module(self) -> nn.Module:
         """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""
-        return deepcopy(self.module).to(self.device)
-
-
-def import_from(folder: Path) -> None:
-    """Let ``module:function`` names find modules beside the experiment file and in the working folder."""
-    for place in (Path.cwd(), folder.resolve()):
-        if str(place) not in sys.path:
-            sys.path.insert(0, str(place))
+        return place(deepcopy(self.module), self.device)

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from atoll.settings import LARGEST
+
 _KINDS = {
     "integer": "a whole number",
     "number": "a finite number",
@@ -66,7 +68,8 @@ def allowed(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         number = f" of {schema['minItems']}" if schema.get("minItems", 0) == schema.get("maxItems") else ""
         return f"a list{number}, each entry {allowed(schema['items'])}"
-    limits = [f"{words} {schema[key]:g}" for key, words in _LIMITS.items() if key in schema]
+    told = {key: value for key, value in schema.items() if key != "maximum" or value < LARGEST}
+    limits = [f"{words} {told[key]:g}" for key, words in _LIMITS.items() if key in told]
     return " ".join(filter(None, (_KINDS.get(schema.get("type", ""), "another type"), " and ".join(limits))))
 
 
@@ -91,6 +94,8 @@ def _sentence(path: tuple[str, ...], fault: Mapping[str, Any], settings: type[Ba
         if len(path) == 1:
             return f"{name} = {show(fault['input'])}: is a section; set {name}.{next(iter(section['properties']))}, say"
         section = section["properties"][path[1]]
+    if kind == "less_than_equal" and fault["ctx"]["le"] == LARGEST:
+        return f"{name} = {show(fault['input'])}: must be at most {LARGEST:g}"
     return f"{name} = {show(fault['input'])}: must be {allowed(section)}"
 
 

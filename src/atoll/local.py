@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from atoll.batches import Batches, measure_models, measure_samples
+from atoll.dense import Dense, MakesLosses, is_plain_sgd
 from atoll.errors import RunError
-from atoll.models import Model, count_bytes, load_model, read_model
+from atoll.models import Model, count_bytes, load_model, place, read_model
 from atoll.population import Population
+from atoll.precision import Precision
 from atoll.seeds import generator, layers_drawing_from
 
 Floats = npt.NDArray[np.float64]
@@ -52,6 +54,10 @@ class LocalRule:
     parts: int = 0
     carry: bool = False
 
+    def lr_at(self, round_: int) -> float:
+        """Return the learning rate in a round."""
+        return self.lr * self.lr_decay**round_
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -81,28 +87,56 @@ class Trainer:
     """
 
     def __init__(
-        self, module: nn.Module, population: Population, rule: LocalRule, seed: int, device: str = "cpu"
+        self,
+        module: nn.Module,
+        population: Population,
+        rule: LocalRule,
+        seed: int,
+        device: str = "cpu",
+        precision: Precision = "float32",
+        by_hand: bool = True,
+        tolerant: bool = False,
     ) -> None:
-        """Put the module and the pool on the device."""
-        self.module = module.to(device)
+        """Put the module and the pool on the device.
+
+        Args:
+            module: what is trained.
+            population: the clients.
+            rule: what a client does.
+            seed: what random numbers are derived from.
+            device: where to train.
+            precision: what executors let products be computed in.
+            by_hand: whether steps may be made by hand, where `dense_steps` can; else autograd and the optimiser do.
+            tolerant: whether results that are not finite are sent back, for `screening.Screened` to leave out; else
+                they are an error.
+        """
+        self.module = place(module, device)
         self.population = population
         self.rule = rule
         self.seed = seed
+        self.precision = precision
+        self.tolerant = tolerant
         self.batches = Batches(population.data, module)
+        # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
+        self.dense = dense_steps(rule, module, self.batches.losses) if by_hand and precision != "bfloat16" else None
 
     def train(self, task: Task) -> Outcome:
         """Return the client's model after its local steps.
 
         Raises:
-            RunError: the loss or the model is not finite; names event, cluster and client.
+            RunError: the loss or the model is not finite; names event, cluster and client. Not if `tolerant`.
         """
         load_model(self.module, task.start)
         self.module.train()
         with layers_drawing_from(self.seed, "layers", task.event, task.repeat, task.client):
-            losses = (self.batches.losses(self.module(x), y).mean() for x, y in self._draw_batches(task))
-            mean_loss, moments = descend(self.rule, dict(self.module.named_parameters()), task, losses)
+            if self.dense:
+                mean_loss, moments = self._step_by_hand(self.dense, task), Model()
+            else:
+                losses = (self.batches.losses(self.module(x), y).mean() for x, y in self._draw_batches(task))
+                mean_loss, moments = descend(self.rule, dict(self.module.named_parameters()), task, losses)
         model = read_model(self.module)
-        require_finite(task, model, mean_loss, self.rule)
+        if not self.tolerant:
+            require_finite(task, model, mean_loss, self.rule)
         return Outcome(model | moments, mean_loss)
 
     def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> Floats:
@@ -125,6 +159,14 @@ class Trainer:
         order = generator(self.seed, "resample", client).permutation(len(samples))
         return np.array_split(samples[order], self.rule.parts)[2 * round_ + part]
 
+    def _step_by_hand(self, dense: Dense, task: Task) -> float:
+        """Take the rule's steps; return the mean loss."""
+        total, lr = torch.zeros((), device=self.batches.inputs.device), self.rule.lr_at(task.round)
+        for inputs, targets in self._draw_batches(task):
+            weights = inputs.new_full((len(inputs),), 1 / len(inputs))
+            total += dense.step(inputs, targets, weights, lr).mean()
+        return total.item() / self.rule.steps
+
     def _draw_batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
         gathered = None
         for rows in self.draw_rows(task):
@@ -142,6 +184,12 @@ class Trainer:
         yield from samples[rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))]
 
 
+def dense_steps(rule: LocalRule, module: nn.Module, losses: MakesLosses) -> Dense | None:
+    """Return the network whose steps can be made by hand: dense, trained by plain SGD without a proximal term."""
+    plain = not rule.proximal and is_plain_sgd(rule.optimizer(module.parameters(), rule.lr), rule.lr)
+    return Dense.of(module, losses) if plain else None
+
+
 def descend(
     rule: LocalRule, parameters: dict[str, nn.Parameter], task: Task, losses: Iterable[Tensor]
 ) -> tuple[float, Model]:
@@ -149,12 +197,13 @@ def descend(
 
     Returns the mean loss, and the optimiser's moments of these parameters if the rule carries them.
     """
-    optimizer = rule.optimizer(parameters.values(), rule.lr * rule.lr_decay**task.round)
+    optimizer = rule.optimizer(parameters.values(), rule.lr_at(task.round))
     if rule.carry:
         _load_moments(optimizer, parameters, task.start)
     total = torch.zeros((), device=next(iter(parameters.values())).device)
     for loss in losses:
-        optimizer.zero_grad()
+        for parameter in parameters.values():
+            parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
         if rule.proximal:
             _add_proximal(parameters, task.start, rule.proximal)
@@ -178,9 +227,10 @@ def require_finite(task: Task, model: Model, loss: float, rule: LocalRule) -> No
 
 def is_finite(model: Model, loss: float) -> bool:
     """Return whether the loss and all numbers of the model are finite."""
-    return bool(np.isfinite(loss)) and all(
-        bool(torch.isfinite(tensor).all()) for tensor in model.values() if tensor.is_floating_point()
-    )
+    numbers = [tensor for tensor in model.values() if tensor.is_floating_point()] or [torch.zeros(1)]
+    # So they are where their sums are, which is many times faster to find, and asks a GPU once.
+    summed = bool(torch.stack([tensor.sum().double() for tensor in numbers]).isfinite().all())
+    return bool(np.isfinite(loss)) and (summed or all(bool(tensor.isfinite().all()) for tensor in numbers))
 
 
 def sgd(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
@@ -223,12 +273,13 @@ def _load_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Par
     for key, tensor in start.items():
         name, _, slot = key.partition("@")
         if slot and name in parameters:
-            optimizer.state[parameters[name]][slot] = tensor.clone()
+            own, copy = parameters[name], tensor.clone()
+            optimizer.state[own][slot] = copy if copy.shape != own.shape else torch.empty_like(own).copy_(copy)
 
 
 def _read_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> Model:
     return {
-        f"{name}@{slot}": tensor.clone()
+        f"{name}@{slot}": tensor.clone(memory_format=torch.contiguous_format)
         for name, parameter in parameters.items()
         for slot, tensor in optimizer.state[parameter].items()
         if isinstance(tensor, Tensor)

@@ -1,5 +1,6 @@
 """The methods, each in a few lines: a schedule, a local rule, an identity and a combine rule."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -79,6 +80,7 @@ def hierarchical(
     pattern: Pattern = "cenasy",
     intra_rounds: int = 5,
     phases: Sequence[Phase] | None = None,
+    deadline_seconds: float = math.inf,
 ) -> Method:
     """FedUC's hierarchical aggregation: clusters average often, and merge with each other now and then.
 
@@ -92,11 +94,13 @@ def hierarchical(
 
     The seconds of the network decide who finishes when. A round is one local step index t: T = `rounds` must be a
     multiple of T'T'', and the rule's `lr_decay` is per local step, taken at the first of an event. For clients that
-    move, `phases` replaces `clustering` and `network` by those in force from each round on.
+    move, `phases` replaces `clustering` and `network` by those in force from each round on. Clients that have not
+    uploaded by the deadline are left out.
     """
     if phases is None:
         phases = (Phase(0, clustering, network),)
-    return Method(hierarchical_schedule(population, phases, pattern, rounds, intra_rounds, rule.steps), rule)
+    schedule = hierarchical_schedule(population, phases, pattern, rounds, intra_rounds, rule.steps, deadline_seconds)
+    return Method(schedule, rule)
 
 
 def ifca(

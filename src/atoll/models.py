@@ -152,9 +152,20 @@ def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> N
         )
 
 
+def place(module: nn.Module, device: str = "cpu") -> nn.Module:
+    """Move a module to the device, its convolutions laid out channels last, which most hardware computes faster.
+
+    Only the module is laid out so; models are contiguous, so that sums over them do not depend on where they were.
+    """
+    return module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
 def read_model(module: nn.Module) -> Model:
     """Return a copy of the module's parameters and buffers."""
-    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    return {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in module.state_dict().items()
+    }
 
 
 def count_bytes(model: Model) -> int:

@@ -1,5 +1,7 @@
 """From settings to what is trained and how: modules, the local rule, and whether they go together."""
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -43,6 +45,23 @@ def shared_names(module: nn.Module, wanted: int) -> tuple[str, ...]:
             f"method.shared_layers = {wanted}: must be less than the model's {len(layers)} layers with parameters"
         )
     return tuple(name for name in module.state_dict() if name.rpartition(".")[0] in layers[:wanted])
+
+
+def count_parts(settings: Settings, sizes: npt.NDArray[np.int64]) -> int:
+    """Return how many parts each client's data is split into for resampling, 0 for none.
+
+    Raises:
+        InputError: a client has too few samples.
+    """
+    if not settings.method.resample:
+        return 0
+    parts = 2 * settings.rounds
+    if sizes.min() < parts:
+        raise InputError(
+            f"method.resample = true: client {sizes.argmin()} has {sizes.min()} samples, it needs at least "
+            f"2 x rounds = {parts}"
+        )
+    return parts
 
 
 def make_rule(settings: Settings, parts: int) -> LocalRule:

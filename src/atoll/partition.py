@@ -188,6 +188,13 @@ def exact_counts(shares: npt.NDArray[np.float64], total: int, first: Indices) ->
     >>> exact_counts(np.array([[0.5, 0.25, 0.25]]), 5, np.array([0]))
     array([[3, 1, 1]])
     """
+    counts = np.empty(shares.shape, np.int64)
+    for low in range(0, len(shares), _CHUNK):
+        counts[low : low + _CHUNK] = _round_rows(shares[low : low + _CHUNK], total, first[low : low + _CHUNK])
+    return counts
+
+
+def _round_rows(shares: npt.NDArray[np.float64], total: int, first: Indices) -> npt.NDArray[np.int64]:
     rows, classes = shares.shape
     exact = shares * total
     counts = np.floor(exact + 1e-9).astype(np.int64)

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
-from atoll.errors import InputError
+from atoll.errors import InputError, reading
 from atoll.network import (
     TOPOLOGIES,
     ClientTable,
@@ -93,7 +93,8 @@ def _read_table(wanted: NetworkSettings, clients: int) -> ClientTable | None:
     if wanted.clients_file is None:
         return None
     places_them = wanted.upload_file is None and wanted.trace_file is None
-    table = read_network_clients(wanted.clients_file, ("x", "y") if places_them else ())
+    with reading("network.clients_file"):
+        table = read_network_clients(wanted.clients_file, ("x", "y") if places_them else ())
     if table.clients != clients:
         raise InputError(
             f"network.clients_file = {wanted.clients_file!r}: has {table.clients} clients, but data.clients = {clients}"
@@ -153,7 +154,8 @@ def _trace(settings: Settings, table: ClientTable | None, clients: int) -> Trace
     if wanted.trace_file is not None:
         if wanted.metres_per_round is not None:
             raise InputError("network.metres_per_round: does not go with network.trace_file; give one of them")
-        trace = read_trace(wanted.trace_file)
+        with reading("network.trace_file"):
+            trace = read_trace(wanted.trace_file)
         if trace.clients != clients:
             raise InputError(
                 f"network.trace_file = {wanted.trace_file!r}: has {trace.clients} clients, but data.clients = {clients}"
@@ -228,7 +230,8 @@ def _read_seconds(
     path = getattr(wanted, name)
     if path is None:
         return None
-    seconds = read_matrix(path)
+    with reading(f"network.{name}"):
+        seconds = read_matrix(path)
     if seconds.shape not in shapes:
         found, needed = (" x ".join(map(str, shape)) for shape in (seconds.shape, shapes[0]))
         raise InputError(f"network.{name} = {path!r}: has {found} numbers; must be {meaning} = {needed}")

@@ -6,6 +6,7 @@ experiment file, and entries of that section's ``options``. So a new rule is one
 
 import importlib
 import inspect
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -53,6 +54,13 @@ def resolve(setting: str, name: str, known: Mapping[str, Callable[..., Any]]) ->
     if not callable(found):
         raise InputError(f"{setting} = {name!r}: must be a function, it is {_a(type(found).__name__)}")
     return found  # type: ignore[no-any-return]
+
+
+def import_from(folder: Path) -> None:
+    """Let ``module:function`` names find modules beside the experiment file and in the working folder."""
+    for source in (Path.cwd(), folder.resolve()):
+        if str(source) not in sys.path:
+            sys.path.insert(0, str(source))
 
 
 def asks_for(rule: Callable[..., Any], name: str) -> bool:

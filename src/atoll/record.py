@@ -4,20 +4,21 @@ import errno
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from io import BytesIO
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 
 from atoll.config import resolved
 from atoll.environment import describe_environment
 from atoll.errors import InputError, RunError
-from atoll.faults import show
+from atoll.files import to_json, write_atomically
+from atoll.lock import LOCK, locked
+from atoll.origin import differences
 from atoll.schedules import Schedule
+from atoll.schedules.saved import write_schedule
 from atoll.settings import Settings
 
 Row = dict[str, Any]
@@ -60,13 +61,14 @@ def begin_folders(out: Path, names: Sequence[str]) -> None:
 
 
 def _is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
-    """Return whether there is something else at a path than a folder with these files, whole or half written.
+    """Return whether there is something else at a path than a folder with these files, whole, half written or locked.
 
     Raises:
         InputError: it cannot be looked at, or is a file, or lies below one.
     """
     try:
-        return any(entry.name not in allowed and entry.name not in _halves(allowed) for entry in path.iterdir())
+        known = {*allowed, *_halves(allowed), LOCK}
+        return any(entry.name not in known for entry in path.iterdir())
     except FileNotFoundError:
         return False
     except NotADirectoryError as error:
@@ -89,30 +91,6 @@ def slug(name: str) -> str:
     return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()).strip(".-")[:100]
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: aside first, flushed to disk, then renamed.
-
-    Raises:
-        RunError: the disk is full or read-only, or the folder cannot be written to.
-    """
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        with open(aside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            aside.unlink()
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def to_json(value: Any) -> bytes:
-    """Return a value as indented JSON, NaN refused."""
-    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
-
-
 class RunFolder:
     """The folder of one run, and its metrics file, to which one row a probe is appended."""
 
@@ -131,6 +109,29 @@ class RunFolder:
         """Whether the run has come to its end."""
         return (self.path / "summary.json").is_file()
 
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the folder for one run alone, making it first; one that stays empty is removed again.
+
+        Raises:
+            InputError: another run holds it; names the process.
+            RunError: it cannot be made.
+        """
+        is_new = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the folder {self.path}: {error.strerror or error}") from error
+        try:
+            with locked(self.path):
+                for half in _halves(FILES):  # a killed run's
+                    (self.path / half).unlink(missing_ok=True)
+                yield
+        finally:
+            if is_new:
+                with suppress(OSError):
+                    self.path.rmdir()
+
     def require_room(self, overwrite: bool = False) -> None:
         """Refuse a folder that a run cannot be begun in; nothing is written.
 
@@ -146,29 +147,29 @@ class RunFolder:
             raise InputError(f"--out {self.path}: is not empty and holds no run; give the path of a new folder")
 
     def create(self, settings: Settings, schedule: Schedule, overwrite: bool = False) -> None:
-        """Make the folder with everything that is known before training, or leave nothing behind.
+        """Write everything that is known before training, or nothing; the folder is there, and claimed.
 
         Raises:
             InputError: as `require_room` does.
             RunError: it cannot be written.
         """
         self.require_room(overwrite)
-        is_new = not self.path.exists()
         try:
             self._clear()
-            (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            (self.path / "checkpoint").mkdir(exist_ok=True)
             write_atomically(self.path / "environment.json", to_json(describe_environment(settings.seed)))
             write_schedule(self.path / "schedule.npz", schedule)
             write_atomically(self.metrics, b"")
-            write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
+            self._write_settings(settings)
         except (OSError, RunError) as error:
             with suppress(OSError):
                 self._clear()
-                if is_new:
-                    self.path.rmdir()
             if isinstance(error, RunError):
                 raise
-            raise RunError(f"cannot make the folder {self.path}: {error.strerror or error}") from error
+            raise RunError(f"cannot write to the folder {self.path}: {error.strerror or error}") from error
+
+    def _write_settings(self, settings: Settings) -> None:
+        write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
 
     def _clear(self) -> None:
         """Remove a run's files, and none but those; what marks it as a run goes first."""
@@ -184,21 +185,21 @@ class RunFolder:
                 place.unlink(missing_ok=True)
                 place.with_name(f".{name}.part").unlink(missing_ok=True)
 
-    def require_same(self, settings: Settings) -> None:
-        """Refuse to go on with other settings than the run was begun with.
+    def take_over(self, settings: Settings) -> None:
+        """Refuse to go on with other settings than the run was begun with; note those that may differ.
 
         Raises:
             InputError: names the settings that differ; or the folder's settings cannot be read.
         """
         try:
-            before = flatten(tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8")))
+            before = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
-        now = flatten(tomllib.loads(tomli_w.dumps(resolved(settings))))
-        if differing := sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key)):
-            told = ", ".join(f"{key} was {show(before.get(key))}, is now {show(now.get(key))}" for key in differing[:5])
-            more = f" (and {len(differing) - 5} more)" if len(differing) > 5 else ""
-            raise InputError(f"--resume: {self.path} was run with other settings: {told}{more}")
+        now = tomllib.loads(tomli_w.dumps(resolved(settings)))
+        if told := differences(before, now):
+            raise InputError(f"--resume: {self.path} was run with other settings: {told}")
+        if before != now:
+            self._write_settings(settings)
 
     def append(self, row: Row) -> None:
         """Append one row of metrics; if the disk is full the file keeps its whole rows.
@@ -237,56 +238,14 @@ class RunFolder:
     def keep_rows(self, events_done: int) -> list[Row]:
         """Drop rows later than an event, and a torn last one; return those kept."""
         kept = [row for row in self.rows() if row["event"] <= events_done]
-        write_atomically(self.metrics, b"".join(json.dumps(row).encode() + b"\n" for row in kept))
+        content = b"".join(json.dumps(row).encode() + b"\n" for row in kept)
+        if content != self.metrics.read_bytes():
+            write_atomically(self.metrics, content)
         return kept
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, which marks the run as finished."""
         write_atomically(self.path / "summary.json", to_json(dict(summary)))
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a nested table with dotted keys.
-
-    >>> flatten({"local": {"lr": 0.1}})
-    {'local.lr': 0.1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
-
-
-def write_schedule(path: Path, schedule: Schedule) -> None:
-    """Write the schedule's table as ``.npz``: one entry an event, lists flattened with their offsets."""
-    events = schedule.events
-    columns: dict[str, Any] = {
-        "round": [e.round for e in events],
-        "seconds": [e.seconds for e in events],
-        "intra_rounds": [e.intra_rounds for e in events],
-        "models_down": [e.models_down for e in events],
-        "models_up": [e.models_up for e in events],
-    }
-    lists: dict[str, list[Any]] = {
-        "active": [e.active for e in events],
-        "began": [e.began for e in events],
-        "staleness": [e.staleness for e in events],
-        "cohort": [e.cohort for e in events],
-        "weights": [e.weights for e in events],
-        "clusters": [np.full(len(e.cohort), -1) if e.clusters is None else e.clusters for e in events],
-    }
-    for name, rows in lists.items():
-        columns[name] = np.concatenate([np.asarray(row) for row in rows]) if rows else np.empty(0)
-        columns[f"{name}_offsets"] = np.cumsum([0, *map(len, rows)])
-    mixes = [{"server": _mix(e.server), "starts": [[c, _mix(m)] for c, m in e.starts]} for e in events]
-    columns["mixes"] = np.frombuffer(json.dumps(mixes).encode(), np.uint8)
-    content = BytesIO()
-    np.savez_compressed(content, **columns)
-    write_atomically(path, content.getvalue())
-
-
-def _mix(mix: Any) -> Any:
-    return None if mix is None else {"server": mix.server, "published": [list(pair) for pair in mix.published]}
 
 
 def _whole(row: Any) -> Row:

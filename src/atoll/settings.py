@@ -4,12 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(ge=1)]
+LARGEST = 10**15  # counts above it are slips, and their products would not fit into 64 bits
+
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Range = Annotated[list[PositiveFloat], Field(min_length=2, max_length=2)]
 Options = dict[str, Any]
+
+MAY_DIFFER = "a run may go on with another value"
+"""Marks a setting that changes neither a run's bits nor its rows."""
 
 
 class Section(BaseModel):
@@ -24,8 +29,10 @@ class Data(Section):
     dataset: str = Field(
         "digits", description="digits, regression, mnist, cifar10, or module:function giving an atoll.Dataset"
     )
-    root: str | None = Field(None, description="folder with the data files; else ATOLL_DATA, else the user's cache")
-    fetch: bool = Field(True, description="download missing files")
+    root: Annotated[str | None, MAY_DIFFER] = Field(
+        None, description="folder with the data files; else ATOLL_DATA, else the user's cache"
+    )
+    fetch: Annotated[bool, MAY_DIFFER] = Field(True, description="download missing files")
     partition: str = Field(
         "iid", description="iid, dirichlet, shards, major-class, one-label, rotated, planted, module:function"
     )
@@ -157,37 +164,105 @@ class MethodSettings(Section):
     restart_rounds: Positive = Field(3, description="ifca, cfl-mgd: rounds that each start is tried for")
     resample: bool = Field(False, description="ifca, cfl-mgd: disjoint data for identity and training, every round")
     shared_layers: Annotated[int, Field(ge=0)] = Field(0, description="ifca, cfl-mgd: first layers that all share")
+    combine: str = Field(
+        "mean",
+        description="how clients' models become their cluster's: mean, median, trimmed-mean, norm-clipping, krum, or "
+        "module:function returning a rule",
+    )
+    trim: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
+        None, description="trimmed-mean: share of the weight that is cut off at each end"
+    )
+    clip_norm: PositiveFloat | None = Field(None, description="norm-clipping: the longest update, as a Euclidean norm")
+    byzantine: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(
+        None, description="krum: clients of a cohort that may send anything, f"
+    )
     parties: Positive = Field(2, description="fedbcd: parties that the features are split over, K")
     mode: Literal["parallel", "sequential"] = Field("parallel", description="fedbcd: parties train at once or in turn")
     options: Options = Field(default_factory=dict, description="arguments of your own method")
 
 
+class FaultSettings(Section):
+    """Which clients fail, and what is done about it."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="probability that a client takes the model and never answers, in each event"
+    )
+    deadline_seconds: PositiveFloat | None = Field(
+        None, description="an event waits no longer; clients whose training and upload take longer are left out"
+    )
+    slots_per_day: Annotated[int, Field(ge=1, le=86_400)] | None = Field(
+        None,
+        description="equal slots of the day, which the column slots of data.clients_file counts from 0; clients are "
+        "absent from events that begin in others than theirs; unset: always there",
+    )
+    tolerate: bool = Field(
+        False, description="leave out results that are not finite, or of other names, shapes or types; else an error"
+    )
+    max_update_norm: PositiveFloat | None = Field(
+        None, description="leave out results whose update is longer, as a Euclidean norm"
+    )
+    attackers: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of the clients that attack; the seed says which, for the whole run"
+    )
+    attack: Literal["sign-flip", "noise", "label-flip", "not-finite"] = Field(
+        "sign-flip", description="what attackers do: see Faults"
+    )
+    attack_strength: PositiveFloat = Field(
+        5.0, description="sign-flip, noise: length of what attackers send, in lengths of their honest update"
+    )
+
+
 class Run(Section):
     """How the run is carried out and watched."""
 
-    executor: Literal["auto", "serial", "cores", "stacked", "weighted"] = Field(
+    executor: Annotated[  # of executors with equal bits a run may go on with another; checkpoints know them
+        Literal["auto", "serial", "cores", "ray", "stacked", "weighted"], MAY_DIFFER
+    ] = Field(
         "auto",
-        description="serial: client by client; cores: the same on several processor cores; stacked: many clients in a "
-        "batch; weighted: a cohort in one pass (one step of SGD); auto: weighted if it fits, else serial",
+        description="serial: client by client; cores: the same on several processor cores; ray: the same on a Ray "
+        "cluster; stacked: many clients in a batch; weighted: a cohort in one pass (one step of SGD); "
+        "auto: the fastest by the rule in concepts, never ray",
     )
-    workers: Positive | None = Field(None, description="cores: worker processes; unset: one a core")
+    workers: Annotated[Positive | None, MAY_DIFFER] = Field(
+        None, description="cores, ray: worker processes; unset: one a core, of the cluster with run.address"
+    )
+    address: Annotated[str | None, MAY_DIFFER] = Field(
+        None, description="ray: host:port of a cluster's head; unset: a cluster of its own on this machine"
+    )
+    stack_bytes: Positive | None = Field(
+        None, description="stacked: bytes that one stack may take; unset: half of a GPU's memory, 64 MiB on the CPU"
+    )
+    debug: bool = Field(
+        False, description="serial: stop at the first bad step, with the layer's and the error's whole traceback"
+    )
     device: str = Field("cpu", description="cpu or cuda")
+    precision: Literal["float32", "tf32", "bfloat16"] = Field(
+        "float32",
+        description="of products in training: tf32 (cuda) or bfloat16 round what is multiplied; models stay float32",
+    )
     virtual_seconds: PositiveFloat | None = Field(
         None, description="the run ends after so much virtual time, or after `rounds` if that is sooner"
     )
     evaluate_every: Positive = Field(1, description="rounds between probes")
     evaluate_samples: Positive | None = Field(None, description="probe the training loss on so many; unset: on all")
     heterogeneity: bool = Field(False, description="measure H_device and H_cluster at each probe")
-    checkpoint_every: Positive = Field(10, description="rounds between checkpoints")
+    checkpoint_minutes: Annotated[PositiveFloat, MAY_DIFFER] = Field(2.0, description="minutes between checkpoints")
+    checkpoint_every: Annotated[Positive | None, MAY_DIFFER] = Field(
+        None, description="rounds between checkpoints, besides"
+    )
 
 
 class Settings(Section):
     """All settings of one run."""
 
-    name: str = Field("experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name")
-    label: str = Field("", description="what the run's curve is called in figures")
-    panel: str = Field("", description="the panel of a figure that the run's curve belongs to")
-    description: str = Field("", description="what the experiment shows; for recipes, the paper and figure")
+    name: Annotated[str, MAY_DIFFER] = Field(
+        "experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name"
+    )
+    label: Annotated[str, MAY_DIFFER] = Field("", description="what the run's curve is called in figures")
+    panel: Annotated[str, MAY_DIFFER] = Field("", description="the panel of a figure that the run's curve belongs to")
+    description: Annotated[str, MAY_DIFFER] = Field(
+        "", description="what the experiment shows; for recipes, the paper and figure"
+    )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="every random number is derived from it")
     rounds: Positive = Field(20, description="rounds, as the glossary defines them for the method")
     data: Data = Data()
@@ -196,4 +271,5 @@ class Settings(Section):
     clustering: ClusteringSettings = ClusteringSettings()
     network: NetworkSettings = NetworkSettings()
     method: MethodSettings = MethodSettings()
+    faults: FaultSettings = FaultSettings()
     run: Run = Run()

@@ -20,6 +20,7 @@ from atoll.errors import InputError
 from atoll.local import LocalRule, Outcome, Task, descend, require_finite
 from atoll.models import HIDDEN, Model, Shape, dense, load_model, read_model
 from atoll.population import Population
+from atoll.precision import Precision
 from atoll.schedules import FROM_SERVER, Clock, Event, Ids, Mix, Schedule
 from atoll.seeds import generator, layers_drawing_from
 
@@ -126,7 +127,13 @@ class PartyTrainer:
     """
 
     def __init__(
-        self, module: nn.Module, population: Population, rule: LocalRule, seed: int, device: str = "cpu"
+        self,
+        module: nn.Module,
+        population: Population,
+        rule: LocalRule,
+        seed: int,
+        device: str = "cpu",
+        precision: Precision = "float32",
     ) -> None:
         """Put the module, which is scratch space, and the pool on the device.
 
@@ -139,6 +146,7 @@ class PartyTrainer:
         self.population = population
         self.rule = rule
         self.seed = seed
+        self.precision = precision
         self.batches = Batches(population.data, module)
 
     def train(self, task: Task) -> Outcome:

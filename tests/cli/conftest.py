@@ -41,12 +41,16 @@ class Done:
     def refused(self, code: int = 2) -> str:
         """Return the one sentence of a command that failed with this exit code and printed nothing else."""
         assert (self.code, self.out) == (code, ""), self
-        lines = self.err.splitlines()
-        assert len(lines) == 1, self.err
-        assert lines[0].startswith("error: "), self.err
+        (line,) = self.told
+        assert line.startswith("error: "), self.err
         assert "Traceback" not in self.err
         assert "pydantic" not in self.err
-        return lines[0].removeprefix("error: ")
+        return line.removeprefix("error: ")
+
+    @property
+    def told(self) -> list[str]:
+        """The lines of standard error, but for the executor that was chosen, which a run tells when it begins."""
+        return [line for line in self.err.splitlines() if not line.startswith("run.executor = 'auto': ")]
 
     def succeeded(self) -> str:
         """Return the standard output of a command that did not fail."""

@@ -12,6 +12,8 @@ from atoll.cli import app
 from tests.cli.conftest import TINY, Command
 
 OPTIONS = {
+    "bench": ["--quick", "--only", "--json"],
+    "verify": ["--json"],
     "run": ["EXPERIMENT", "--set", "--scale", "--only", "--out", "--resume", "--overwrite", "--json"],
     "recipes": ["--json"],
     "recipes show": ["NAME"],
@@ -61,7 +63,8 @@ def test_run(process: Command, folder: Path) -> None:
     done = process("run", "tiny.toml", "--set", "local.lr=0.01")
     assert "tiny" in done.succeeded()
     assert done.out.endswith("Results: runs/tiny\n")
-    assert done.err == ""
+    (line,) = done.err.splitlines()
+    assert line.startswith("run.executor = 'auto': ")
     run = folder / "runs" / "tiny"
     assert tomllib.loads((run / "config.toml").read_text())["local"]["lr"] == 0.01
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -92,7 +92,7 @@ def test_file_size_limit(folder: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 
-    command = [sys.executable, "-m", "atoll", "run", "tiny.toml"]
+    command = [sys.executable, "-m", "atoll", "run", "tiny.toml", "--set", "run.executor=serial"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, preexec_fn=limit, timeout=120)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: cannot write runs/tiny/checkpoint/event-")

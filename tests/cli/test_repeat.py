@@ -13,7 +13,10 @@ import pytest
 
 from tests.cli.conftest import TINY, Command
 
-LONG = TINY.replace("rounds = 2", "rounds = 60") + "\n[run]\ncheckpoint_every = 3\nevaluate_every = 2\n"
+LONG = (
+    TINY.replace("rounds = 2", "rounds = 60")
+    + "\n[run]\nexecutor = 'serial'\ncheckpoint_every = 3\nevaluate_every = 2\n"
+)
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
@@ -31,7 +34,9 @@ def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start a long run as a process, and return once it has written a checkpoint."""
     command = [sys.executable, "-m", "atoll", "run", "long.toml", *words]
     (folder / "long.toml").write_text(LONG)
-    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     until = time.monotonic() + 60
     while not list((folder / "runs" / "tiny" / "checkpoint").glob("*.json")):
         assert child.poll() is None, child.communicate()
@@ -50,7 +55,7 @@ def test_two_processes_give_equal_bits(process: Command, atoll: Command, folder:
     assert rows(folder / "a") != rows(folder / "c")
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_goes_on_to_the_same_bits(atoll: Command, folder: Path, how: signal.Signals) -> None:
     child = begin(folder)
     child.send_signal(how)
@@ -58,13 +63,11 @@ def test_a_stopped_run_goes_on_to_the_same_bits(atoll: Command, folder: Path, ho
     run = folder / "runs" / "tiny"
     assert printed == ""
     assert not (run / "summary.json").exists(), "the run was over before it was stopped"
-    if how == signal.SIGINT:
-        assert child.returncode == 130
-        assert told == "interrupted; to go on from here, give the same command with --resume\n"
-        # The interrupt may come between an event's row and its checkpoint; no more than that event is done again.
-        assert int(last_checkpoint(run)[0][6:14]) >= rows(run)[-1]["event"] - 1, (
-            "what was done is not in the checkpoint"
-        )
+    if how != signal.SIGKILL:
+        assert child.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[how]
+        assert told == "interrupted; to go on from here: atoll run long.toml --resume\n"
+        assert int(last_checkpoint(run)[0][6:14]) >= rows(run)[-1]["event"], "what was done is in the checkpoint"
+        assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == []
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"event": 9')  # a row that a crash tore
     atoll("run", "long.toml", "--resume").succeeded()
@@ -78,8 +81,6 @@ def test_resume_after_the_end_changes_nothing(atoll: Command, folder: Path) -> N
     before = {path: path.read_bytes() for path in (folder / "runs").rglob("*") if path.is_file()}
     assert atoll("run", "tiny.toml", "--json", "--resume").succeeded() == first
     after = {path: path.read_bytes() for path in (folder / "runs").rglob("*") if path.is_file()}
-    assert json.loads(after.pop(folder / "runs/tiny/metrics.jsonl").splitlines()[-1])["event"] == 4
-    before.pop(folder / "runs/tiny/metrics.jsonl")
     assert after == before
 
 
@@ -108,6 +109,7 @@ def test_resume_of_damaged_folders(atoll: Command, folder: Path) -> None:
     assert done.code == 0
     assert "warning: the checkpoint event-00000004 is damaged" in done.err
     assert rows(run) == whole
+    (run / "summary.json").unlink()
     for file in (run / "checkpoint").glob("*.json"):
         file.write_text("{}")
     assert "every checkpoint" in atoll("run", "tiny.toml", "--set", "run.checkpoint_every=1", "--resume").refused()
@@ -119,6 +121,104 @@ def test_resume_of_damaged_folders(atoll: Command, folder: Path) -> None:
     assert "cannot be read" in atoll("run", "tiny.toml", "--set", "run.checkpoint_every=1", "--resume").refused()
     atoll("run", "tiny.toml", "--set", "run.checkpoint_every=1", "--overwrite").succeeded()
     assert rows(run) == whole
+
+
+def test_a_finished_run_needs_no_checkpoint(atoll: Command, folder: Path) -> None:
+    run = folder / "runs" / "tiny"
+    first = atoll("run", "tiny.toml", "--json").succeeded()
+    for file in (run / "checkpoint").iterdir():
+        file.unlink()
+    before = (run / "metrics.jsonl").read_bytes()
+    assert atoll("run", "tiny.toml", "--json", "--resume").succeeded() == first
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "doubled"])
+def test_rows_that_are_not_those_of_the_run(atoll: Command, folder: Path, damage: str) -> None:
+    run = folder / "runs" / "tiny"
+    atoll("run", "tiny.toml").succeeded()
+    (run / "summary.json").unlink()
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(
+        b"".join([*lines[:1], *(lines[1:2] * 2 if damage == "doubled" else []), *lines[2:]])
+    )
+    sentence = atoll("run", "tiny.toml", "--resume").refused()
+    assert "metrics.jsonl is damaged (the row of event" in sentence
+    assert "--overwrite" in sentence
+
+
+def test_settings_that_may_differ_on_resume(atoll: Command, folder: Path) -> None:
+    """What changes neither bits nor rows; the folder then tells the new values."""
+    atoll("run", "tiny.toml", "--set", "run.executor=serial").succeeded()
+    run = folder / "runs" / "tiny"
+    whole, last = rows(run), last_checkpoint(run)
+    (run / "summary.json").unlink()
+    for file in (run / "checkpoint").iterdir():
+        file.unlink()
+    changes = ("run.executor=cores", "run.workers=2", "run.checkpoint_minutes=5", "label=another")
+    words = [word for change in changes for word in ("--set", change)]
+    atoll("run", "tiny.toml", "--resume", *words).succeeded()
+    assert rows(run) == whole
+    assert last_checkpoint(run) == last
+    assert 'executor = "cores"' in (run / "config.toml").read_text()
+    (run / "summary.json").unlink()
+    sentence = atoll("run", "tiny.toml", "--resume", "--set", "run.executor=stacked").refused()
+    assert "run.executor now gives the bits of 'stacked'" in sentence
+    assert "set run.executor = 'serial'" in sentence
+
+
+def test_every_setting_that_differs_is_told(atoll: Command) -> None:
+    atoll("run", "tiny.toml").succeeded()
+    changes = (
+        "seed=1",
+        "rounds=3",
+        "local.lr=0.5",
+        "local.steps=3",
+        "data.alpha=2.0",
+        "run.evaluate_every=2",
+        "model.name=lr",
+    )
+    words = [word for change in changes for word in ("--set", change)]
+    sentence = atoll("run", "tiny.toml", "--resume", *words).refused()
+    for told in (
+        "seed was 0, is now 1",
+        "rounds was 2, is now 3",
+        "local.lr was 0.05, is now 0.5",
+        "local.steps was 2, is now 3",
+        "data.alpha was unset, is now 2.0",
+        "run.evaluate_every was 1, is now 2",
+        "model.name was 'mlp', is now 'lr'",
+    ):
+        assert told in sentence
+
+
+def test_a_folder_in_use(atoll: Command, folder: Path) -> None:
+    child = begin(folder)
+    for words in (("--resume",), ("--overwrite",)):
+        sentence = atoll("run", "long.toml", *words).refused()
+        assert f"is in use by process {child.pid};" in sentence
+    assert child.poll() is None, "the other process goes on"
+    child.kill()
+    child.communicate(timeout=60)
+    assert (folder / "runs/tiny/.lock").read_text() == f"{child.pid}\n"
+    atoll("run", "long.toml", "--resume").succeeded()
+    assert not (folder / "runs/tiny/.lock").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_the_terminals_interrupt_lets_workers_finish(atoll: Command, folder: Path, how: signal.Signals) -> None:
+    """Ctrl-C, and SIGTERM from a job scheduler, go to all processes of a group at once."""
+    child = begin(folder, "--set", "run.executor=cores", "--set", "run.workers=2", "--set", "rounds=200")
+    os.killpg(child.pid, how)
+    printed, told = child.communicate(timeout=60)
+    assert (child.returncode, printed) == (128 + how, "")
+    assert told.startswith("interrupted; to go on from here: atoll run long.toml --set run.executor=cores")
+    assert len(told.splitlines()) == 1
+    changes = ("--set", "rounds=200", "--set", "run.executor=serial")
+    atoll("run", "long.toml", *changes, "--resume").succeeded()
+    atoll("run", "long.toml", *changes, "--out", "whole").succeeded()
+    assert rows(folder / "runs" / "tiny") == rows(folder / "whole")
+    assert last_checkpoint(folder / "runs" / "tiny") == last_checkpoint(folder / "whole")
 
 
 def test_resume_with_another_model_of_the_same_name(atoll: Command, folder: Path) -> None:

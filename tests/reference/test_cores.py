@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from atoll import (
 )
 from atoll.combine import average_gradients, average_models
 from atoll.executors import Cohort, Executor, Weighted
-from atoll.executors.base import Rows
+from atoll.executors.base import Rows, split_clients
 from atoll.executors.cores import Cores
 from atoll.executors.workers import RETRIES, Workers
 from atoll.local import Outcome, Task, adam, momentum, sgd
@@ -181,6 +182,43 @@ def test_whole_cohorts_in_one_weighted_pass(workers: int) -> None:
             cores.train(cohorts, average_gradients), Serial(trainer).train(cohorts, average_gradients), strict=True
         ):
             assert_same(ours.model, theirs.model)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_last_clients_are_trained_by_falling_cost_to_the_same_bits(workers: int) -> None:
+    sizes = np.random.default_rng(0).permutation(np.arange(1, 24))
+    samples = np.split(np.arange(sizes.sum()) % len(POPULATION.data), np.cumsum(sizes)[:-1])
+    trainer = Trainer(
+        linear_module(), make_population(POPULATION.data, samples), replace(RULE, batch_size="full"), SEED
+    )
+    cohorts = [cohort_of(start, range(23), event) for event, start in enumerate(far_starts(2))]
+    with Cores(trainer, workers, BYTES) as cores:
+        units = [unit for cohort in cohorts for unit in split_clients(cohort)]
+        order, last = cores._order(units), 46 - (2 * workers + 4)
+        assert order[:last] == list(range(last))
+        assert [sizes[units[i].clients[0]] for i in order[last:]] == sorted(sizes[last - 23 :], reverse=True)
+        expected = Serial(trainer).train(cohorts, average_models)
+        for ours, theirs in zip(cores.train(cohorts, average_models), expected, strict=True):
+            assert_same(ours.model, theirs.model)
+            assert ours.loss == theirs.loss
+
+
+def test_workers_end_together_though_the_last_client_is_by_far_the_largest() -> None:
+    def work(samples: int) -> Callable[[], None]:
+        return lambda: time.sleep(0.03 * samples)
+
+    sizes = [3, 3, 3, 3, 3, 3, 18]  # in order two workers take 0.81 s, with the largest first 0.54 s
+    samples = np.split(np.arange(36) % len(POPULATION.data), np.cumsum(sizes)[:-1])
+    population = make_population(POPULATION.data, samples)
+    trainer = Troubled({k: work(size) for k, size in enumerate(sizes)}, population)
+    trainer.rule = replace(RULE, batch_size="full")
+    taken = []
+    with Cores(trainer, 2, BYTES) as cores:
+        for _ in range(3):
+            began = time.perf_counter()
+            cores.train([cohort_of(far_starts(1)[0], range(7))], average_models)
+            taken.append(time.perf_counter() - began)
+    assert min(taken) < 0.75
 
 
 def test_results_do_not_share_memory_with_later_ones() -> None:
@@ -364,8 +402,10 @@ def test_more_workers_than_clients_and_nothing_is_left() -> None:
     assert shared_bytes() == before
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_the_workers_are_gone_when_training_is_interrupted(error: type[BaseException]) -> None:
+@pytest.mark.parametrize(("error", "told"), [(KeyboardInterrupt, KeyboardInterrupt), (ValueError, RunError)])
+def test_the_workers_are_gone_when_training_is_interrupted(
+    error: type[BaseException], told: type[BaseException]
+) -> None:
     pids = []
 
     def interrupted(models: Any, start: Model, cohort_weight: float) -> Model:
@@ -376,7 +416,7 @@ def test_the_workers_are_gone_when_training_is_interrupted(error: type[BaseExcep
     trainer = Trainer(linear_module(), POPULATION, RULE, SEED)
     cohorts = [cohort_of(far_starts(1)[0], range(7))]
     cores = Cores(trainer, 2, BYTES)
-    with pytest.raises(error):
+    with pytest.raises(told):
         cores.train(cohorts, interrupted)
     assert pids
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from atoll import Dataset, InputError, LocalRule, Population, RunError, Serial, Trainer, make_population, read_model
 from atoll.combine import Combine, average_gradients, average_models, mean
@@ -432,3 +434,35 @@ def test_what_is_not_finite_names_the_client(combine: Combine) -> None:
     trainer = Trainer(network(), population, replace(SGD, batch_size="full"), seed=5)
     with pytest.raises(RunError, match=r"event 3, cluster 1, client 2: training became not finite .* lower local.lr"):
         Stacked(trainer).train([cohort(read_model(network()), [0, 1, 2, 3], [1.0] * 4)], combine)
+
+
+class CountedWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the numbers that are fetched from the device, for which the host waits."""
+
+    fetched = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.fetched += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("batch_size", [4, "full"])
+@pytest.mark.parametrize("clients", [1, 7])
+def test_the_host_waits_once_a_stack_however_long_it_trains(
+    monkeypatch: pytest.MonkeyPatch, steps: int, batch_size: int, clients: int
+) -> None:
+    rule = replace(SGD, steps=steps, batch_size=batch_size)
+    executor = Stacked(Trainer(network(), POPULATION, rule, seed=5))
+    sent: list[object] = []
+    send = torch.from_numpy
+
+    def counted(array: Any) -> Tensor:
+        sent.append(array)
+        return send(array)
+
+    monkeypatch.setattr(torch, "from_numpy", counted)
+    with CountedWaits() as waits:  # type: ignore[no-untyped-call]
+        executor.train([cohort(read_model(network(seed=1)), list(range(clients)), [1.0] * clients)], average_models)
+    assert waits.fetched == 1  # the mean loss; the table of losses is fetched once besides
+    assert len(sent) <= 3  # the samples' positions, the samples' shares, the clients' weights

@@ -1,15 +1,20 @@
 """Checkpoints give back the same tensors, and damaged ones are passed over."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from atoll.checkpoint import KEPT, load_checkpoint, save_checkpoint
+from atoll import checkpoint
+from atoll.checkpoint import FORMAT, KEPT, drop_others, load_checkpoint, save_checkpoint
 from atoll.engine import State
+from atoll.environment import package_versions
 from atoll.errors import InputError
 from atoll.models import Model
+from atoll.origin import Origin
+
+ORIGIN = Origin(seed=0, settings="abc", executor="serial")
 
 
 def model(value: float) -> Model:
@@ -33,9 +38,10 @@ def same(first: State, second: State) -> bool:
 
 @pytest.mark.parametrize("server", [True, False])
 def test_what_is_saved_is_restored(tmp_path: Path, server: bool) -> None:
-    saved = state(3) if server else State(3, None, *(2 * [(model(1.0), model(2.0))]))
-    save_checkpoint(tmp_path, saved)
-    found = load_checkpoint(tmp_path, saved)
+    both = (model(1.0), model(2.0))
+    saved = state(3) if server else State(3, None, both, both)
+    save_checkpoint(tmp_path, saved, ORIGIN)
+    found = load_checkpoint(tmp_path, saved, ORIGIN)
     assert found is not None
     restored, warnings = found
     assert same(restored, saved)
@@ -46,21 +52,21 @@ def test_what_is_saved_is_restored(tmp_path: Path, server: bool) -> None:
 
 
 def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
-    assert load_checkpoint(tmp_path, state(0)) is None
-    assert load_checkpoint(tmp_path / "missing", state(0)) is None
+    assert load_checkpoint(tmp_path, state(0), ORIGIN) is None
+    assert load_checkpoint(tmp_path / "missing", state(0), ORIGIN) is None
 
 
 def test_only_the_last_are_kept(tmp_path: Path) -> None:
     for event in range(1, 6):
-        save_checkpoint(tmp_path, state(event))
+        save_checkpoint(tmp_path, state(event), ORIGIN)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [f"event-{e:08d}.{s}" for e in range(6 - KEPT, 6) for s in ("json", "safetensors")]
 
 
-@pytest.mark.parametrize("damage", ["tensors cut", "tensors changed", "tensors gone", "note cut", "note of another"])
+@pytest.mark.parametrize("damage", ["tensors cut", "tensors changed", "tensors gone", "note cut", "note changed"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> None:
-    save_checkpoint(tmp_path, state(1))
-    save_checkpoint(tmp_path, state(2))
+    save_checkpoint(tmp_path, state(1), ORIGIN)
+    save_checkpoint(tmp_path, state(2), ORIGIN)
     tensors, note = tmp_path / "event-00000002.safetensors", tmp_path / "event-00000002.json"
     if damage == "tensors cut":
         tensors.write_bytes(tensors.read_bytes()[:-5])
@@ -71,10 +77,8 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> Non
     elif damage == "note cut":
         note.write_bytes(note.read_bytes()[:-5])
     else:
-        content = json.loads(note.read_bytes())
-        content["state"]["starts"] = [9, 9, 9]
-        note.write_text(json.dumps(content))
-    found = load_checkpoint(tmp_path, state(0))
+        note.write_text(note.read_text().replace('"events_done": 2', '"events_done": 3'))
+    found = load_checkpoint(tmp_path, state(0), ORIGIN)
     assert found is not None
     assert same(found[0], state(1))
     assert len(found[1]) == 1
@@ -82,24 +86,115 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> Non
 
 
 def test_when_all_are_damaged_that_is_said(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, state(1))
+    save_checkpoint(tmp_path, state(1), ORIGIN)
     (tmp_path / "event-00000001.json").write_text("[]")
     with pytest.raises(InputError, match=r"every checkpoint in .* is damaged; add --overwrite"):
-        load_checkpoint(tmp_path, state(0))
+        load_checkpoint(tmp_path, state(0), ORIGIN)
 
 
 def test_tensors_without_their_note_do_not_count(tmp_path: Path) -> None:
     """The note is written last, so a crash between the two leaves the tensors alone."""
-    save_checkpoint(tmp_path, state(1))
-    save_checkpoint(tmp_path, state(2))
+    save_checkpoint(tmp_path, state(1), ORIGIN)
+    save_checkpoint(tmp_path, state(2), ORIGIN)
     (tmp_path / "event-00000002.json").unlink()
-    found = load_checkpoint(tmp_path, state(0))
+    found = load_checkpoint(tmp_path, state(0), ORIGIN)
     assert found is not None
     assert found[0].events_done == 1
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, state(1))
-    other = State(0, None, *(2 * [({"0.weight": torch.zeros(3, 2)},)]))
+    save_checkpoint(tmp_path, state(1), ORIGIN)
+    wrong = 3 * ({"0.weight": torch.zeros(3, 2)},)
+    other = State(0, None, wrong, wrong)
     with pytest.raises(InputError, match="another model"):
-        load_checkpoint(tmp_path, other)
+        load_checkpoint(tmp_path, other, ORIGIN)
+
+
+def test_a_checkpoint_of_other_clusters_is_refused(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, state(1), ORIGIN)
+    two = State(0, None, 2 * (model(0.0),), 2 * (model(0.0),))
+    with pytest.raises(InputError, match=r"has 3 clusters, method\.name now makes 2"):
+        load_checkpoint(tmp_path, two, ORIGIN)
+
+
+@pytest.mark.parametrize("suffix", ["json", "safetensors"])
+def test_a_checkpoint_cut_at_any_byte_is_passed_over(tmp_path: Path, suffix: str) -> None:
+    for event in (1, 2):
+        save_checkpoint(tmp_path, state(event), ORIGIN)
+    file = tmp_path / f"event-00000002.{suffix}"
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        found = load_checkpoint(tmp_path, state(0), ORIGIN)
+        assert found is not None
+        restored, warnings = found
+        if suffix == "json" and size == len(whole) - 1:  # the line's end says nothing
+            assert same(restored, state(2))
+        else:
+            assert same(restored, state(1)), size
+            assert len(warnings) == 1
+            assert warnings[0].startswith("the checkpoint event-00000002 is damaged (")
+            assert warnings[0].endswith("); an earlier one is used")
+
+
+@pytest.mark.parametrize("suffix", ["json", "safetensors"])
+def test_a_checkpoint_with_any_byte_changed_is_passed_over(tmp_path: Path, suffix: str) -> None:
+    for event in (1, 2):
+        save_checkpoint(tmp_path, state(event), ORIGIN)
+    file = tmp_path / f"event-00000002.{suffix}"
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        if whole[place : place + 1].isspace():  # between JSON's words it says nothing
+            continue
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        found = load_checkpoint(tmp_path, state(0), ORIGIN)
+        assert found is not None
+        assert same(found[0], state(1)), place
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"seed": 1}, "is of a run with seed 0; remove it, or add --overwrite"),
+        ({"settings": "abd"}, "is of a run with other settings; remove it, or add --overwrite"),
+        ({"executor": "weighted"}, "set run.executor = 'serial'"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, changed: dict[str, str], told: str) -> None:
+    save_checkpoint(tmp_path, state(1), ORIGIN)
+    with pytest.raises(InputError, match=told):
+        load_checkpoint(tmp_path, state(0), replace(ORIGIN, **changed))  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "FORMAT", FORMAT + 1)
+    save_checkpoint(tmp_path, state(1), ORIGIN)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=f"has format {FORMAT + 1}, this version of Atoll reads {FORMAT}"):
+        load_checkpoint(tmp_path, state(0), ORIGIN)
+
+
+def test_a_checkpoint_of_other_packages_is_used_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = package_versions()
+    monkeypatch.setattr(checkpoint, "package_versions", lambda: now | {"torch": "1.0"})
+    save_checkpoint(tmp_path, state(1), ORIGIN)
+    monkeypatch.undo()
+    found = load_checkpoint(tmp_path, state(0), ORIGIN)
+    assert found is not None
+    assert same(found[0], state(1))
+    (warning,) = found[1]
+    assert f"torch was 1.0, is now {now['torch']}: the result may differ" in warning
+
+
+def test_after_a_damaged_checkpoint_the_one_that_was_used_is_kept(tmp_path: Path) -> None:
+    for event in (3, 5):
+        save_checkpoint(tmp_path, state(event), ORIGIN)
+    (tmp_path / "event-00000005.json").write_text("torn")
+    (tmp_path / ".event-00000007.safetensors.part").write_text("torn")
+    (tmp_path / "event-00000007.safetensors").write_text("without its note")
+    (tmp_path / "best.safetensors").write_text("mine")
+    save_checkpoint(tmp_path, state(4), ORIGIN)
+    stems = {path.stem for path in tmp_path.iterdir()}
+    assert stems == {"event-00000003", "event-00000004", "best"}
+    drop_others(tmp_path, 3)
+    assert {path.stem for path in tmp_path.iterdir()} == {"event-00000003", "best"}

@@ -11,7 +11,8 @@ import pytest
 
 from atoll import Experiment, carry_out, make_runs
 from atoll.errors import InputError, RunError
-from atoll.record import FILES, RunFolder, prepare_folders, write_atomically
+from atoll.files import write_atomically
+from atoll.record import FILES, RunFolder, prepare_folders
 from atoll.runner import name_folders
 
 CHANGES = (
@@ -95,9 +96,10 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
                 raise RunError(f"cannot write {path}")
             path.write_bytes(content)
 
-        monkeypatch.setattr("atoll.record.write_atomically", fails)
+        for place in ("atoll.record", "atoll.schedules.saved"):
+            monkeypatch.setattr(f"{place}.write_atomically", fails)
         with pytest.raises(RunError, match="cannot write"):
-            RunFolder(tmp_path / "run").create(each.settings, each.method.schedule)
+            list(carry_out(each, tmp_path / "run"))
         assert not (tmp_path / "run").exists()
 
 
@@ -143,13 +145,13 @@ def test_an_experiment_can_be_run_again(tmp_path: Path, made: Made) -> None:
 
 
 def test_differing_settings_are_named(made: Made) -> None:
-    made.folder.require_same(made.experiment.settings)
+    made.folder.take_over(made.experiment.settings)
     changed = experiment("local.lr=0.5", "data.alpha=2.0").settings
     with pytest.raises(InputError, match=r"data\.alpha was unset, is now 2\.0, local\.lr was 0\.05, is now 0\.5$"):
-        made.folder.require_same(changed)
+        made.folder.take_over(changed)
     (made.folder.path / "config.toml").write_text("name =")
     with pytest.raises(InputError, match=r"config\.toml cannot be read"):
-        made.folder.require_same(changed)
+        made.folder.take_over(changed)
 
 
 def test_the_schedule_is_written_as_arrays(made: Made) -> None:

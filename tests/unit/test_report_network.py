@@ -1,5 +1,6 @@
 """Figures of networks and clusterings: the map, completion times, grouped bars, size against frequency or links."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -297,6 +298,22 @@ class TestSizeAgainst:
         assert [np.asarray(each)[0, 1] for each in means.get_segments()] == [2, 5, 9]
         assert figure.axes[0].get_xticks().tolist() == [2, 3, 4]
         assert legend_texts(figure) == ["Mean"]
+
+    def test_few_but_uneven_columns_have_readable_ticks(self) -> None:
+        figure = plot_size_against([0.048, 0.049, 0.09] * 3, [1, 2, 9] * 3, "Frequency")
+        assert legend_texts(figure) == ["Least squares line"]
+        assert [point[0] for point in points_of(figure)] == pytest.approx([0.048, 0.049, 0.09] * 3)
+        figure.canvas.draw()
+        texts = [label.get_window_extent() for label in figure.axes[0].get_xticklabels() if label.get_visible()]
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(texts))
+
+    def test_many_panels_have_room_for_their_titles(self) -> None:
+        panels = {f"clock, mu = 0.05, T = 500, {i}": [[0.1, 0.2, 0.3]] * 5 for i in range(8)}
+        figure = plot_size_against(panels, {name: [[1, 2, 3]] * 5 for name in panels}, "Frequency")
+        figure.canvas.draw()
+        words = [text.get_window_extent() for axes in figure.axes for text in (axes.title, *axes.texts)]
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in words)
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(words, 2))
 
     def test_columns_stay_apart_however_many_points_are_equal(self) -> None:
         figure = plot_size_against([2] * 50 + [3] * 50, [5] * 100, "Links")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from atoll.cli import clusters, data, running, showing  # noqa: F401  (their commands register themselves)
+from atoll.cli import bench, clusters, data, running, showing, verify  # noqa: F401  (their commands register themselves)
 from atoll.cli.common import app, err
 from atoll.errors import AtollError
 
@@ -24,11 +24,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except AtollError as error:
+        for note in getattr(error, "__notes__", ()):  # with run.debug, the whole traceback
+            err.print(note, markup=False)
         return _fail(str(error), error.exit_code)
     except _UsageError as error:
         context = getattr(error, "ctx", None)
         hint = f"; see {context.command_path} --help" if context else ""
         return _fail(f"{error.format_message().rstrip('.')}{hint}", 2)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):  # which click makes of it; `atoll run` says how to go on
+        return _fail("interrupted", 130)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         _drop_output()
         return 1

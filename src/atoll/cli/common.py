@@ -12,7 +12,8 @@ from rich.console import Console
 
 from atoll import config, report
 from atoll.errors import InputError
-from atoll.experiment import Experiment, import_from
+from atoll.experiment import Experiment
+from atoll.plugins import import_from
 
 app = typer.Typer(
     pretty_exceptions_enable=False,

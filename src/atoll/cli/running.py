@@ -1,5 +1,7 @@
 """`atoll run` and `atoll report`."""
 
+import shlex
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +22,7 @@ from atoll.cli.common import (
     print_json,
     read_experiments,
 )
+from atoll.cli.interrupts import Interrupts
 from atoll.errors import InputError
 from atoll.experiment import Experiment
 from atoll.record import begin_folders, prepare_folders
@@ -50,13 +53,18 @@ def run(
     names = name_folders(runs)
     folders = prepare_folders(names, parent, resume, overwrite)
     begin_folders(parent, names)
-    try:
-        for each, place in zip(runs, folders, strict=True):
-            _run_one(each, place, resume, overwrite, quiet=as_json)
-    except KeyboardInterrupt:
-        instead = " in place of --overwrite" if overwrite else ""
-        err.print(f"interrupted; to go on from here, give the same command with --resume{instead}", markup=False)
-        raise typer.Exit(130) from None
+    with Interrupts() as interrupts:
+        try:
+            for each, place in zip(runs, folders, strict=True):
+                _run_one(each, place, resume, overwrite, as_json, interrupts)
+                if interrupts.number is not None:
+                    break
+        except KeyboardInterrupt:
+            pass
+    if interrupts.number is not None:
+        again = _command(experiment, changes, scale, only, folder, as_json)
+        err.print(f"interrupted; to go on from here: {again}", markup=False)
+        raise typer.Exit(interrupts.exit_code)
     results = report.find_runs(folders)
     files = report.write_report(results, parent / "report") if len(runs) > 1 else []
     if as_json:
@@ -70,7 +78,26 @@ def run(
     out.print(f"Results: {parent}", markup=False)
 
 
-def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool, quiet: bool) -> None:
+def _command(
+    experiment: str,
+    changes: Sequence[str] | None,
+    scale: str | None,
+    only: str | None,
+    folder: Path | None,
+    as_json: bool,
+) -> str:
+    """Return the command that goes on with these runs."""
+    words = ["atoll", "run", experiment]
+    words += [word for change in changes or () for word in ("--set", change)]
+    for option, value in (("--scale", scale), ("--only", only), ("--out", folder)):
+        words += [] if value is None else [option, str(value)]
+    return shlex.join([*words, *(["--json"] if as_json else []), "--resume"])
+
+
+def _run_one(
+    experiment: Experiment, place: Path, resume: bool, overwrite: bool, quiet: bool, interrupts: Interrupts
+) -> None:
+    """Carry a run out to its end, or to the interrupt."""
     title = " ".join(filter(None, (experiment.settings.panel, experiment.settings.label or experiment.settings.name)))
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -84,12 +111,20 @@ def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool,
         closing(carry_out(experiment, place, resume, overwrite)) as steps,
     ):
         task = bar.add_task(title, total=None, latest="")
+        interrupts.is_patient, says = False, quiet  # nothing is lost before training
         for progress in steps:
+            if experiment.settings.run.executor == "auto" and not says:
+                err.print(f"run.executor = 'auto': {experiment.executor_choice}", markup=False)
+                says = True
             for warning in progress.warnings:
                 err.print(f"warning: {warning}", markup=False)
             bar.update(task, completed=progress.events_done, total=progress.events)
             if progress.row:
                 bar.update(task, latest=_latest(progress.row))
+            interrupts.is_patient = True
+            is_over = progress.events_done == progress.events
+            if interrupts.number is not None and progress.is_settled and not is_over:
+                break
 
 
 def _latest(row: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from atoll.executors.base import Average, Cohort, Executor, Trains, combine_outcomes
 from atoll.executors.cores import Cores
+from atoll.executors.ray_training import Ray
 from atoll.executors.serial import Serial
 from atoll.executors.stack_fit import why_not_stacked
 from atoll.executors.stacked import Stacked
@@ -12,6 +13,7 @@ __all__ = [
     "Cohort",
     "Cores",
     "Executor",
+    "Ray",
     "Serial",
     "Stacked",
     "Trains",

@@ -1,15 +1,21 @@
 """What an executor is."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.combine import Combine
+from atoll.combine import Combine, Weighted
+from atoll.errors import AtollError, RunError
 from atoll.local import Outcome, Task
 from atoll.models import Model
+from atoll.precision import Precision
+from atoll.screening import Screened
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -50,14 +56,29 @@ class Cohort:
 
 @dataclass(frozen=True, eq=False)
 class Average:
-    """What a cohort comes to: the combined model, and the mean local training loss, weighted as the clients are."""
+    """What a cohort comes to.
+
+    Attributes:
+        model: the combined model; the one that the clients were sent if no result was good.
+        loss: mean local training loss, weighted as the clients are; not a number if no result was good.
+        arrived: share of the cohort's weight whose results were combined.
+        refused: how many results were left out, by reason.
+    """
 
     model: Model
     loss: float
+    arrived: float = 1.0
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 class Trains(Protocol):
-    """Does one client's work in this process; what an executor hands tasks to."""
+    """Does one client's work in this process; what an executor hands tasks to.
+
+    Attributes:
+        precision: what the executor lets products be computed in while it trains.
+    """
+
+    precision: Precision
 
     def train(self, task: Task) -> Outcome:
         """Return what the client sends back."""
@@ -92,20 +113,58 @@ class Executor(Protocol):
         ...
 
 
+def split_clients(cohort: Cohort) -> Iterator[Cohort]:
+    """Yield a cohort of each client alone."""
+    alone = replace(cohort, weights=np.ones(1), event_weight=1.0)
+    for row in range(len(cohort.clients)):
+        yield replace(alone, clients=cohort.clients[row : row + 1])
+
+
+def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:
+    """Return the only client's model (a combine rule)."""
+    ((_, model),) = models
+    return model
+
+
 def combine_outcomes(cohorts: Sequence[Cohort], combine: Combine, outcomes: Iterable[Outcome]) -> list[Average]:
-    """Combine the outcomes of all cohorts' tasks, in their order, holding one client's model at a time."""
+    """Combine the outcomes of all cohorts' tasks, in their order, holding one client's model at a time.
+
+    A rule may hold more. What `Screened` refuses is left out and counted; without any result the start is kept.
+
+    Raises:
+        RunError: the combine rule fails; names event and cluster.
+    """
     coming = iter(outcomes)
     return [_combine(cohort, combine, coming) for cohort in cohorts]
 
 
 def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[Outcome]) -> Average:
     losses: list[float] = []
+    weights: list[float] = []
+    refused: Counter[str] = Counter()
 
-    def pairs() -> Iterator[tuple[float, Model]]:
+    def good() -> Iterator[tuple[float, Model]]:
         for weight in cohort.weights.tolist():
             outcome = next(outcomes)
+            reason = combine.why_refused(outcome, cohort.start) if isinstance(combine, Screened) else None
+            if reason:
+                refused[reason] += 1
+                continue
             losses.append(outcome.loss)
+            weights.append(weight)
             yield weight, outcome.model
 
-    model = combine(pairs(), cohort.start, cohort.event_weight)
-    return Average(model, float(np.average(losses, weights=cohort.weights)))
+    try:
+        pairs = good()
+        first = next(pairs, None)
+        if first is None:
+            return Average(cohort.start, math.nan, 0.0, refused)
+        model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
+        deque(pairs, maxlen=0)  # a rule need not ask for all, but the outcomes that follow are the next cohort's
+    except AtollError:
+        raise
+    except Exception as error:  # whatever a user's combine rule may raise
+        where = f"event {cohort.event}, cluster {cohort.cluster}"
+        raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
+    arrived = float(np.sum(weights) / cohort.weights.sum()) if refused else 1.0
+    return Average(model, float(np.average(losses, weights=weights)), arrived, refused)

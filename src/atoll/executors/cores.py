@@ -8,12 +8,23 @@ from typing import Any, Self
 import numpy as np
 
 from atoll.batches import cut_rows, mean_by_client
-from atoll.combine import Combine, Weighted, average_models
-from atoll.executors.base import Average, Cohort, Executor, Floats, Ids, Rows, Trains, combine_outcomes
+from atoll.combine import Combine, average_models
+from atoll.executors.base import (
+    Average,
+    Cohort,
+    Executor,
+    Floats,
+    Ids,
+    Rows,
+    Trains,
+    combine_outcomes,
+    only_model,
+    split_clients,
+)
 from atoll.executors.serial import Serial
 from atoll.executors.shared import Layout, SharedModels
 from atoll.executors.workers import Workers
-from atoll.local import Outcome
+from atoll.local import Outcome, Trainer
 from atoll.models import Model
 from atoll.threads import one_thread
 
@@ -48,7 +59,8 @@ class Cores:
     """Trains clients in single-threaded processes that share the data and the models with this one.
 
     Results are combined here, in the order of the clients, so the bits are those of `Serial` for any number of
-    workers; with `by_cohort` they are that executor's. Tasks are handed out in order to whichever worker is free.
+    workers; with `by_cohort` they are that executor's. Tasks are handed out one at a time to whichever worker is free,
+    the last ones by falling cost, so that the workers end together however unequal they or the clients are.
     Workers are forked when there is work for them, so best before this process has started threads that hold locks.
     """
 
@@ -91,7 +103,7 @@ class Cores:
             RunError: as `Serial`, or a worker was killed again and again at the same client.
         """
         whole = self.by_cohort is not None and combine is average_models
-        units = cohorts if whole else (client for cohort in cohorts for client in _split(cohort))
+        units = cohorts if whole else [client for cohort in cohorts for client in split_clients(cohort)]
         with self._working():
             outcomes = self._train(units, whole)
             if whole:
@@ -106,11 +118,26 @@ class Cores:
             columns = [self._measure(models[low : low + slots], rows) for low in range(0, len(models), slots)]
         return np.hstack(columns)
 
-    def _train(self, units: Iterable[Cohort], whole: bool) -> Iterator[Outcome]:
+    def _train(self, units: Sequence[Cohort], whole: bool) -> Iterator[Outcome]:
         """Yield what each unit comes to, in their order."""
-        for number, (layout, loss) in enumerate(self.workers.map(self._place(units, whole), self._ahead)):
+        order = self._order(units)
+        early: dict[int, Outcome] = {}
+        due = 0
+        answers = self.workers.map(self._place((units[i] for i in order), whole), self._ahead)
+        for number, (layout, loss) in enumerate(answers):
             shared = self._models.view(number % self._ahead, layout)
-            yield Outcome({name: tensor.clone() for name, tensor in shared.items()}, loss)
+            early[order[number]] = Outcome({name: tensor.clone() for name, tensor in shared.items()}, loss)
+            while due in early:
+                yield early.pop(due)
+                due += 1
+
+    def _order(self, units: Sequence[Cohort]) -> list[int]:
+        """Return the order to hand units out in: as they are, but the last ones the costliest first.
+
+        These are so few that holding their results back, until those before them have come, takes little memory.
+        """
+        last = range(max(0, len(units) - self._ahead), len(units))
+        return [*range(last.start), *sorted(last, key=lambda i: -_cost(units[i], self.trainer))]
 
     def _place(self, units: Iterable[Cohort], whole: bool) -> Iterator[_Training]:
         """Put the units' start models into slots, one for all neighbours that have the same.
@@ -138,7 +165,7 @@ class Cores:
         if work.whole and self.by_cohort is not None:
             (average,) = self.by_cohort.train([cohort], average_models)
         else:
-            (average,) = self._serial.train([cohort], _only)
+            (average,) = self._serial.train([cohort], only_model)
         return self._models.write(work.result, average.model), average.loss
 
     @contextmanager
@@ -152,14 +179,8 @@ class Cores:
                 raise
 
 
-def _split(cohort: Cohort) -> Iterator[Cohort]:
-    """Yield a cohort of each client alone."""
-    alone = replace(cohort, weights=np.ones(1), event_weight=1.0)
-    for row in range(len(cohort.clients)):
-        yield replace(alone, clients=cohort.clients[row : row + 1])
-
-
-def _only(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Return the only client's model (a combine rule)."""
-    ((_, model),) = models
-    return model
+def _cost(unit: Cohort, trainer: Trains) -> int:
+    """Return the samples that a unit's clients take a step on, which its time goes with."""
+    if isinstance(trainer, Trainer) and trainer.rule.batch_size == "full":
+        return int(trainer.population.sizes[unit.clients].sum())
+    return len(unit.clients)

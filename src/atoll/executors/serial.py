@@ -5,17 +5,24 @@ from collections.abc import Sequence
 from atoll.combine import Combine
 from atoll.errors import AtollError, RunError
 from atoll.executors.base import Average, Cohort, Floats, Ids, Trains, combine_outcomes
+from atoll.executors.debugging import measure_watched, train_watched
 from atoll.local import Outcome, Task
 from atoll.models import Model
+from atoll.precision import products_in
 from atoll.threads import one_thread
 
 
 class Serial:
     """Trains the clients one by one."""
 
-    def __init__(self, trainer: Trains) -> None:
-        """Use this trainer for every task."""
+    def __init__(self, trainer: Trains, debug: bool = False) -> None:
+        """Use this trainer for every task.
+
+        With `debug` errors name the step too, stop at the first one that is not finite, and have the whole traceback
+        as a note (`train_watched`); give it a trainer that makes no steps by hand, which cannot be watched.
+        """
         self.trainer = trainer
+        self.debug = debug
 
     def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
         """Return what each cohort comes to, in their order."""
@@ -24,8 +31,10 @@ class Serial:
 
     @one_thread()
     def _train(self, task: Task) -> Outcome:
+        train = train_watched if self.debug else _train
         try:
-            return self.trainer.train(task)
+            with products_in(self.trainer.precision):
+                return train(self.trainer, task)
         except AtollError:
             raise
         except Exception as error:  # whatever a user's model, loss or optimiser may raise
@@ -38,4 +47,10 @@ class Serial:
     @one_thread()
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
+        if self.debug:
+            return measure_watched(self.trainer, models, clients, round_)
         return self.trainer.losses(models, clients, round_)
+
+
+def _train(trainer: Trains, task: Task) -> Outcome:
+    return trainer.train(task)

@@ -96,8 +96,9 @@ def _draw_batches(trainer: Trainer, tasks: Sequence[Task]) -> Iterator[tuple[Ten
     """Yield inputs [clients, samples, ...], targets [clients x samples], and samples' shares where some are padding."""
     rule = trainer.rule
     if rule.batch_size != "full":
-        for rows in np.stack([np.stack(list(trainer.draw_rows(task))) for task in tasks], axis=1):
-            yield *_gather(trainer, rows), None
+        batches = np.stack([np.stack(list(trainer.draw_rows(task))) for task in tasks], axis=1)
+        for rows, located in zip(batches, trainer.batches.locate(batches), strict=True):
+            yield *_gather(trainer, rows, located), None
         return
     own = [next(trainer.draw_rows(task)) for task in tasks]
     sizes = np.array([len(rows) for rows in own])[:, None]
@@ -107,8 +108,8 @@ def _draw_batches(trainer: Trainer, tasks: Sequence[Task]) -> Iterator[tuple[Ten
         yield inputs, targets, shares if sizes.min() < sizes.max() else None
 
 
-def _gather(trainer: Trainer, rows: npt.NDArray[np.int32]) -> tuple[Tensor, Tensor]:
-    inputs, targets = trainer.batches.gather(rows.reshape(-1))
+def _gather(trainer: Trainer, rows: npt.NDArray[np.int32], located: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    inputs, targets = trainer.batches.gather(rows.reshape(-1), None if located is None else located.reshape(-1))
     return inputs.reshape(*rows.shape, *inputs.shape[1:]), targets
 
 

@@ -14,6 +14,7 @@ from atoll.executors.stack_training import TrainedStack, client_bytes, count_sam
 from atoll.executors.stacking import add, pick, weigh
 from atoll.local import Outcome, Task, Trainer
 from atoll.models import Model
+from atoll.precision import products_in
 from atoll.threads import one_thread
 
 STACK_BYTES = 64 << 20  # where the trainer is not on a GPU: larger stacks are no faster there, or slower
@@ -136,7 +137,8 @@ class Stacked:
     def _try(self, tasks: Sequence[Task]) -> TrainedStack | None:
         """Train these in one stack; return None, and allow but half as many from now on, if memory runs out."""
         try:
-            return train_stack(self.trainer, self.fit, tasks)
+            with products_in(self.trainer.precision):
+                return train_stack(self.trainer, self.fit, tasks)
         except AtollError:
             raise
         except Exception as error:  # whatever a user's model, loss or optimiser may raise

@@ -13,6 +13,7 @@ from atoll.executors.base import Average, Cohort, Floats, Ids
 from atoll.executors.serial import Serial
 from atoll.local import LocalRule, Trainer, descend, is_finite
 from atoll.models import Model, load_model, read_model
+from atoll.precision import products_in
 from atoll.threads import one_thread
 
 MOST_SAMPLES = 20_000  # in one pass; a cohort with more is trained client by client
@@ -44,6 +45,10 @@ class Weighted:
 
     @one_thread()
     def _train(self, cohort: Cohort) -> Average:
+        with products_in(self.trainer.precision):
+            return self._take_step(cohort)
+
+    def _take_step(self, cohort: Cohort) -> Average:
         tasks, trainer = cohort.tasks, self.trainer
         rows = [next(trainer.draw_rows(task)) for task in tasks]
         sizes = np.array([len(own) for own in rows])
@@ -53,9 +58,13 @@ class Weighted:
         load_model(trainer.module, cohort.start)
         trainer.module.train()
         inputs, targets = trainer.batches.gather(np.concatenate(rows))
-        losses = trainer.batches.losses(trainer.module(inputs), targets)
-        weights = torch.from_numpy(np.repeat(shares / sizes, sizes)).to(losses)
-        loss, _ = descend(trainer.rule, dict(trainer.module.named_parameters()), tasks[0], [losses @ weights])
+        weights = torch.from_numpy(np.repeat(shares / sizes, sizes)).to(inputs)
+        if trainer.dense:
+            losses = trainer.dense.step(inputs, targets, weights, trainer.rule.lr_at(cohort.round))
+            loss = float(losses @ weights)
+        else:
+            losses = trainer.batches.losses(trainer.module(inputs), targets)
+            loss, _ = descend(trainer.rule, dict(trainer.module.named_parameters()), tasks[0], [losses @ weights])
         model = read_model(trainer.module)
         if not is_finite(model, loss):
             return self.serial.train([cohort], average_models)[0]  # says which client it is

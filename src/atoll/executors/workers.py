@@ -25,7 +25,7 @@ Answer = tuple[type[AtollError] | None, Any]
 
 
 @dataclass(eq=False)
-class _Requests:
+class Requests:
     """Requests by number: still to come, to be handed out again, with a worker, answered."""
 
     coming: Iterator[Request]
@@ -78,7 +78,7 @@ class Workers:
         Raises:
             AtollError: a request failed with it, the first in their order.
         """
-        pending = _Requests(iter(requests))
+        pending = Requests(iter(requests))
         due = 0
         while True:
             self._collect(pending, block=due not in pending.answers)
@@ -98,7 +98,7 @@ class Workers:
         for pipe in list(self.processes):
             self._end(pipe)
 
-    def _collect(self, pending: _Requests, block: bool) -> None:
+    def _collect(self, pending: Requests, block: bool) -> None:
         """Take the answers that have come; wait for one if told to."""
         ready = wait(list(pending.busy), None if block else 0) if pending.busy else []
         for pipe in [each for each in pending.busy if each in ready]:
@@ -114,7 +114,7 @@ class Workers:
                 told = f"{self._name(request)} ended its worker process {RETRIES + 1} times (exit code {code})"
                 pending.answers[number] = RunError, f"{told}; use fewer run.workers, or 'serial'"
 
-    def _hand_out(self, pending: _Requests, end: int) -> None:
+    def _hand_out(self, pending: Requests, end: int) -> None:
         """Give every free worker a request with a number below `end`."""
         while len(pending.busy) < self.count and (taken := pending.take(end)):
             while True:
@@ -157,16 +157,18 @@ class Workers:
         torch.set_num_threads(1)
         with suppress(EOFError, OSError):
             while True:
-                pipe.send(self._try(pipe.recv()))
+                pipe.send(try_to_answer(self._answer, pipe.recv(), self._name))
         os._exit(0)  # without flushing or finishing what belongs to the other process
 
-    def _try(self, request: Request) -> Answer:
-        try:
-            return None, self._answer(request)
-        except AtollError as error:
-            return InputError if isinstance(error, InputError) else RunError, str(error)
-        except Exception as error:  # whatever a user's model, loss or optimiser may raise
-            return RunError, f"{self._name(request)} failed ({type(error).__name__}: {error})"
+
+def try_to_answer(answer: Callable[[Request], Any], request: Request, name: Callable[[Request], str]) -> Answer:
+    """Answer a request, in a worker; an error becomes a message that the run's process can raise."""
+    try:
+        return None, answer(request)
+    except AtollError as error:
+        return InputError if isinstance(error, InputError) else RunError, str(error)
+    except Exception as error:  # whatever a user's model, loss or optimiser may raise
+        return RunError, f"{name(request)} failed ({type(error).__name__}: {error})"
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Virtual time inside a cluster: one upload at a time, then the transfer between clusters (FedUC, Sec. V-B)."""
 
+import math
 from itertools import chain
 from typing import Any
 
@@ -63,12 +64,42 @@ def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
     return seconds[place]
 
 
-def event_seconds(network: Network, labels: npt.NDArray[Any], pattern: str, intra_rounds: int) -> Floats:
+def late_clients(network: Network, labels: npt.NDArray[Any], deadline_seconds: float) -> npt.NDArray[np.bool_]:
+    """Return which clients have not uploaded by the deadline, in the order of `completion_seconds`, [clients].
+
+    An upload that would not be over by then is not begun, and the next client may upload in its place.
+    """
+    _check_labels(network, labels)
+    late = np.zeros(len(labels), bool)
+    busy = np.zeros(network.aggregators)
+    for client in np.argsort(network.compute_seconds, kind="stable"):
+        cluster = labels[client]
+        if cluster >= 0:
+            end = max(busy[cluster], network.compute_seconds[client]) + network.upload_seconds[client, cluster]
+            late[client] = end > deadline_seconds
+            busy[cluster] = busy[cluster] if late[client] else end
+    return late
+
+
+def fastest_seconds(network: Network, labels: npt.NDArray[Any]) -> float:
+    """Return the least seconds that a client needs to compute and upload to its cluster, if it is alone there."""
+    own = np.flatnonzero(labels >= 0)
+    return float((network.compute_seconds[own] + network.upload_seconds[own, labels[own]]).min(initial=math.inf))
+
+
+def event_seconds(
+    network: Network,
+    labels: npt.NDArray[Any],
+    pattern: str,
+    intra_rounds: int,
+    deadline_seconds: float = math.inf,
+) -> Floats:
     """Return how long a cluster's work between two inter-cluster aggregations takes, [aggregators].
 
     It is T' times the completion, then the model's transfer: in the central patterns to the server, in the
     decentralised ones to the neighbours, all of which hear one broadcast at the speed of the slowest link. An
-    aggregator without clients never works: 0. An aggregator without neighbours has no transfer.
+    aggregator without clients never works: 0. An aggregator without neighbours has no transfer. With clients that are
+    late (`late_clients`) the deadline takes the place of the completion.
 
     Raises:
         InputError: an unknown pattern, `intra_rounds` below 1, or labels as in `completion_of`.
@@ -76,7 +107,10 @@ def event_seconds(network: Network, labels: npt.NDArray[Any], pattern: str, intr
     transfer = pattern_transfer_seconds(network, pattern)
     if intra_rounds < 1:
         raise InputError(f"method.intra_rounds = {intra_rounds}: must be at least 1")
-    seconds = intra_rounds * completion_of(network, labels) + transfer
+    completion = completion_of(network, labels)
+    if completion.max(initial=0) > deadline_seconds:  # else nobody is late
+        completion[labels[late_clients(network, labels, deadline_seconds)]] = deadline_seconds
+    seconds = intra_rounds * completion + transfer
     sizes = np.bincount(labels[labels >= 0], minlength=network.aggregators)
     return np.where(sizes > 0, seconds, 0.0)
 

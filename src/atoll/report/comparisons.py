@@ -25,7 +25,7 @@ OVER_COLOR = PALETTE[1]
 LINE_COLOR = "#333333"
 EMPTY_COLOR = "#888888"
 MAX_WRITTEN = 24  # bars beyond which there is no room for their values
-MAX_COLUMNS = 3
+MAX_COLUMNS = 2  # panels side by side: there must be room for their titles
 MAX_STEPS = 12  # different x beyond which points are no longer read as columns
 STEPS = [1, 2, 2.5, 5, 10]
 
@@ -113,10 +113,10 @@ def plot_size_against(
 
     `x` and `sizes` are [aggregators], or [seeds, aggregators] to draw the aggregators of all seeds; or mappings from
     each panel's name to such. Every panel tells Spearman's rank correlation, for seeds the mean and the range of each
-    one's own. Where `x` takes few values, equal points stand side by side and a line marks each column's mean;
-    otherwise the line is the least squares one. Values of `x` that agree to nine digits are equal. An aggregator whose
-    `x` is 0 takes no part, as one without clients has no frequency, and is left out. Raises InputError where panels or
-    shapes disagree, and for values that are missing or negative sizes.
+    one's own. Where `x` takes few values, well apart, equal points stand side by side and a line marks each column's
+    mean; otherwise the line is the least squares one. Values of `x` that agree to nine digits are equal. An aggregator
+    whose `x` is 0 takes no part, as one without clients has no frequency, and is left out. Raises InputError where
+    panels or shapes disagree, and for values that are missing or negative sizes.
     """
     panels = _as_panels(x, sizes)
     columns = math.ceil(len(panels) / math.ceil(len(panels) / MAX_COLUMNS))
@@ -232,15 +232,16 @@ def _draw_panel(axes: Axes, name: str, x: Floats, sizes: Floats) -> str:
         "zorder": 2,
     }
     line: dict[str, Any] = {"color": LINE_COLOR, "linewidth": 1.2, "zorder": 1}
-    if len(steps) == 1 or (len(steps) <= MAX_STEPS and 2 * len(steps) <= len(flat_x)):
-        gap = float(np.diff(steps).min()) if len(steps) > 1 else float(abs(steps[0])) or 1.0
+    gap = float(np.diff(steps).min()) if len(steps) > 1 else float(abs(steps[0])) or 1.0
+    apart = 2 * gap * (len(steps) - 1) >= steps[-1] - steps[0]  # at least half of what they would be if spaced evenly
+    if len(steps) == 1 or (apart and len(steps) <= MAX_STEPS and 2 * len(steps) <= len(flat_x)):
         axes.scatter(flat_x + _side_by_side(flat_x, flat_sizes, gap), flat_sizes, **points)
         means = np.array([flat_sizes[flat_x == step].mean() for step in steps])
         axes.hlines(means, steps - 0.42 * gap, steps + 0.42 * gap, **line)
         axes.set_xticks(steps, [f"{step:.3g}" for step in steps])
         axes.set_xlim(steps[0] - 0.6 * gap, steps[-1] + 0.6 * gap)
         return "Mean"
-    axes.scatter(flat_x, flat_sizes, **points)
+    axes.scatter(flat_x, flat_sizes, **(points | {"alpha": 0.5}))  # darker where several coincide
     ends = steps[[0, -1]]
     axes.plot(ends, np.polyval(np.polyfit(flat_x, flat_sizes, 1), ends), **line)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
@@ -251,10 +252,9 @@ def _correlation_text(x: Floats, sizes: Floats) -> str:
     known = [value for value in map(rank_correlation, x, sizes) if value is not None]
     if not known:
         return "no rank correlation: all values are equal"
-    text = f"rank correlation {np.mean(known):.2f}"
-    if len(x) > 1:
-        text += f" ({min(known):.2f} to {max(known):.2f} over {len(known)} seeds)"
-    return text.replace("-", "−")
+    mean, low, high = (f"{value:z.2f}" for value in (np.mean(known), min(known), max(known)))
+    seeds = f" ({low} to {high} over {len(known)} seeds)" if len(x) > 1 else ""
+    return f"rank correlation {mean}{seeds}".replace("-", "−")
 
 
 def _side_by_side(x: Floats, sizes: Floats, gap: float) -> Floats:

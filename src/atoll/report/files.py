@@ -10,7 +10,8 @@ from typing import Any, get_args
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from atoll.record import slug, write_atomically
+from atoll.files import write_atomically
+from atoll.record import slug
 from atoll.report.curves import XColumn, has_parameter_error, plot_curves, plot_parameter_error
 from atoll.report.identity import has_identity, plot_identity
 from atoll.report.runs import Run

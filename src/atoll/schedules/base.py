@@ -1,5 +1,6 @@
 """What a schedule is: events, and how models are mixed in them."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -35,7 +36,7 @@ class Mix:
 FROM_SERVER = Mix(server=1.0)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Event:
     """One row of a schedule: some clusters finish a piece of work, models are merged.
 
@@ -57,6 +58,9 @@ class Event:
         staleness: inter-cluster aggregations since each active cluster last downloaded.
         models_down: models sent to clients and aggregators.
         models_up: models sent by them.
+        absent: clients that were drawn for the cohort, but not there when it began.
+        dropped: clients that took the model, and never answered.
+        late: clients whose result came after the deadline.
     """
 
     index: int
@@ -73,6 +77,9 @@ class Event:
     staleness: tuple[int, ...] = ()
     models_down: int = 0
     models_up: int = 0
+    absent: int = 0
+    dropped: int = 0
+    late: int = 0
 
     @property
     def client_updates(self) -> int:
@@ -116,6 +123,12 @@ class Schedule:
             )
         return replace(self, events=self.events[:count], rounds=self.rounds_done(count))
 
+    @property
+    def occupied(self) -> "Schedule":
+        """The schedule of the events that have clients; itself if it has no other, or none that has."""
+        events = tuple(event for event in self.events if len(event.cohort))
+        return replace(self, events=events) if 0 < len(events) < len(self) else self
+
     @cached_property
     def ready_after(self) -> Ids:
         """For each event, how many events must be over before its clusters have the models they start from, [events].
@@ -132,8 +145,10 @@ class Schedule:
 
     def ready(self, events_done: int) -> tuple[Event, ...]:
         """Return the next events that can train together once so many are over; none at the schedule's end."""
-        later = np.flatnonzero(self.ready_after[events_done:] > events_done)
-        return self.events[events_done : events_done + int(later[0]) if len(later) else len(self)]
+        end = events_done
+        while end < len(self) and self.ready_after[end] <= events_done:  # not beyond: it would cost the whole schedule
+            end += 1
+        return self.events[events_done:end]
 
     @cached_property
     def frequencies(self) -> npt.NDArray[np.float64]:
@@ -156,6 +171,15 @@ class Schedule:
         return most
 
 
+def missed(deadline_seconds: float, least_seconds: float) -> str:
+    """Say that a deadline leaves every event without clients, and what the fastest client needs, rounded up."""
+    enough = next(text for digits in range(4, 18) if float(text := f"{least_seconds:.{digits}g}") >= least_seconds)
+    return (
+        f"faults.deadline_seconds = {deadline_seconds:g}: no client of any cohort is done by then; the fastest needs "
+        f"{enough} s"
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Clock:
     """How long each client's work takes; clients work side by side, downloads are free.
@@ -163,11 +187,17 @@ class Clock:
     Attributes:
         compute_seconds: one local training, [clients].
         upload_seconds: one upload of the model, [clients].
+        deadline_seconds: an event waits for its cohort no longer than this.
     """
 
     compute_seconds: npt.NDArray[np.float64]
     upload_seconds: npt.NDArray[np.float64]
+    deadline_seconds: float = math.inf
+
+    def seconds_of(self, cohort: Ids) -> npt.NDArray[np.float64]:
+        """Return the seconds until each of the cohort has uploaded, [cohort]."""
+        return np.asarray(self.compute_seconds[cohort] + self.upload_seconds[cohort])
 
     def event_seconds(self, cohort: Ids) -> float:
-        """Return the seconds until the slowest of the cohort has uploaded."""
-        return float((self.compute_seconds[cohort] + self.upload_seconds[cohort]).max())
+        """Return the seconds until the slowest of the cohort has uploaded, at most the deadline."""
+        return min(self.deadline_seconds, float(self.seconds_of(cohort).max()))

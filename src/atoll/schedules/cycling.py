@@ -45,6 +45,10 @@ def cycling(
     if (empty := np.flatnonzero(clustering.sizes == 0)).size:
         raise InputError(f"clustering: cluster {empty[0]} has no clients; lower clustering.clusters")
     turns = [int(c) for j in range(rounds) for c in _turn(clustering.clusters, order, seed, j)]
+    everyone = range(clustering.clusters)
+    merges = [Mix(published=((c, 1.0),)) for c in everyone]  # one object for all events: a schedule may have a million
+    starts = [((c, FROM_SERVER),) for c in everyone]
+    ids = [np.full(cohort_size(fraction, int(size)), c) for c, size in enumerate(clustering.sizes)]
     events = []
     now = 0.0
     for index, cluster in enumerate(turns):
@@ -61,10 +65,10 @@ def cycling(
                 active=(cluster,),
                 began=(began,),
                 cohort=cohort,
-                clusters=np.full(len(cohort), cluster),
+                clusters=ids[cluster],
                 weights=population.sizes[cohort].astype(float),
-                server=Mix(published=((cluster, 1.0),)),
-                starts=((following, FROM_SERVER),),
+                server=merges[cluster],
+                starts=starts[following],
                 staleness=(0,),
                 models_down=len(cohort),
                 models_up=len(cohort),
@@ -90,6 +94,8 @@ def all_together(
     if clusters < 1:
         raise InputError(f"method.clusters = {clusters}: must be at least 1")
     everyone = np.arange(len(population))
+    active = tuple(range(clusters))
+    starts = tuple((c, Mix(published=((c, 1.0),))) for c in active)  # one object for all events
     events = []
     now = 0.0
     for index in range(rounds):
@@ -100,12 +106,12 @@ def all_together(
                 index=index,
                 round=index,
                 seconds=now,
-                active=tuple(range(clusters)),
+                active=active,
                 began=(began,) * clusters,
                 cohort=cohort,
                 clusters=None,
                 weights=population.sizes[cohort].astype(float),
-                starts=tuple((c, Mix(published=((c, 1.0),))) for c in range(clusters)),
+                starts=starts,
                 staleness=(0,) * clusters,
                 models_down=len(cohort) * clusters,
                 models_up=len(cohort),

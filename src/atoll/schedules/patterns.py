@@ -5,6 +5,7 @@ that finishes), and how published models are merged in it (with a server, or bet
 """
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,10 +16,10 @@ from atoll.clustering import Clustering
 from atoll.clustering.problem import PATTERNS, Pattern
 from atoll.errors import InputError
 from atoll.network import Network
-from atoll.network.completion import event_seconds
+from atoll.network.completion import event_seconds, fastest_seconds, late_clients
 from atoll.network.topology import graph_of, is_cut, require_connected
 from atoll.population import Population
-from atoll.schedules.base import FROM_SERVER, Event, Ids, Mix, Schedule
+from atoll.schedules.base import FROM_SERVER, Event, Ids, Mix, Schedule, missed
 
 CENTRAL: tuple[Pattern, ...] = ("censyn", "cenasy")
 SYNCHRONOUS: tuple[Pattern, ...] = ("censyn", "decsyn")
@@ -51,6 +52,7 @@ def hierarchical_schedule(
     rounds: int,
     intra_rounds: int = 5,
     local_steps: int = 1,
+    deadline_seconds: float = math.inf,
 ) -> Schedule:
     """Clusters work side by side, each at its own speed, and merge as the pattern says (FedUC, Algorithm 1).
 
@@ -69,14 +71,17 @@ def hierarchical_schedule(
     it. A cluster that lost all its clients stops; its last work, if in flight, weighs nothing. One that gets clients
     again begins at the time of the event before the change, from its last start model.
 
+    Clients that are late for the deadline (`late_clients`) are left out of averages, not of a cluster's weight.
+
     Raises:
         InputError: `rounds` is not a multiple of T'T''; phases that do not begin at 0, do not ascend or do not fit
-            the population; no client in any cluster; work that takes no time; in the decentralised patterns,
-            neighbours that do not connect all aggregators.
+            the population; no client in any cluster, or none that keeps the deadline; work that takes no time; in the
+            decentralised patterns, neighbours that do not connect all aggregators.
     """
     _check(population, phases, pattern, rounds, intra_rounds, local_steps)
     rounds_per_event = intra_rounds * local_steps
-    plans = [_plan(population, phase, pattern, intra_rounds) for phase in phases]
+    plans = [_plan(population, phase, pattern, intra_rounds, deadline_seconds) for phase in phases]
+    _require_kept(phases, plans, deadline_seconds)
     begins = [phase.round for phase in phases]
     index = np.arange(rounds // rounds_per_event)
     in_force = np.searchsorted(begins, index * rounds_per_event, side="right") - 1
@@ -145,6 +150,7 @@ class _Work:
     weights: Floats
     seconds: float
     models_sent: int
+    late: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,9 +174,10 @@ class _Finished:
     merge: Merge
 
 
-def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: int) -> _Plan:
+def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: int, deadline: float) -> _Plan:
     clustering, network = phase.clustering, phase.network
-    seconds = event_seconds(network, clustering.labels, pattern, intra_rounds)
+    seconds = event_seconds(network, clustering.labels, pattern, intra_rounds, deadline)
+    late = None if deadline == math.inf else late_clients(network, clustering.labels, deadline)
     occupied = np.flatnonzero(clustering.sizes)
     if (timeless := occupied[~((seconds[occupied] > 0) & np.isfinite(seconds[occupied]))]).size:
         j = timeless[0]
@@ -183,7 +190,8 @@ def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: 
     merges = [_MERGES[pattern](samples, network.neighbours, group) for group in groups]
 
     def work(group: tuple[int, ...]) -> _Work:
-        cohort = np.concatenate([clustering.members(j) for j in group])
+        members = np.concatenate([clustering.members(j) for j in group])
+        cohort = members if late is None else members[~late[members]]
         return _Work(
             active=group,
             cohort=cohort,
@@ -191,6 +199,7 @@ def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: 
             weights=population.sizes[cohort].astype(float),
             seconds=float(seconds[list(group)].max()),
             models_sent=sum(1 if central else len(network.neighbours[j]) for j in group),
+            late=len(members) - len(cohort),
         )
 
     return _Plan({i: work(group) for i, group in enumerate(groups) if samples[group[0]]}, merges)
@@ -240,10 +249,18 @@ def _number(finished: Iterable[_Finished], clusters: int, rounds_per_event: int,
             server=server,
             starts=starts,
             staleness=tuple((index - 1 - downloaded[list(work.active)]).tolist()),
-            models_down=models,
+            models_down=models + work.late * intra_rounds,
             models_up=models,
+            late=work.late,
         )
         downloaded[[j for j, _ in starts]] = index
+
+
+def _require_kept(phases: Sequence[Phase], plans: Sequence[_Plan], deadline: float) -> None:
+    """Refuse a deadline that leaves every event without clients."""
+    if not any(len(work.cohort) for plan in plans for work in plan.works.values()):
+        least = min(fastest_seconds(phase.network, phase.clustering.labels) for phase in phases)
+        raise InputError(missed(deadline, least))
 
 
 def _check(

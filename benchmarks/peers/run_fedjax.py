@@ -1,0 +1,87 @@
+"""FedAvg in FedJAX, as its algorithm `fed_avg` and its examples have it; the models in Haiku, channels last."""
+
+import sys
+
+import fedjax
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+from fedjax.algorithms import fed_avg
+from shared import client_arrays, read_case, work
+
+# PyTorch's initial numbers, so that models move alike.
+INIT = hk.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
+
+
+def linear(units):
+    return hk.Linear(units, w_init=INIT)
+
+
+def convolution(channels, padding):
+    return hk.Conv2D(channels, 5, padding=padding, w_init=INIT)
+
+
+def standardize(images):
+    images = images[:, 2:30, 2:30]
+    centre = images.mean(axis=(1, 2, 3), keepdims=True)
+    spread = images.std(axis=(1, 2, 3), keepdims=True)
+    return (images - centre) / jnp.maximum(spread, images[0].size ** -0.5)
+
+
+def mlp(x):
+    return hk.Sequential([hk.Flatten(), linear(200), jax.nn.relu, linear(10)])(x)
+
+
+def cnn(x):
+    pool = hk.MaxPool((1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    first, second = convolution(20, "VALID"), convolution(50, "VALID")
+    layers = [first, jax.nn.relu, pool, second, jax.nn.relu, pool, hk.Flatten(), linear(500), jax.nn.relu, linear(10)]
+    return hk.Sequential(layers)(x)
+
+
+def alexnet(x):
+    pool = hk.MaxPool((1, 3, 3, 1), (1, 2, 2, 1), "VALID")
+    blocks = [convolution(64, "SAME"), jax.nn.relu, pool, convolution(64, "SAME"), jax.nn.relu, pool]
+    dense = [hk.Flatten(), linear(384), jax.nn.relu, linear(192), jax.nn.relu, linear(10)]
+    return hk.Sequential([standardize, *blocks, *dense])(x)
+
+
+def make_model(case, sample):
+    network = {"mlp": mlp, "cnn": cnn, "alexnet": alexnet}[case.model]
+    return fedjax.create_model_from_haiku(
+        transformed_forward_pass=hk.transform(lambda batch: network(batch["x"])),
+        sample_batch=sample,
+        train_loss=lambda batch, outputs: fedjax.metrics.unreduced_cross_entropy_loss(batch["y"], outputs),
+    )
+
+
+def main():
+    case = read_case(sys.argv[-1])
+    arrays = [{"x": np.moveaxis(x, 1, -1).copy(), "y": y} for x, y in client_arrays(case)]
+    clients = [(b"%d" % number, fedjax.ClientDataset(each)) for number, each in enumerate(arrays)]
+    model = make_model(case, {name: array[:1] for name, array in arrays[0].items()})
+    algorithm = fed_avg.federated_averaging(
+        grad_fn=fedjax.model_grad(model),
+        client_optimizer=fedjax.optimizers.sgd(learning_rate=case.lr),
+        server_optimizer=fedjax.optimizers.sgd(learning_rate=1.0),
+        client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(batch_size=case.batch_size, num_epochs=1),
+    )
+    rng = jax.random.PRNGKey(0)
+    first = model.init(rng)
+    state = algorithm.init(first)
+
+    def moved():
+        pairs = zip(jax.tree_util.tree_leaves(first), jax.tree_util.tree_leaves(state.params), strict=True)
+        return float(sum(jnp.square(one - other).sum() for one, other in pairs) ** 0.5)
+
+    pace = work.Pace(sum(leaf.size for leaf in jax.tree_util.tree_leaves(first)), moved)
+    while pace.next_round():
+        rng, *keys = jax.random.split(rng, 1 + case.clients)
+        cohort = [(*client, key) for client, key in zip(clients, keys, strict=True)]
+        state, _ = algorithm.apply(state, cohort)
+        jax.block_until_ready(state.params)  # JAX computes in the background
+
+
+if __name__ == "__main__":
+    main()

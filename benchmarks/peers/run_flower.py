@@ -1,0 +1,81 @@
+"""FedAvg in Flower's simulation: a ClientApp for every node, and a ServerApp with the strategy FedAvg."""
+
+import sys
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from shared import ROUNDS, read_case, work
+from torch.utils.data import DataLoader
+from torch_models import MODELS, count, datasets, distance
+
+
+def make_client_app(text):
+    """Return what a node runs; it takes the case as text, since other processes load it."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        case = read_case(text)
+        module = MODELS[case.model]()
+        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        data = datasets(case)[context.node_config["partition-id"]]
+        optimizer = torch.optim.SGD(module.parameters(), lr=case.lr)
+        for x, y in DataLoader(data, case.batch_size, shuffle=True):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(module(x), y).backward()
+            optimizer.step()
+        metrics = MetricRecord({"num-examples": len(data)})
+        content = RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics})
+        return Message(content=content, reply_to=message)
+
+    return app
+
+
+class Paced(FedAvg):
+    """Begins a round when it is asked for."""
+
+    def __init__(self, pace, arrays, **settings):
+        super().__init__(**settings)
+        self.pace = pace
+        self.arrays = arrays
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.arrays["now"] = list(arrays.to_torch_state_dict().values())
+        if not self.pace.next_round():
+            raise SystemExit
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def make_server_app(case):
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        torch.manual_seed(0)
+        module = MODELS[case.model]()
+        first = list(module.state_dict().values())
+        arrays = {}
+        pace = work.Pace(count(module), lambda: distance(first, arrays["now"]))
+        strategy = Paced(pace, arrays, fraction_evaluate=0.0, min_available_nodes=case.clients)
+        strategy.start(grid=grid, initial_arrays=ArrayRecord(module.state_dict()), num_rounds=ROUNDS)
+
+    return app
+
+
+def main():
+    text = sys.argv[-1]
+    case = read_case(text)
+    run_simulation(
+        server_app=make_server_app(case),
+        client_app=make_client_app(text),
+        num_supernodes=case.clients,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},  # one process a core
+    )
+
+
+if __name__ == "__main__":
+    main()

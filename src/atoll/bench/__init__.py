@@ -1,0 +1,42 @@
+"""How fast this machine trains: executors, the plain loop and the matrix product, raced against each other."""
+
+from dataclasses import replace
+
+from atoll.bench.flops import count_flops
+from atoll.bench.racing import Contender, Result, own_contenders, race
+from atoll.bench.tables import as_markdown, as_rich
+from atoll.bench.work import Case
+
+__all__ = [
+    "CASES",
+    "QUICK_ROUNDS",
+    "ROUNDS",
+    "Case",
+    "Contender",
+    "Result",
+    "as_markdown",
+    "as_rich",
+    "count_flops",
+    "own_contenders",
+    "quick",
+    "race",
+]
+
+CASES = (
+    Case("mlp", 10),
+    Case("mlp", 100),
+    Case("cnn", 10),
+    Case("alexnet", 10),
+    Case("lr", 6, steps=1, batch_size=64, cohorts=50),  # CenAsy with T'' = 1: 50 intra-cluster rounds
+)
+"""What `atoll bench` measures."""
+
+ROUNDS, QUICK_ROUNDS = 5, 3
+"""Timed rounds of each contender."""
+
+_QUICK_STEPS = 4
+
+
+def quick(case: Case) -> Case:
+    """Return a case with fewer local steps."""
+    return replace(case, steps=min(case.steps, _QUICK_STEPS))

@@ -1,0 +1,135 @@
+"""Atoll's executors and the plain loop, each as a process of its own that is paced: ``python -m atoll.bench``."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from atoll.bench.flops import PRODUCTS, SQUARE
+from atoll.bench.work import CLASSES, Case, Pace, make_pool, samples_of
+from atoll.combine import average_models
+from atoll.datasets import Dataset
+from atoll.executing import count_cores
+from atoll.executors import Cohort, Cores, Executor, Serial, Stacked, Weighted
+from atoll.local import LocalRule, Trainer, sgd
+from atoll.models import MODELS, Model, count_bytes, read_model
+from atoll.population import Population, make_population
+
+EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
+    "serial": Serial,
+    "cores": lambda trainer: Cores(trainer, count_cores(), count_bytes(read_model(trainer.module))),
+    "stacked": Stacked,
+    "weighted": Weighted,
+}
+PLAIN, MATRIX_PRODUCT = "plain loop", "matrix product"
+
+
+class Round(Protocol):
+    """Trains one round from a model."""
+
+    def __call__(self, start: Model) -> Model:
+        """Return the mean of what the last cohort's clients send back."""
+        ...
+
+
+def contenders_for(case: Case) -> list[str]:
+    """Return the contenders that fit a case; the weighted pass needs a single step."""
+    return [PLAIN, *(name for name in EXECUTORS if name != "weighted" or case.steps == 1)]
+
+
+def serve(name: str, case: Case) -> None:
+    """Train or multiply, one round whenever told to, until there are no more."""
+    if name == MATRIX_PRODUCT:
+        _serve_products()
+        return
+    module = make_module(case)
+    first = model = read_model(module)
+    train = make_round(name, case, module)
+    pace = Pace(sum(tensor.numel() for tensor in first.values()), lambda: distance(first, model))
+    while pace.next_round():
+        model = train(model)
+
+
+def make_module(case: Case) -> nn.Module:
+    """Return the model of a case, the same numbers each time."""
+    torch.manual_seed(0)
+    return MODELS[case.model](case.shape, CLASSES)
+
+
+def make_round(name: str, case: Case, module: nn.Module) -> Round:
+    """Return what trains a round of a case: the plain loop, or one of the executors."""
+    if name == PLAIN:
+        return make_plain_round(case, module)
+    return make_executor_round(case, EXECUTORS[name](make_trainer(case, module)))
+
+
+def make_trainer(case: Case, module: nn.Module) -> Trainer:
+    """Return what trains a client of a case."""
+    return Trainer(module, make_clients(case), LocalRule(sgd, case.lr, case.steps, case.batch_size), seed=0)
+
+
+def make_clients(case: Case) -> Population:
+    """Return the clients of a case, their samples in bytes as data sets of images are."""
+    images, labels = make_pool(case)
+    data = Dataset("random", images, labels, images[:1], labels[:1], CLASSES, scale=1 / 255)
+    rows = np.arange(len(images))
+    return make_population(data, [rows[samples_of(case, client)] for client in range(case.clients)])
+
+
+def make_executor_round(case: Case, executor: Executor) -> Round:
+    """Return a round by an executor; every cohort is an event of its own, so no two draw the same batches."""
+    events = 0
+
+    def train(start: Model) -> Model:
+        nonlocal events
+        for _ in range(case.cohorts):
+            clients, weights = np.arange(case.clients), np.ones(case.clients)
+            cohort = Cohort(events, events, 0, 0, clients, weights, float(case.clients), start)
+            start = executor.train([cohort], average_models)[0].model
+            events += 1
+        return start
+
+    return train
+
+
+def make_plain_round(case: Case, module: nn.Module) -> Round:
+    """Return a round as a user would write it in PyTorch: one client after the other, with its default threads."""
+    images, labels = make_pool(case)
+    inputs, targets = torch.from_numpy(images).float() / 255, torch.from_numpy(labels)
+
+    def train_client(x: Tensor, y: Tensor, start: Model) -> Model:
+        module.load_state_dict(start)
+        optimizer = torch.optim.SGD(module.parameters(), lr=case.lr)
+        for _ in range(case.steps):
+            batch = torch.randint(len(x), (case.batch_size,))
+            loss = nn.functional.cross_entropy(module(x[batch]), y[batch])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+    def train(start: Model) -> Model:
+        for _ in range(case.cohorts):
+            places = [samples_of(case, client) for client in range(case.clients)]
+            models = [train_client(inputs[own], targets[own], start) for own in places]
+            start = {name: torch.stack([model[name] for model in models]).mean(dim=0) for name in start}
+        return start
+
+    return train
+
+
+def distance(one: Model, other: Model) -> float:
+    """Return the norm of the difference of two models, all numbers taken together."""
+    return float(torch.stack([(one[name] - other[name]).square().sum() for name in one]).sum().sqrt())
+
+
+def _serve_products() -> None:
+    """Multiply matrices on all cores, as fast as PyTorch does."""
+    one, other = torch.rand(SQUARE, SQUARE), torch.rand(SQUARE, SQUARE)
+    product = torch.empty(SQUARE, SQUARE)
+    pace = Pace(0, lambda: 0.0)
+    while pace.next_round():
+        for _ in range(PRODUCTS):
+            torch.mm(one, other, out=product)

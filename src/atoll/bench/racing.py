@@ -1,0 +1,250 @@
+"""Races: contenders train the same rounds in turn, each in a process of its own."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from queue import Empty, Queue
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self
+
+from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, contenders_for
+from atoll.bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
+from atoll.bench.memory import can_measure, peak_bytes
+from atoll.bench.work import Case
+from atoll.errors import RunError
+
+PATIENCE_SECONDS = 900.0  # for one round, or for starting and warming up
+_PARTING_SECONDS = 15.0  # to end when there is nothing more to do
+_TOLERANCE = 2.0  # between the ways that contenders' models move, which start from other random numbers
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A process to race: the command that starts it, to which the case is added as JSON."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a contender came to in a case.
+
+    Attributes:
+        case: name of the case.
+        contender: name of the contender.
+        seconds: of each timed round.
+        speed: how many times as fast as the plain loop, the median over rounds that followed each other.
+        gflops: operations a second of the median round, in 1e9.
+        share: those over what the matrix product reached in the same race.
+        memory_bytes: the most that its processes held; None where that cannot be measured.
+        failure: why it has no figures; empty if it has.
+    """
+
+    case: str
+    contender: str
+    seconds: tuple[float, ...] = ()
+    speed: float | None = None
+    gflops: float | None = None
+    share: float | None = None
+    memory_bytes: int | None = None
+    failure: str = ""
+
+
+def own_contenders(case: Case) -> list[Contender]:
+    """Return the plain loop, the executors that fit the case, and the matrix product."""
+    names = [*contenders_for(case), MATRIX_PRODUCT]
+    return [Contender(name, (sys.executable, "-m", "atoll.bench", name)) for name in names]
+
+
+def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[Result]:
+    """Return what each contender comes to; the matrix product's result comes last.
+
+    All processes are started at once and warm up with one round, which is not timed. Then each trains one round in
+    turn, `rounds` times, and the order shifts by one each time. A contender that fails is told with the reason, and
+    the others go on.
+
+    Raises:
+        RunError: the plain loop or the matrix product failed.
+    """
+    with ExitStack() as stack:
+        racers = [stack.enter_context(Racer(each, case)) for each in contenders]
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.warm_up()
+        plain, product = (_needed(racers, name) for name in (PLAIN, MATRIX_PRODUCT))
+        for racer in racers:
+            racer.check_work(plain)
+        for i in range(rounds):
+            shift = i % len(racers)
+            for racer in [*racers[shift:], *racers[:shift]]:
+                racer.run_round()
+        for racer in racers:
+            racer.measure_memory()
+    for racer in (plain, product):
+        if racer.failure:
+            raise RunError(f"the benchmark's {racer.contender.name} failed ({racer.failure})")
+    rest = [racer for racer in racers if racer is not product]
+    return [_result(case, racer, plain, product) for racer in [*rest, product]]
+
+
+def _needed(racers: Sequence["Racer"], name: str) -> "Racer":
+    racer = next(racer for racer in racers if racer.contender.name == name)
+    if racer.failure:
+        raise RunError(f"the benchmark's {name} failed ({racer.failure})")
+    return racer
+
+
+def _result(case: Case, racer: "Racer", plain: "Racer", product: "Racer") -> Result:
+    name = racer.contender.name
+    if racer.failure:
+        return Result(case.name, name, failure=racer.failure)
+    flops = MATRIX_PRODUCT_FLOPS if racer is product else count_flops(case)
+    gflops = flops / statistics.median(racer.seconds) / 1e9
+    best = MATRIX_PRODUCT_FLOPS / statistics.median(product.seconds) / 1e9
+    ratios = [theirs / ours for theirs, ours in zip(plain.seconds, racer.seconds, strict=True)]
+    speed = None if racer is product else statistics.median(ratios)
+    return Result(case.name, name, tuple(racer.seconds), speed, gflops, gflops / best, racer.memory_bytes)
+
+
+class Racer:
+    """A contender's process. What goes wrong with it is kept in `failure`, and it does nothing from then on."""
+
+    def __init__(self, contender: Contender, case: Case) -> None:
+        """Prepare; nothing is started yet."""
+        self.contender = contender
+        self.case = case
+        self.seconds: list[float] = []
+        self.memory_bytes: int | None = None
+        self.failure = ""
+        self._ready: dict[str, float] = {}
+        self._lines: Queue[str] = Queue()
+        self._process: subprocess.Popen[str] | None = None
+        self._listener: Thread | None = None
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End the process and all that belong to it."""
+        self._end()
+        self._errors.close()
+
+    def start(self) -> None:
+        """Start the process, which begins its first round when it has loaded what it needs."""
+        command = [*self.contender.command, json.dumps(asdict(self.case))]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env={**os.environ, **self.contender.environment},
+                text=True,
+                start_new_session=True,  # so that all its processes can be ended, and the keyboard's interrupt is ours
+            )
+        except OSError as error:
+            self.failure = f"{command[0]}: {error.strerror}"
+            return
+        self._listener = Thread(target=self._listen, args=(self._process,), daemon=True)
+        self._listener.start()
+
+    def warm_up(self) -> None:
+        """Wait for the end of the first round."""
+        self._ready = self._hear("ready")
+
+    def check_work(self, plain: "Racer") -> None:
+        """Refuse a contender whose model is another one, or has not moved about as far as the plain loop's."""
+        if self.failure or not self._ready["parameters"]:
+            return
+        ours, theirs = self._ready, plain._ready
+        if ours["parameters"] != theirs["parameters"]:
+            self.failure = f"its model has {ours['parameters']} parameters, not {theirs['parameters']}"
+        elif not 1 / _TOLERANCE < ours["moved"] / theirs["moved"] < _TOLERANCE:
+            self.failure = (
+                f"its model moved by {ours['moved']:.3g} in a round, the plain loop's by {theirs['moved']:.3g}"
+            )
+        if self.failure:
+            self._end()
+
+    def run_round(self) -> None:
+        """Train one timed round."""
+        self._ask()
+        if not self.failure:
+            seconds = self._hear("seconds")
+            if not self.failure:
+                self.seconds.append(seconds)
+
+    def measure_memory(self) -> None:
+        """See how much memory the rounds have taken."""
+        if self._process and can_measure():
+            self.memory_bytes = peak_bytes(self._process.pid)
+
+    def _ask(self) -> None:
+        if self.failure or not self._process or not self._process.stdin:
+            return
+        try:
+            self._process.stdin.write("round\n")
+            self._process.stdin.flush()
+        except OSError:
+            self._fail("it ended before the last round")
+
+    def _hear(self, key: str) -> Any:
+        """Wait for a message and return what it says."""
+        if self.failure:
+            return {}
+        try:
+            line = self._lines.get(timeout=PATIENCE_SECONDS)
+        except Empty:
+            self._fail(f"no answer for {PATIENCE_SECONDS:g} s")
+            return {}
+        if not line:
+            self._fail("it ended without an answer")
+            return {}
+        return json.loads(line)[key]
+
+    def _listen(self, process: "subprocess.Popen[str]") -> None:
+        """Keep the messages of the process; an empty one says that it has closed its output."""
+        if process.stdout:
+            for line in process.stdout:
+                if line.startswith(('{"ready"', '{"seconds"')):  # libraries print other things
+                    self._lines.put(line)
+        self._lines.put("")
+
+    def _fail(self, what: str) -> None:
+        """End it and note why, with the last line that the process wrote to standard error."""
+        self.failure = what
+        self._end()
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors if line.strip()]
+        if lines:
+            self.failure = f"{what}: {lines[-1]}"
+
+    def _end(self) -> None:
+        """Close its input, at which it ends; what has not ended after a while is killed."""
+        if not self._process:
+            return
+        process, self._process = self._process, None
+        with suppress(OSError):
+            if process.stdin:
+                process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.1 if self.failure else _PARTING_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if self._listener and process.stdout:
+            self._listener.join(_PARTING_SECONDS)
+            process.stdout.close()

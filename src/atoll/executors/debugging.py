@@ -1,0 +1,127 @@
+"""What `run.debug` adds to training client by client: errors name the client and the step, and keep their traceback."""
+
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from atoll.errors import AtollError, RunError
+from atoll.executors.base import Floats, Ids, Trains
+from atoll.local import Outcome, Task
+from atoll.models import Model
+
+
+class BadStep(ArithmeticError):
+    """A gradient, or a parameter after a step, that is not finite."""
+
+
+@dataclass
+class Watch:
+    """What is known of a client's training.
+
+    Attributes:
+        steps: steps of the optimiser that have been taken.
+        under_way: calls of its step, more than one where a subclass calls the step that it overrides.
+        told: what PyTorch warned of on the way, such as where the forward pass called what failed in the backward one.
+    """
+
+    steps: int = 0
+    under_way: int = 0
+    told: list[str] = field(default_factory=list)
+
+
+def train_watched(trainer: Trains, task: Task) -> Outcome:
+    """Return what the client sends back, to the bits of ``trainer.train(task)``; several times slower.
+
+    PyTorch's anomaly detection stops at the first operation whose gradient is not a number, and `BadStep` at the first
+    gradient or parameter that is not finite.
+
+    Raises:
+        AtollError: after any error; names event, cluster, client and step, and has the whole traceback as a note.
+    """
+    watch = Watch()
+    try:
+        with _watched(watch, getattr(trainer, "module", nn.Module())):
+            return trainer.train(task)
+    except AtollError as error:
+        error.add_note(_tell_all(error, watch))
+        raise
+    except Exception as error:  # whatever a user's model, loss or optimiser may raise
+        where = f"event {task.event}, cluster {task.cluster}, client {task.client}, step {watch.steps + 1}"
+        failed = RunError(f"{where}: training failed ({type(error).__name__}: {error})")
+        failed.add_note(_tell_all(error, watch))
+        raise failed from error
+
+
+def measure_watched(trainer: Trains, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+    """Return the mean loss of each model on each client's data, [clients, models].
+
+    Raises:
+        RunError: after any error; names the round and the first client for whom it comes again, and has the whole
+            traceback as a note.
+    """
+    try:
+        return trainer.losses(models, clients, round_)
+    except Exception as error:  # whatever a user's model or loss may raise
+        at_fault = next(
+            (f"client {client}" for client in clients if _fails(trainer, models, client, round_)), "clients"
+        )
+        told = f"{type(error).__name__}: {error}"
+        failed = RunError(f"round {round_}, {at_fault}: measuring the clusters' models failed ({told})")
+        failed.add_note(_tell_all(error, Watch()))
+        raise failed from error
+
+
+def _fails(trainer: Trains, models: Sequence[Model], client: int, round_: int) -> bool:
+    try:
+        trainer.losses(models, np.array([client]), round_)
+    except Exception:
+        return True
+    return False
+
+
+@contextmanager
+def _watched(watch: Watch, module: nn.Module) -> Iterator[None]:
+    """Check all optimisers' steps, by the names that their parameters have in the module."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+
+    def before(optimizer: torch.optim.Optimizer, _arguments: object, _named: object) -> None:
+        watch.under_way += 1
+        for parameter in _parameters(optimizer):
+            if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+                raise BadStep(f"the gradient of {names.get(id(parameter), 'a parameter')!r} is not finite")
+
+    def after(optimizer: torch.optim.Optimizer, _arguments: object, _named: object) -> None:
+        for parameter in _parameters(optimizer):
+            if not torch.isfinite(parameter).all():
+                raise BadStep(f"{names.get(id(parameter), 'a parameter')!r} is not finite after the step")
+        watch.under_way -= 1
+        watch.steps += watch.under_way == 0
+
+    hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with torch.autograd.set_detect_anomaly(True):
+                yield
+        finally:
+            watch.told += [str(each.message) for each in caught]
+            for hook in hooks:
+                hook.remove()
+    for each in caught:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def _tell_all(error: BaseException, watch: Watch) -> str:
+    return "\n".join([*watch.told, "".join(traceback.format_exception(error)).rstrip()])
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]

@@ -1,0 +1,72 @@
+"""How exactly products are computed in training: matrix products and convolutions, which take nearly all the time."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+
+_PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        *(functional.linear, functional.bilinear, functional.scaled_dot_product_attention),
+        *(functional.conv1d, functional.conv2d, functional.conv3d),
+        *(functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d),
+        *(torch.matmul, torch.mm, torch.bmm, torch.mv, torch.addmm, torch.baddbmm, torch.einsum),
+        *(Tensor.matmul, Tensor.mm, Tensor.bmm, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.addmm),
+    }
+)
+
+
+@contextmanager
+def products_in(precision: Precision) -> Iterator[None]:
+    """Compute products of single precision in this one; other numbers, models too, stay as they are.
+
+    Convolutions on a GPU are computed by algorithms that give the same bits every time.
+
+    - ``float32``: exactly, on a GPU too, where PyTorch alone would let convolutions round to TF32.
+    - ``tf32``: a GPU may round what it multiplies to 10 bits of mantissa.
+    - ``bfloat16``: what is multiplied is rounded to 7 bits, forward and backward; results are float32 again. PyTorch's
+      autocast would do the same but does not reach all layers of stacked models (`torch.vmap`).
+    """
+    cudnn, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    convolutions = cudnn.allow_tf32, cudnn.deterministic
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    cudnn.allow_tf32, cudnn.deterministic = precision == "tf32", True
+    try:
+        if precision == "bfloat16":
+            with _InBfloat16():
+                yield
+        else:
+            yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        cudnn.allow_tf32, cudnn.deterministic = convolutions
+
+
+class _InBfloat16(TorchFunctionMode):
+    """Rounds what products are given."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of PyTorch."""
+        named = dict(kwargs or {})
+        if function not in _PRODUCTS or "out" in named:
+            return function(*args, **named)
+        result = function(*map(_rounded, args), **{name: _rounded(value) for name, value in named.items()})
+        return result.float() if isinstance(result, Tensor) and result.dtype == torch.bfloat16 else result
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_rounded, value))
+    return value.bfloat16() if isinstance(value, Tensor) and value.dtype == torch.float32 else value

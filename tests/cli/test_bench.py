@@ -1,0 +1,24 @@
+"""`atoll bench`."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+def test_a_case_that_is_not_there_is_refused(atoll: Command) -> None:
+    sentence = atoll("bench", "--only", "resnet").refused()
+    assert sentence.startswith("--only resnet: no case has this in its name; they are mlp, 10 clients; mlp, 100")
+
+
+@pytest.mark.slow
+def test_it_measures_this_machine(atoll: Command) -> None:
+    found = json.loads(atoll("bench", "--quick", "--json", "--only", "mlp, 10 clients").succeeded())
+    names = ["plain loop", "serial", "cores", "stacked", "matrix product"]
+    assert [row["contender"] for row in found["results"]] == names
+    for row in found["results"]:
+        assert row["failure"] == ""
+        assert len(row["seconds"]) == 3
+    assert found["results"][0]["speed"] == 1
+    assert found["environment"]["packages"]["torch"]

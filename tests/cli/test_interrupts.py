@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM: the first waits for the event's end where there is one, the second does not."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from atoll.cli.interrupts import Interrupts
+from tests.killing import fork, wait_for
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_asks_and_the_second_stops(number: int, code: int) -> None:
+    before = signal.getsignal(number)
+    with Interrupts() as interrupts:
+        interrupts.is_patient = True
+        send(number)
+        assert interrupts.number == number
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+    assert interrupts.exit_code == code
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_without_anything_to_wait_for_the_first_stops(number: int) -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
+        send(number)
+    assert interrupts.exit_code == 128 + number
+
+
+def test_a_forked_worker_goes_on() -> None:
+    def work() -> None:
+        for _ in range(3):
+            send(signal.SIGTERM)
+
+    with Interrupts():
+        child = fork(work)
+        assert wait_for(child) == 0
+
+
+def test_in_another_thread_signals_are_left_alone() -> None:
+    before, found = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with Interrupts():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [before]

@@ -1,0 +1,38 @@
+"""`atoll verify` says that runs repeat, and notices when they do not."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from atoll.executors import Cohort, Cores
+from atoll.executors.base import Average
+from tests.cli.conftest import Command
+
+
+def test_runs_repeat_on_this_machine(atoll: Command) -> None:
+    checks = json.loads(atoll("verify", "--json").succeeded())
+    assert len(checks) >= 10
+    for check in checks:
+        assert check["holds"]
+        if check["must_be_equal_to"] == "bits":
+            assert check["difference"] == 0
+            assert check["rows_equal"]
+    assert any(check["difference"] > 0 for check in checks), "rounding shows somewhere, or nothing is compared"
+
+
+def test_a_worker_that_computes_something_else_is_found(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = Cores.train
+
+    def off_by_one_bit(self: Cores, cohorts: Sequence[Cohort], combine: Any) -> list[Average]:
+        averages = train(self, cohorts, combine)
+        tensor = next(iter(averages[0].model.values()))
+        tensor[0] = torch.nextafter(tensor[0], torch.tensor(torch.inf))
+        return averages
+
+    monkeypatch.setattr(Cores, "train", off_by_one_bit)
+    done = atoll("verify")
+    assert done.code == 1
+    assert "NO" in done.out

@@ -1,0 +1,247 @@
+"""The benchmark: everyone does the same work, operations and memory are counted right, and races are told truly."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from atoll.bench import Case, Contender, Result, as_markdown, count_flops, own_contenders, quick, race, racing
+from atoll.bench.contenders import (
+    EXECUTORS,
+    MATRIX_PRODUCT,
+    PLAIN,
+    contenders_for,
+    distance,
+    make_clients,
+    make_executor_round,
+    make_module,
+    make_round,
+    make_trainer,
+)
+from atoll.bench.flops import MATRIX_PRODUCT_FLOPS
+from atoll.bench.memory import can_measure, descendants, peak_bytes
+from atoll.bench.work import make_pool, samples_of
+from atoll.errors import RunError
+from atoll.models import Model, read_model
+
+TINY = Case("mlp", clients=3, steps=2, batch_size=4, cohorts=2, lr=0.1)
+PARAMETERS = 784 * 200 + 200 + 200 * 10 + 10
+
+linux = pytest.mark.skipif(not can_measure(), reason="this system does not tell what memory processes hold")
+
+
+def dense_flops(batch: int) -> int:
+    first, second = 2 * batch * 784 * 200, 2 * batch * 200 * 10
+    return (first + second) + (first + second) + second  # outputs; weights' gradients; the second layer's inputs'
+
+
+def cnn_flops(batch: int) -> int:
+    first, second = 2 * batch * 24 * 24 * 20 * 25, 2 * batch * 8 * 8 * 50 * 20 * 25
+    dense = 2 * batch * (800 * 500 + 500 * 10)
+    return 2 * first + 3 * second + 3 * dense
+
+
+def alexnet_flops(batch: int) -> int:
+    first, second = 2 * batch * 28 * 28 * 64 * 3 * 25, 2 * batch * 13 * 13 * 64 * 64 * 25
+    dense = 2 * batch * (2304 * 384 + 384 * 192 + 192 * 10)
+    return 2 * first + 3 * second + 3 * dense
+
+
+@pytest.mark.parametrize(
+    ("case", "a_step"),
+    [
+        (Case("mlp", 10), dense_flops(30)),
+        (Case("mlp", 7, steps=3, batch_size=5, cohorts=4), dense_flops(5)),
+        (Case("cnn", 10), cnn_flops(30)),
+        (Case("alexnet", 100), alexnet_flops(30)),
+    ],
+)
+def test_operations_are_those_counted_by_hand(case: Case, a_step: int) -> None:
+    assert count_flops(case) == a_step * case.steps * case.clients * case.cohorts
+
+
+def test_the_plain_loop_is_federated_averaging() -> None:
+    start = read_model(make_module(TINY))
+    train = make_round(PLAIN, TINY, make_module(TINY))
+    torch.manual_seed(3)
+    found = train(start)
+    torch.manual_seed(3)
+    expected = plain_twin(TINY, plain_twin(TINY, start))
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-7)
+
+
+def plain_twin(case: Case, start: Model) -> Model:
+    """One cohort by hand, drawing batches in the plain loop's order."""
+    images, labels = make_pool(case)
+    ends = []
+    for client in range(case.clients):
+        x, y = images[samples_of(case, client)], labels[samples_of(case, client)]
+        w = dict(start)
+        for _ in range(case.steps):
+            rows = torch.randint(len(x), (case.batch_size,)).numpy()
+            w = step_by_hand(w, torch.from_numpy(x[rows] / np.float32(255)), torch.from_numpy(y[rows]), case.lr)
+        ends.append(w)
+    mean: Model = {name: sum(end[name] for end in ends) / len(ends) for name in start}  # type: ignore[misc]
+    return mean
+
+
+def step_by_hand(model: Model, images: Tensor, labels: Tensor, lr: float) -> Model:
+    w = {name: tensor.clone().requires_grad_() for name, tensor in model.items()}
+    hidden = (images.flatten(1) @ w["1.weight"].T + w["1.bias"]).relu()
+    outputs = hidden @ w["3.weight"].T + w["3.bias"]
+    loss = -outputs.log_softmax(dim=1)[torch.arange(len(labels)), labels].mean()
+    gradients = torch.autograd.grad(loss, list(w.values()))
+    return {name: (w[name] - lr * own).detach() for name, own in zip(w, gradients, strict=True)}
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_executors_do_the_same_work(steps: int) -> None:
+    case = replace(TINY, steps=steps)
+    start = read_model(make_module(case))
+    ends = {PLAIN: make_round(PLAIN, case, make_module(case))(start)}
+    for name in contenders_for(case)[1:]:
+        with closing(EXECUTORS[name](make_trainer(case, make_module(case)))) as executor:
+            ends[name] = make_executor_round(case, executor)(start)
+    expected = ends["serial"]
+    assert distance(start, expected) > 0.01
+    for name, found in ends.items():
+        if name == PLAIN:  # draws other batches
+            assert 0.5 < distance(start, found) / distance(start, expected) < 2
+        else:
+            assert distance(found, expected) < 1e-5
+
+
+def test_who_fits() -> None:
+    assert contenders_for(Case("lr", 6, steps=1)) == [PLAIN, *EXECUTORS]
+    assert contenders_for(Case("mlp", 10)) == [PLAIN, "serial", "cores", "stacked"]
+    assert [each.name for each in own_contenders(TINY)] == [*contenders_for(TINY), MATRIX_PRODUCT]
+
+
+def test_each_client_holds_one_epoch_of_its_steps() -> None:
+    case = Case("cnn", clients=12, steps=2, batch_size=5)
+    population = make_clients(case)
+    assert population.sizes.tolist() == [10] * 12
+    assert population.samples(11).tolist() == population.samples(1).tolist()
+    assert len(np.unique(population.indices[:100])) == 100
+
+
+def test_quick_is_the_same_with_fewer_steps() -> None:
+    assert quick(Case("mlp", 10)) == Case("mlp", 10, steps=4)
+    assert quick(Case("lr", 6, steps=1)) == Case("lr", 6, steps=1)
+
+
+PACED = f"""
+import sys, time
+sys.path.insert(0, {str(Path(racing.__file__).parent)!r})
+import work
+parameters, moved, seconds, dies_in = map(float, sys.argv[1:5])
+print("a library says hello")
+pace, rounds = work.Pace(int(parameters), lambda: moved), 0
+while pace.next_round():
+    if rounds == dies_in:
+        sys.exit("what went wrong")
+    time.sleep(seconds)
+    rounds += 1
+"""
+
+
+def paced(
+    name: str, parameters: float = PARAMETERS, moved: float = 1.0, seconds: float = 0.0, dies_in: int = -1
+) -> Contender:
+    words = (str(parameters), str(moved), str(seconds), str(dies_in))
+    return Contender(name, (sys.executable, "-c", PACED, *words))
+
+
+def test_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(racing, "PATIENCE_SECONDS", 20.0)
+    raced = race(
+        TINY,
+        [
+            paced(PLAIN, seconds=0.05),
+            paced("slow", seconds=0.2),
+            paced(MATRIX_PRODUCT, parameters=0, seconds=0.01),
+            paced("dies at once", dies_in=0),
+            paced("dies later", dies_in=2),
+            paced("other", parameters=5),
+            paced("lazy", moved=0.1),
+            Contender("missing", ("/no/such/program",)),
+        ],
+        rounds=3,
+    )
+    by_name = {result.contender: result for result in raced}
+    assert raced[-1].contender == MATRIX_PRODUCT
+    plain, slow, product = by_name[PLAIN], by_name["slow"], by_name[MATRIX_PRODUCT]
+    assert len(slow.seconds) == 3
+    assert min(slow.seconds) >= 0.2
+    assert slow.speed == statistics.median(p / s for p, s in zip(plain.seconds, slow.seconds, strict=True))
+    assert slow.gflops == pytest.approx(count_flops(TINY) / statistics.median(slow.seconds) / 1e9)
+    best = MATRIX_PRODUCT_FLOPS / statistics.median(product.seconds) / 1e9
+    assert product.gflops == pytest.approx(best)
+    assert (product.share, product.speed) == (1, None)
+    assert slow.share == pytest.approx((slow.gflops or 0) / best)
+    assert {result.contender: result.failure for result in raced if result.failure} == {
+        "dies at once": "it ended without an answer: what went wrong",
+        "dies later": "it ended without an answer: what went wrong",
+        "other": f"its model has 5 parameters, not {PARAMETERS}",
+        "lazy": "its model moved by 0.1 in a round, the plain loop's by 1",
+        "missing": "/no/such/program: No such file or directory",
+    }
+    assert (slow.memory_bytes or 0) > 1e6 or not can_measure()
+    assert descendants(os.getpid()) == [os.getpid()] or not can_measure()
+
+
+def test_a_contender_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(racing, "PATIENCE_SECONDS", 3.0)
+    contenders = [paced(PLAIN), paced(MATRIX_PRODUCT, parameters=0), paced("hangs", seconds=60)]
+    result = next(each for each in race(TINY, contenders, rounds=1) if each.contender == "hangs")
+    assert result.failure == "no answer for 3 s"
+
+
+def test_without_the_plain_loop_there_is_no_race() -> None:
+    with pytest.raises(RunError, match=r"the benchmark's plain loop failed \(it ended without an answer: what went"):
+        race(TINY, [paced(PLAIN, dies_in=0), paced(MATRIX_PRODUCT)], rounds=1)
+
+
+HOLDING = """
+import os, sys, time
+held = bytearray(os.urandom(1)) * 100_000_000
+for _ in range(2):
+    if os.fork() == 0:
+        own = bytearray(os.urandom(1)) * 50_000_000
+        time.sleep(60)
+more = bytearray(os.urandom(1)) * 70_000_000
+del more
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@linux
+def test_memory_counts_what_is_shared_once_and_what_was_given_back() -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLDING], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout
+        process.stdout.readline()
+        time.sleep(1)  # the children are done too
+        assert len(descendants(process.pid)) == 3
+        megabytes = peak_bytes(process.pid) / 1e6
+    finally:
+        os.killpg(process.pid, 9)
+        process.communicate()
+    assert 270 < megabytes < 320  # 100 shared, 2 x 50, 70 given back; Python itself takes a little
+
+
+def test_the_table_says_who_was_skipped() -> None:
+    done = Result("mlp, 10 clients", "cores", (0.1, 0.3, 0.2), 2.5, 100.0, 0.75, 450_000_000)
+    lines = as_markdown([done, Result("mlp, 10 clients", "Other", failure="not there")]).splitlines()
+    assert lines[2:] == ["| mlp, 10 clients | cores | 0.2 | 2.50 | 100.0 | 75% | 450 MB |"]
