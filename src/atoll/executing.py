@@ -26,6 +26,7 @@ from atoll.executors import (
     why_not_weighted,
 )
 from atoll.local import Trainer
+from atoll.memory import keep_freed_memory
 from atoll.models import Model
 from atoll.schedules import Event, Schedule
 from atoll.settings import Run
@@ -103,11 +104,12 @@ def choose_executor(wanted: Run, method: Method, trainer: Trains, start: Model, 
 
 
 def make_executor(choice: Choice, wanted: Run, trainer: Trains, sent_bytes: int) -> Executor:
-    """Return the executor of a choice; close it when the run is over.
+    """Return the executor of a choice; close it when the run is over. This process keeps freed memory from now on.
 
     Raises:
         InputError: a Ray cluster that does not answer.
     """
+    keep_freed_memory()
     if choice.name == "ray":
         return Ray(trainer, choice.workers or None, wanted.address, choice.whole)
     if choice.name == "serial" or not isinstance(trainer, Trainer):

@@ -52,6 +52,7 @@ def dense(shape: Shape, hidden: tuple[int, ...], classes: int, bias: bool = True
 def cnn(shape: Shape, classes: int) -> nn.Module:
     """Two 5x5 convolutions, each with ReLU and 2x2 max pooling, then two dense layers (FedUC, Sec. VI).
 
+    ReLU comes after pooling here and in `alexnet`: the same numbers and gradients for a quarter of the work.
     One input channel (MNIST): 20 and 50 channels, dense 500, 1.64 MiB. Otherwise (CIFAR-10): 32 and 64 channels,
     dense 512, 3.35 MiB.
     """
@@ -60,11 +61,11 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
     rows, columns = ((side - 4) // 2 - 4 for side in (height, width))
     return nn.Sequential(
         nn.Conv2d(channels, first, 5),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(first, second, 5),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(second * (rows // 2) * (columns // 2), units),
         nn.ReLU(),
@@ -83,7 +84,7 @@ def alexnet(shape: Shape, classes: int, channels: int = 64, response_norm: bool 
 
     def block(width: int) -> list[nn.Module]:
         norm: list[nn.Module] = [nn.LocalResponseNorm(9, alpha=0.001, beta=0.75)] if response_norm else []
-        return [nn.Conv2d(width, channels, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2), *norm]
+        return [nn.Conv2d(width, channels, 5, padding=2), nn.MaxPool2d(3, 2), nn.ReLU(), *norm]
 
     return nn.Sequential(
         Standardize(28),

@@ -14,6 +14,7 @@ from atoll.datasets import Dataset
 from atoll.executing import count_cores
 from atoll.executors import Cohort, Cores, Executor, Serial, Stacked, Weighted
 from atoll.local import LocalRule, Trainer, sgd
+from atoll.memory import keep_freed_memory
 from atoll.models import MODELS, Model, count_bytes, read_model
 from atoll.population import Population, make_population
 
@@ -62,6 +63,7 @@ def make_round(name: str, case: Case, module: nn.Module) -> Round:
     """Return what trains a round of a case: the plain loop, or one of the executors."""
     if name == PLAIN:
         return make_plain_round(case, module)
+    keep_freed_memory()  # as a run does
     return make_executor_round(case, EXECUTORS[name](make_trainer(case, module)))
 
 

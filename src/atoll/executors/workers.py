@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from atoll.errors import AtollError, InputError, RunError
+from atoll.memory import keep_freed_memory
 
 RETRIES = 3  # of a request whose worker was killed
 
@@ -155,6 +156,7 @@ class Workers:
             other.close()
         gc.freeze()  # a collection would write to, and so copy, the pages of all inherited objects
         torch.set_num_threads(1)
+        keep_freed_memory()
         with suppress(EOFError, OSError):
             while True:
                 pipe.send(try_to_answer(self._answer, pipe.recv(), self._name))
