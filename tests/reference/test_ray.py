@@ -280,6 +280,27 @@ def test_clients_that_choose_their_cluster_and_moments_that_travel() -> None:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.parametrize("attack", ["label-flip", "not-finite"])
+def test_clients_that_attack_and_drop_out(attack: str) -> None:
+    method = {"name": "fedavg", "fraction": 1.0, "combine": "median"}
+    faults = {"dropout": 0.2, "tolerate": True, "attackers": 0.25, "attack": attack}
+    small = {"rounds": 2, "data": {"clients": 8, "samples": 20}, "local": {"steps": 2, "batch_size": 4}}
+    ends = []
+    for executor in ("serial", "ray"):
+        (settings,) = make_runs(
+            small | {"method": method, "faults": faults, "run": {"executor": executor, "workers": 2}}
+        )
+        experiment = Experiment(settings)
+        with closing(experiment.make_executor()) as trains:
+            *_, last = run(experiment.method, trains, begin(experiment.method, *experiment.initial_models()))
+        ends.append(last.state)
+    assert ends[0].refused == ends[1].refused
+    assert bool(ends[0].refused) == (attack == "not-finite")
+    assert_same(experiment.method.global_model(ends[1]), experiment.method.global_model(ends[0]))
+
+
+@needs_ray
+@pytest.mark.slow
 def test_cycles() -> None:
     clustering = Clustering(np.array([0, 1, 0, 1, 0, 1, 1]), 2)
     method = fedcluster(POPULATION, clustering, RULE, rounds=2, fraction=1.0, seed=SEED)

@@ -80,7 +80,7 @@ class Worker:
         require_same(versions)
         ray = importlib.import_module("ray")
         trainer, whole = ray.get(reference)
-        if "batches" not in vars(trainer):
+        if isinstance(trainer, Trainer | PartyTrainer):
             with warnings.catch_warnings():  # all workers of a machine read the same pool, and none may write to it
                 warnings.filterwarnings("ignore", "The given NumPy array is not writable")
                 trainer.batches = Batches(trainer.population.data, trainer.module)
@@ -101,7 +101,10 @@ class Worker:
 
 
 def hold(trainer: Trains, whole: bool) -> tuple[Trains, bool]:
-    """Return what workers hold: the pool once, as arrays that all workers of a machine share."""
+    """Return what workers hold: the pool once, as arrays that all workers of a machine share.
+
+    Another trainer, such as `attacks.Attacked`, is sent as it is, and every worker has a copy of its pool.
+    """
     light = copy(trainer)
     if isinstance(trainer, Trainer | PartyTrainer):
         del vars(light)["batches"]  # tensors would be copied into every worker
