@@ -110,17 +110,14 @@ def make_executor(choice: Choice, wanted: Run, trainer: Trains, sent_bytes: int)
         InputError: a Ray cluster that does not answer.
     """
     keep_freed_memory()
+    by_cohort = Weighted(trainer) if choice.whole and isinstance(trainer, Trainer) else None
     if choice.name == "ray":
         return Ray(trainer, choice.workers or None, wanted.address, choice.whole)
-    if choice.name == "serial" or not isinstance(trainer, Trainer):
-        if choice.name == "cores":
-            return Cores(trainer, choice.workers, sent_bytes)
-        return Serial(trainer, wanted.debug)
-    if choice.name == "stacked":
+    if choice.name == "cores":
+        return Cores(trainer, choice.workers, sent_bytes, by_cohort)
+    if choice.name == "stacked" and isinstance(trainer, Trainer):
         return Stacked(trainer, wanted.stack_bytes)
-    if choice.name == "weighted":
-        return Weighted(trainer)
-    return Cores(trainer, choice.workers, sent_bytes, Weighted(trainer) if choice.whole else None)
+    return by_cohort or Serial(trainer, wanted.debug)
 
 
 def count_cores() -> int:

@@ -17,6 +17,7 @@ from atoll.local import LocalRule, Trainer, sgd
 from atoll.memory import keep_freed_memory
 from atoll.models import MODELS, Model, count_bytes, read_model
 from atoll.population import Population, make_population
+from atoll.robust import update_norm
 
 EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
     "serial": Serial,
@@ -48,7 +49,7 @@ def serve(name: str, case: Case) -> None:
     module = make_module(case)
     first = model = read_model(module)
     train = make_round(name, case, module)
-    pace = Pace(sum(tensor.numel() for tensor in first.values()), lambda: distance(first, model))
+    pace = Pace(sum(tensor.numel() for tensor in first.values()), lambda: update_norm(model, first))
     while pace.next_round():
         model = train(model)
 
@@ -120,11 +121,6 @@ def make_plain_round(case: Case, module: nn.Module) -> Round:
         return start
 
     return train
-
-
-def distance(one: Model, other: Model) -> float:
-    """Return the norm of the difference of two models, all numbers taken together."""
-    return float(torch.stack([(one[name] - other[name]).square().sum() for name in one]).sum().sqrt())
 
 
 def _serve_products() -> None:

@@ -20,6 +20,7 @@ from atoll.executors.serial import Serial
 from atoll.executors.weighted import Weighted
 from atoll.executors.workers import Answer, try_to_answer
 from atoll.local import Trainer
+from atoll.memory import keep_freed_memory
 from atoll.models import Model
 from atoll.vertical import PartyTrainer
 
@@ -66,6 +67,7 @@ class Worker:
             held: a reference to what `hold` returned; in a list, since Ray would resolve it before the paths are known.
         """
         torch.set_num_threads(1)
+        keep_freed_memory()
         sys.path.extend(path for path in paths if path not in sys.path)
         return try_to_answer(lambda reference: self._prepare(versions, reference), held[0], lambda _: "a Ray worker")
 
