@@ -11,6 +11,8 @@ from atoll.errors import AtollError, InputError, RunError
 from atoll.evaluate import Evaluator, Heterogeneity, Score, heterogeneity
 from atoll.executors import Executor, Serial
 from atoll.experiment import Experiment
+from atoll.interop.exporting import Exported, export_model
+from atoll.interop.torch_data import from_torch
 from atoll.local import LocalRule, Trainer
 from atoll.methods import centralized, cfl_mgd, fedavg, fedbcd, fedcluster, ifca
 from atoll.models import read_model
@@ -32,6 +34,7 @@ __all__ = [
     "Event",
     "Executor",
     "Experiment",
+    "Exported",
     "Heterogeneity",
     "InputError",
     "LocalRule",
@@ -54,10 +57,12 @@ __all__ = [
     "clustering",
     "cycling",
     "datasets",
+    "export_model",
     "fedavg",
     "fedbcd",
     "fedcluster",
     "fedcluster_bound",
+    "from_torch",
     "generator",
     "heterogeneity",
     "ifca",

@@ -1,5 +1,6 @@
 """From settings to clients: data set, partition, population."""
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ import numpy as np
 
 from atoll.datasets import Dataset, load, make_regression
 from atoll.errors import InputError, reading
+from atoll.interop.folders import read_folder, stamp
 from atoll.partition import PARTITIONS, Parts
 from atoll.plugins import call, resolve
 from atoll.population import Population, make_population, read_clients
@@ -45,6 +47,8 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
     """Return clients that hold the test samples, by the same partition: as many for their samples, of every group."""
     test = population.data.test
     wanted = settings.data.clients
+    if settings.data.partition == "natural":
+        return make_population(test, _own_tests(settings, test))
     groups = int(test.groups_of(np.arange(len(test))).max()) + 1
     clients = max(min(groups, wanted), wanted * len(test) // len(population.data))
     return make_population(test, _deal_out(settings, test, clients, "test partition"))
@@ -56,6 +60,8 @@ def load_dataset(settings: Settings) -> Dataset:
     if wanted.dataset == "regression":
         given = {**dict(wanted), "rng": generator(settings.seed, "regression")}
         return call("data.dataset", make_regression, given, wanted.options)  # type: ignore[no-any-return]
+    if wanted.dataset == "folder":
+        return _read_folder_once(wanted.root, json.dumps(wanted.options, sort_keys=True, default=str), stamp(wanted.root))
     if ":" in wanted.dataset:
         made = call("data.dataset", resolve("data.dataset", wanted.dataset, {}), {"root": wanted.root}, {})
         return read_dataset(made, wanted.dataset)
@@ -68,12 +74,35 @@ def _load_once(name: str, root: str | None, fetch: bool, _environment: str | Non
     return load(name, root, fetch)
 
 
+@lru_cache(maxsize=1)
+def _read_folder_once(root: str | None, options: str, _stamp: tuple[Any, ...]) -> Dataset:
+    """Read a folder once for all runs of an experiment, as long as its files stay the same."""
+    return call("data.dataset", read_folder, {"root": root}, json.loads(options))  # type: ignore[no-any-return]
+
+
+def _own_tests(settings: Settings, test: Dataset) -> Parts:
+    """Return the test samples of each client that has any.
+
+    Raises:
+        InputError: none has.
+    """
+    if test.owners is None:
+        raise InputError(
+            f"data.partition = 'natural': method.name = {settings.method.name!r} is tested client by client, and the "
+            "data has one test set for all; give clients test samples of their own"
+        )
+    wanted = np.flatnonzero(test.owners < settings.data.clients)
+    return [wanted[test.owners[wanted] == client] for client in np.unique(test.owners[wanted])]
+
+
 def _turn(settings: Settings, data: Dataset) -> Dataset:
     """Return the data set with turned copies, where the settings want them."""
     wanted = settings.data
     rotations = wanted.rotations or (4 if wanted.partition == "rotated" else 1)
     if rotations == 1:
         return data
+    if wanted.partition == "natural":
+        raise InputError(f"data.rotations = {rotations}: must be unset with data.partition = 'natural'")
     if len(data.shape) < 2 or data.shape[-1] != data.shape[-2]:
         raise InputError(f"data.rotations = {rotations}: needs square images, {data.name} has {list(data.shape)}")
     return replace(data, turns=tuple(range(0, 4, 4 // rotations)))
@@ -89,8 +118,9 @@ def _deal_out(settings: Settings, data: Dataset, clients: int, purpose: str) -> 
         "labels": data.labels,
         "groups": data.groups_of(np.arange(len(data))),
         "classes": data.classes,
+        "owners": data.owners,
         "dataset": data,
         "rng": generator(settings.seed, purpose),
     }
-    options = {} if wanted.dataset == "regression" else wanted.options
+    options = {} if wanted.dataset in ("regression", "folder") else wanted.options
     return read_parts(call("data.partition", rule, given, options), wanted.partition)

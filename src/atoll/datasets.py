@@ -38,6 +38,8 @@ class Dataset:
         groups: the planted group of each sample, [samples]; by default its place in `turns`.
         test_groups: the same for the test samples.
         planted: the parameters planted in each group, [groups, parameters], where they are known.
+        owners: the client that holds each sample, [samples], where the data says so (`partition.natural`).
+        test_owners: the same for the test samples, where clients have their own.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Dataset:
     groups: npt.NDArray[Any] | None = None
     test_groups: npt.NDArray[Any] | None = None
     planted: npt.NDArray[np.float64] | None = None
+    owners: npt.NDArray[Any] | None = None
+    test_owners: npt.NDArray[Any] | None = None
 
     def __len__(self) -> int:
         """Return the number of training samples, turned copies included."""
@@ -73,7 +77,13 @@ class Dataset:
     @property
     def test(self) -> "Dataset":
         """The test samples as a pool of their own."""
-        return replace(self, inputs=self.test_inputs, targets=self.test_targets, groups=self.test_groups)
+        return replace(
+            self,
+            inputs=self.test_inputs,
+            targets=self.test_targets,
+            groups=self.test_groups,
+            owners=self.test_owners,
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -193,7 +203,10 @@ def _check_name(name: str) -> None:
         return
     nearest = difflib.get_close_matches(name.lower(), available(), n=1, cutoff=0.4)
     hint = f", did you mean {nearest[0]!r}?" if nearest else ";"
-    raise InputError(f"data.dataset = {name!r} is not known{hint} Allowed: {', '.join(available())}")
+    raise InputError(
+        f"data.dataset = {name!r} is not known{hint} Allowed: {', '.join(available())}, folder (data.root: one file or "
+        "sub-folder a client) and module:function"
+    )
 
 
 def _resolve_root(root: str | Path | None) -> Path:

@@ -1,19 +1,17 @@
 """The engine: the state of a run, and the only event loop."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
-
-import numpy as np
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from atoll.combine import Combine, average_models, mean, share_layers
 from atoll.errors import InputError
-from atoll.executors.base import Average, Cohort, Executor
+from atoll.executors.base import Executor
 from atoll.identity import Identity, fixed
 from atoll.local import LocalRule
 from atoll.models import Model
 from atoll.schedules import Event, Ids, Mix, Schedule
+from atoll.training import Trained, train_events
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +40,7 @@ class Step:
     """What one event did.
 
     Attributes:
-        event: the row of the schedule.
+        event: the row of the schedule; with what was found out only now, where clients may fail to answer.
         state: the state after it.
         clusters: the cluster that each cohort client trained in.
         loss: mean local training loss over the cohort, weighted by samples; None if no result was combined.
@@ -98,91 +96,27 @@ def begin(method: Method, *initial: Model) -> State:
     return State(0, initial[0] if method.schedule.has_server else None, models, models)
 
 
-def run(method: Method, executor: Executor, state: State) -> Iterator[Step]:
+def run(method: Method, executor: Executor, state: State) -> Generator[Step]:
     """Yield after every event, from ``state.events_done`` to the schedule's end.
 
     Events whose clusters already have their start models are trained together.
     """
     while events := method.schedule.ready(state.events_done):
-        for event, trained in zip(events, _train(method, executor, state.starts, events), strict=True):
-            step = _merge(method, state, event, trained)
+        for trained in train_events(events, state.starts, executor, method.identity, method.combine):
+            step = merge(method, state, trained)
             state = step.state
             yield step
 
 
 def advance(method: Method, executor: Executor, state: State, event: Event) -> Step:
     """Train the active clusters, publish, merge into the server's model, hand out new starts."""
-    (trained,) = _train(method, executor, state.starts, [event])
-    return _merge(method, state, event, trained)
+    (trained,) = train_events([event], state.starts, executor, method.identity, method.combine)
+    return merge(method, state, trained)
 
 
-@dataclass(frozen=True, eq=False)
-class _Trained:
-    """An event's work before it is merged: each client's cluster, what clusters publish, the weight of the results in
-    those that have any, the mean local loss, and how many results were left out, by reason."""
-
-    clusters: Ids
-    models: dict[int, Model]
-    weights: dict[int, float]
-    loss: float | None
-    refused: Counter[str]
-
-
-def _train(method: Method, executor: Executor, starts: Sequence[Model], events: Sequence[Event]) -> list[_Trained]:
-    """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds."""
-    clusters = [method.identity(each, starts, executor) if len(each.cohort) else each.cohort for each in events]
-    cohorts = [_split(event, own, starts) for event, own in zip(events, clusters, strict=True)]
-    averages: list[list[Average]] = [[] for _ in events]
-    refused: list[Counter[str]] = [Counter() for _ in events]
-    for repeat in range(max(event.intra_rounds for event in events)):
-        going = [i for i, event in enumerate(events) if repeat < event.intra_rounds]
-        if repeat:
-            for i in going:
-                cohorts[i] = [
-                    replace(cohort, repeat=repeat, start=average.model)
-                    for cohort, average in zip(cohorts[i], averages[i], strict=True)
-                ]
-        wanted = [cohort for i in going for cohort in cohorts[i]]
-        done = iter(executor.train(wanted, method.combine) if wanted else [])
-        for i in going:
-            averages[i] = list(islice(done, len(cohorts[i])))
-            for average in averages[i]:
-                refused[i].update(average.refused)
-    return [_gather(*each, starts) for each in zip(events, clusters, cohorts, averages, refused, strict=True)]
-
-
-def _split(event: Event, clusters: Ids, starts: Sequence[Model]) -> list[Cohort]:
-    """Return the event's cohorts, one a cluster that has clients in it, by ascending cluster."""
-    total = float(event.weights.sum())
-    rows = ((int(c), np.flatnonzero(clusters == c)) for c in np.unique(clusters))
-    return [
-        Cohort(event.index, event.round, 0, c, event.cohort[own], event.weights[own], total, starts[c])
-        for c, own in rows
-    ]
-
-
-def _gather(
-    event: Event,
-    clusters: Ids,
-    cohorts: Sequence[Cohort],
-    averages: Sequence[Average],
-    refused: Counter[str],
-    starts: Sequence[Model],
-) -> _Trained:
-    """Put an event's averages together; an active cluster that nobody trained publishes what it started from."""
-    models = {} if event.clusters is None else {c: starts[c] for c in event.active}
-    weights, losses = {}, []
-    for cohort, average in zip(cohorts, averages, strict=True):
-        models[cohort.cluster] = average.model
-        if average.arrived:
-            weights[cohort.cluster] = float(cohort.weights.sum()) * average.arrived
-            losses.append(average.loss)
-    loss = float(np.average(losses, weights=list(weights.values()))) if losses else None
-    return _Trained(clusters, models, weights, loss, refused)
-
-
-def _merge(method: Method, state: State, event: Event, trained: _Trained) -> Step:
+def merge(method: Method, state: State, trained: Trained) -> Step:
     """Publish, merge into the server's model, hand out new starts."""
+    event = trained.event
     published = list(state.published)
     for cluster, model in trained.models.items():
         published[cluster] = model

@@ -29,7 +29,7 @@ from atoll.local import Trainer
 from atoll.memory import keep_freed_memory
 from atoll.models import Model
 from atoll.schedules import Event, Schedule
-from atoll.settings import Run
+from atoll.settings import Run, Settings
 from atoll.vertical import PartyTrainer
 
 # What `cores` takes beside training, measured on two cores that others used too: to hand one unit of work out and take
@@ -55,7 +55,7 @@ class Choice:
         warning: what the user should know, or an empty text.
     """
 
-    name: Literal["serial", "cores", "ray", "stacked", "weighted"]
+    name: Literal["serial", "cores", "ray", "stacked", "weighted", "fleet"]
     why: str
     whole: bool = False
     workers: int = 1
@@ -107,8 +107,9 @@ def make_executor(choice: Choice, wanted: Run, trainer: Trains, sent_bytes: int)
     """Return the executor of a choice; close it when the run is over. This process keeps freed memory from now on.
 
     Raises:
-        InputError: a Ray cluster that does not answer.
+        InputError: a Ray cluster that does not answer, or a fleet, which cannot be made here.
     """
+    require_no_fleet(wanted)
     keep_freed_memory()
     by_cohort = Weighted(trainer) if choice.whole and isinstance(trainer, Trainer) else None
     if choice.name == "ray":
@@ -120,6 +121,32 @@ def make_executor(choice: Choice, wanted: Run, trainer: Trains, sent_bytes: int)
     return by_cohort or Serial(trainer, wanted.debug)
 
 
+def require_no_fleet(wanted: Run) -> None:
+    """Refuse the executor that needs other machines.
+
+    Raises:
+        InputError: says which commands have them.
+    """
+    if wanted.executor == "fleet":
+        raise InputError(
+            "run.executor = 'fleet': needs a fleet; use `atoll fleet up` (all on this machine) or "
+            "`atoll fleet server`, or set run.executor = 'auto'"
+        )
+
+
+def require_measuring(settings: Settings) -> None:
+    """Refuse to cluster anew by what is measured where nothing is.
+
+    Raises:
+        InputError: says where it is.
+    """
+    if settings.fleet.recluster_every is not None and settings.run.executor != "fleet":
+        raise InputError(
+            f"fleet.recluster_every = {settings.fleet.recluster_every}: needs run.executor = 'fleet', where clients "
+            "are measured; in simulation clients that move are clustered anew by network.recluster_every"
+        )
+
+
 def count_cores() -> int:
     """Return the processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -128,6 +155,8 @@ def count_cores() -> int:
 def _take_wanted(wanted: Run, method: Method, trainer: Trains, device: str) -> Choice:
     """Return the executor that the settings name, if it gives what training client by client gives."""
     reason, why = _why_not_weighted(method, trainer), "as run.executor says"
+    if wanted.executor == "fleet":
+        return Choice("fleet", why)
     if wanted.executor == "cores":
         if device != "cpu":
             raise InputError(f"run.executor = 'cores': trains on the CPU, but run.device = {wanted.device!r}")

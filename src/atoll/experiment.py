@@ -17,9 +17,10 @@ from atoll.clustering.problem import Problem
 from atoll.engine import Method
 from atoll.errors import InputError
 from atoll.evaluate import ClusterEvaluator, Evaluator
-from atoll.executing import Choice, choose_executor, make_executor
+from atoll.executing import Choice, choose_executor, make_executor, require_measuring
 from atoll.executors import Executor, Trains
 from atoll.faulting import add_attackers, add_faults, require_single_results
+from atoll.known import Known
 from atoll.local import LocalRule, Trainer, carried_bytes
 from atoll.methods import METHODS
 from atoll.models import Model, check_outputs, count_bytes, place, read_model
@@ -31,7 +32,8 @@ from atoll.population import Population
 from atoll.problems import make_problem
 from atoll.restarts import choose_start
 from atoll.returned import read_labels
-from atoll.schedules import Clock, Phase
+from atoll.schedules import Clock, Phase, Schedule
+from atoll.schedules.saved import fitting
 from atoll.seeds import generator
 from atoll.settings import Settings
 from atoll.vertical import PartyTrainer, share_samples
@@ -42,9 +44,24 @@ class Experiment:
     """The objects of one run, each made from the settings when it is first asked for.
 
     Whatever is wrong with the settings comes out as an `InputError` from the property that meets it.
+
+    Attributes:
+        settings: all settings.
+        schedule: one to replay in the place of the method's own; None: none.
+        known: what plans are made by in the place of what the settings make; None: nothing.
     """
 
     settings: Settings
+    schedule: Schedule | None = None
+    known: Known | None = None
+
+    def given(self, known: Known) -> "Experiment":
+        """Return the experiment with other knowledge of its clients; what does not depend on it is shared."""
+        made = replace(self, known=known)
+        for name in ("clients", "test_clients", "population", "module"):
+            if name in vars(self):
+                vars(made)[name] = vars(self)[name]
+        return made
 
     @cached_property
     def clients(self) -> Population:
@@ -64,22 +81,29 @@ class Experiment:
             return share_samples(self.clients, wanted.parties)
         return self.clients.pooled() if wanted.name == "centralized" else self.clients
 
+    @property
+    def reported(self) -> Population:
+        """The population as its clients report it, which clusterings and schedules are made by."""
+        return self.population if self.known is None else self.known.population
+
     @cached_property
     def clustering(self) -> Clustering:
         """The clustering, for clients that move the first; a single cluster where the method has no use for one."""
-        if not self.needs("clustering"):
-            return one_cluster(len(self.population))
-        return self._make_clustering(0)
+        if self.known is not None and self.known.clustering is not None:
+            return self.known.clustering
+        return self._make_clustering(0) if self.needs("clustering") else one_cluster(len(self.population))
 
     @cached_property
     def networks(self) -> dict[int, Network]:
         """The network from round 0 on, and for clients that move from each round on that changes something."""
-        return make_networks(self.settings, self.population.sizes, self.model_bytes)
+        if self.known is not None and self.known.network is not None:
+            return {0: self.known.network}
+        return make_networks(self.settings, self.reported.sizes, self.model_bytes)
 
     @cached_property
     def problem(self) -> Problem:
         """What FedUC's clustering is given, on the network of round 0."""
-        return make_problem(self.settings, self.population, self.networks[0], deepcopy(self.module))
+        return make_problem(self.settings, self.reported, self.networks[0], deepcopy(self.module))
 
     @cached_property
     def plan(self) -> Plan:
@@ -102,7 +126,7 @@ class Experiment:
     def samples_of_clusters(self, round_: int) -> npt.NDArray[np.int64]:
         """Return the samples that each cluster's clients hold at this round, [clusters]."""
         phase = [phase for phase in self.phases if phase.round <= round_][-1]
-        labels, sizes = phase.clustering.labels, self.population.sizes
+        labels, sizes = phase.clustering.labels, self.reported.sizes
         return np.bincount(labels[labels >= 0], sizes[labels >= 0], phase.clustering.clusters).astype(np.int64)
 
     def needs(self, name: str) -> bool:
@@ -124,11 +148,10 @@ class Experiment:
                 f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(self.population)}"
             )
         rule = resolve("clustering.method", wanted.method, CLUSTERINGS)
-        key = (round_,) if round_ else ()
         given: dict[str, Any] = {
             **dict(wanted),
-            "population": self.population,
-            "rng": generator(self.settings.seed, "clustering", *key),
+            "population": self.reported,
+            "rng": generator(self.settings.seed, "clustering", *((round_,) if round_ else ())),
             "seed": self.settings.seed,
         }
         if asks_for(rule, "network"):
@@ -182,7 +205,7 @@ class Experiment:
         wanted = self.settings.method
         given: dict[str, Any] = {
             **dict(wanted),
-            "population": self.population,
+            "population": self.reported,
             "clustering": self.clustering if self.needs("network") else without_empty(self.clustering),
             "rule": self.rule,
             "rounds": self.settings.rounds,
@@ -201,6 +224,8 @@ class Experiment:
             method = replace(method, schedule=method.schedule.until(seconds))
         clock = self.clock if self.needs("clock") else None
         method = add_faults(self.settings, method, self.population, clock)
+        if self.schedule is not None:
+            method = replace(method, schedule=fitting(self.schedule, method.schedule, len(self.population)))
         if not wanted.shared_layers:
             return method
         return replace(method, shared=shared_names(self.module, wanted.shared_layers))
@@ -228,10 +253,7 @@ class Experiment:
 
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is met before anything is written."""
-        self.device  # noqa: B018
-        self.rule  # noqa: B018
-        self.method  # noqa: B018
-        self.module  # noqa: B018
+        self.device, self.rule, self.method, self.module  # noqa: B018
         trainer = self._make_trainer(replace(self.method.rule, steps=1))
         rehearse(self.settings, trainer, self.method.schedule.occupied.events[0], read_model(self._copy_module()))
         self.executor_choice  # noqa: B018
@@ -250,8 +272,7 @@ class Experiment:
         candidates = [self.initial_models(restart) for restart in range(wanted.restarts)]
         if len(candidates) == 1:
             return candidates[0]
-        chosen = choose_start(self.method, executor, candidates, len(self.population), wanted.restart_rounds)
-        return candidates[chosen]
+        return candidates[choose_start(self.method, executor, candidates, len(self.population), wanted.restart_rounds)]
 
     def make_executor(self) -> Executor:
         """Return the executor that the settings name; close it when the run is over.
@@ -270,6 +291,8 @@ class Experiment:
             InputError: one that would not give what training client by client gives.
         """
         require_single_results(self.settings)
+        if self.schedule is None:
+            require_measuring(self.settings)
         start = read_model(self._copy_module())
         trainer = self._make_trainer(self.method.rule)
         method = replace(self.method, schedule=self.method.schedule.occupied)
@@ -277,8 +300,7 @@ class Experiment:
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator of the union of the clients' data and the test set."""
-        samples = self.settings.run.evaluate_samples
-        return Evaluator(self.clients, self._copy_module(), samples, self.settings.seed)
+        return Evaluator(self.clients, self._copy_module(), self.settings.run.evaluate_samples, self.settings.seed)
 
     def make_cluster_evaluator(self) -> ClusterEvaluator:
         """Return the evaluator of several models, of which each client takes the one with the least loss."""

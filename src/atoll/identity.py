@@ -12,7 +12,7 @@ from atoll.schedules import Event, Ids
 
 
 class Identity(Protocol):
-    """Returns the cluster of each cohort client, int64 [cohort], from the clusters' start models."""
+    """Returns the cluster of each cohort client, int64 [cohort], from the clusters' start models; -1: leave it out."""
 
     def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
         """Return the clusters."""
@@ -29,5 +29,9 @@ def fixed(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
 
 
 def least_loss(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
-    """Let each client take the cluster whose model has the least mean loss on its data; the lowest on ties (IFCA)."""
-    return np.asarray(executor.losses(starts, event.cohort, event.round).argmin(axis=1))
+    """Let each client take the cluster whose model has the least mean loss on its data; the lowest on ties (IFCA).
+
+    A client whose losses are no numbers has not told them (`Executor`), and is left out.
+    """
+    losses = executor.losses(starts, event.cohort, event.round)
+    return np.where(np.isnan(losses).all(axis=1), -1, losses.argmin(axis=1))

@@ -61,7 +61,10 @@ class LocalRule:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One client's work: train from `start`. (event, repeat, client) names its random numbers."""
+    """One client's work: train from `start`. Its `key` names its random numbers.
+
+    `draw` takes the event's place in it for work that began before the number of its event was known.
+    """
 
     event: int
     round: int
@@ -69,6 +72,12 @@ class Task:
     cluster: int
     client: int
     start: Model
+    draw: int | None = None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What the client's random numbers are derived from, beside the seed and a purpose: (draw, repeat, client)."""
+        return self.event if self.draw is None else self.draw, self.repeat, self.client
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +137,7 @@ class Trainer:
         """
         load_model(self.module, task.start)
         self.module.train()
-        with layers_drawing_from(self.seed, "layers", task.event, task.repeat, task.client):
+        with layers_drawing_from(self.seed, "layers", *task.key):
             if self.dense:
                 mean_loss, moments = self._step_by_hand(self.dense, task), Model()
             else:
@@ -180,7 +189,7 @@ class Trainer:
         if self.rule.batch_size == "full":
             yield from (samples for _ in range(self.rule.steps))
             return
-        rng = generator(self.seed, "batches", task.event, task.repeat, task.client)
+        rng = generator(self.seed, "batches", *task.key)
         yield from samples[rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))]
 
 

@@ -3,15 +3,18 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from atoll.engine import State
 from atoll.errors import InputError, RunError
 from atoll.experiment import Experiment
 from atoll.faulting import is_counted
+from atoll.fleet import replies
 from atoll.probes import make_probe
 from atoll.record import Row
-from atoll.schedules import Ids
+from atoll.schedules import Event, Ids, Schedule
 from atoll.screening import REASONS
 
 LOSSES = ("absent", "dropped", "late")
@@ -21,20 +24,32 @@ LOSSES = ("absent", "dropped", "late")
 class Recorder:
     """Turns states into rows of metrics, and rows into the summary."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        """Count what the schedule costs."""
+    def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
+        """Count what the schedule costs; in a live run this is a plan, until `take` is told what happened."""
         self.experiment = experiment
         self.schedule = experiment.method.schedule
         self.probe, self.samples = make_probe(experiment)
         self.bytes = experiment.message_bytes
-        events = self.schedule.events
-        self.updates = [0, *itertools.accumulate(event.client_updates for event in events)]
-        self.down = [0, *itertools.accumulate(event.models_down for event in events)]
-        self.up = [0, *itertools.accumulate(event.models_up for event in events)]
-        self.lost = {
-            name: [0, *itertools.accumulate(getattr(event, name) for event in events)]
-            for name in (LOSSES if is_counted(experiment.settings) else ())
+        self.events = list(self.schedule.events)
+        self.reasons = tuple(dict.fromkeys((*REASONS, *replies.REASONS))) if is_live else REASONS
+        loses = any(getattr(event, name) for event in self.events for name in LOSSES)
+        counted = LOSSES if is_live or loses or is_counted(experiment.settings) else ()
+        self.sums = {
+            name: [0, *itertools.accumulate(map(attrgetter(name), self.events))]
+            for name in ("client_updates", "models_down", "models_up", *counted)
         }
+        self.losses = counted
+
+    @property
+    def happened(self) -> Schedule:
+        """The schedule, with events as they took place so far."""
+        return replace(self.schedule, events=tuple(self.events))
+
+    def take(self, event: Event) -> None:
+        """Note the next event as it took place, where that was not known before."""
+        self.events[event.index] = event
+        for name, sums in self.sums.items():
+            sums[event.index + 1] = sums[event.index] + attrgetter(name)(event)
 
     def is_due(self, events_done: int, every: int) -> bool:
         """Return whether this event completed a multiple of `every` rounds, or was the last."""
@@ -66,13 +81,13 @@ class Recorder:
         row: Row = {
             "event": done,
             "round": self.schedule.rounds_done(done),
-            "virtual_time": self.schedule.events[done - 1].seconds if done else 0.0,
+            "virtual_time": self.events[done - 1].seconds if done else 0.0,
             "wall_time": round(wall_time, 3),
             **self.probe(state),
             "local_loss": local_loss,
-            "client_updates": self.updates[done],
-            "bytes_up": self.up[done] * self.bytes,
-            "bytes_down": self.down[done] * self.bytes,
+            "client_updates": self.sums["client_updates"][done],
+            "bytes_up": self.sums["models_up"][done] * self.bytes,
+            "bytes_down": self.sums["models_down"][done] * self.bytes,
             **self._count_faults(state),
         }
         if broken := [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]:
@@ -81,10 +96,10 @@ class Recorder:
 
     def _count_faults(self, state: State) -> Row:
         """Return how many clients' results were lost so far, and why; nothing where faults are not part of the run."""
-        if not self.lost:
+        if not self.losses:
             return {}
-        lost = {name: counts[state.events_done] for name, counts in self.lost.items()}
-        return lost | {f"refused_{reason}": state.refused.get(reason, 0) for reason in REASONS}
+        lost = {name: self.sums[name][state.events_done] for name in self.losses}
+        return lost | {f"refused_{reason}": state.refused.get(reason, 0) for reason in self.reasons}
 
     def warn_of(self, first: Row) -> list[str]:
         """Return what the row before training gives reason to warn of."""
@@ -99,12 +114,13 @@ class Recorder:
     def _where(self, done: int) -> str:
         if not done:
             return "before training"
-        event = self.schedule.events[done - 1]
+        event = self.events[done - 1]
         clusters = ", ".join(map(str, event.active))
         return f"after event {event.index}, cluster {clusters}, clients {first_of(event.cohort)}"
 
     def summarize(self, rows: list[Row]) -> dict[str, Any]:
         """Return the content of ``summary.json``."""
+        happened = self.happened
         accuracies = [row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
         summary: dict[str, Any] = {
             "final": rows[-1],
@@ -116,11 +132,11 @@ class Recorder:
             "clients_left_out": self.experiment.clustering.left_out.tolist(),
             "model_bytes": self.experiment.model_bytes,
             "message_bytes": self.bytes,
-            "cluster_frequencies": self.schedule.frequencies.tolist(),
-            "max_staleness": max((max(event.staleness, default=0) for event in self.schedule.events), default=0),
+            "cluster_frequencies": happened.frequencies.tolist(),
+            "max_staleness": max((max(event.staleness, default=0) for event in self.events), default=0),
             "train_loss_samples": self.samples,
             "executor": str(self.experiment.executor_choice),
-            "max_updates_per_client_round": self.schedule.max_updates_per_client_round(),
+            "max_updates_per_client_round": happened.max_updates_per_client_round(),
         }
         if "cluster_clients" in rows[-1]:
             idle = [c for c, count in enumerate(rows[-1]["cluster_clients"]) if not count]

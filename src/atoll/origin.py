@@ -29,9 +29,11 @@ class Origin:
     executor: str
 
 
-def origin_of(settings: Settings, executor: Executor) -> Origin:
-    """Return what a run's bits come from."""
-    return Origin(settings.seed, digest(settings), bits_of(executor))
+def origin_of(settings: Settings, executor: Executor, replayed: str | None = None) -> Origin:
+    """Return what a run's bits come from; `replayed` is the checksum of the schedule that it replays, if it does."""
+    own = digest(settings)
+    told = own if replayed is None else hashlib.sha256((own + replayed).encode()).hexdigest()
+    return Origin(settings.seed, told, bits_of(executor))
 
 
 def bits_of(executor: Executor) -> str:

@@ -158,6 +158,23 @@ def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: 
     return parts
 
 
+def natural(clients: int, owners: Indices | None = None) -> Parts:
+    """Give each client what the data says it holds, such as its file of a folder; the first `clients` of them."""
+    if owners is None:
+        raise InputError(
+            "data.partition = 'natural': this data set does not say who holds its samples; data.dataset = 'folder' and "
+            "atoll.from_torch with a list of data sets do"
+        )
+    known = int(owners.max()) + 1
+    if known < clients:
+        raise InputError(
+            f"data.clients = {clients}: the data is that of {known} clients; set data.clients = {known}, or fewer to "
+            "take the first ones"
+        )
+    order = np.argsort(owners, kind="stable")
+    return np.split(order, np.searchsorted(owners[order], np.arange(1, known)))[:clients]
+
+
 PARTITIONS: dict[str, Callable[..., Parts]] = {
     "iid": iid,
     "dirichlet": dirichlet,
@@ -166,6 +183,7 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
     "one-label": one_label,
     "rotated": one_group,
     "planted": one_group,
+    "natural": natural,
 }
 
 

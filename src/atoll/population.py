@@ -18,6 +18,19 @@ _CHUNK = 100_000  # clients handled at a time when counting classes
 
 
 @dataclass(frozen=True, eq=False)
+class Stated:
+    """What clients say that they hold, where their samples are elsewhere.
+
+    Attributes:
+        sizes: samples of each client, int64 [clients].
+        class_counts: samples of each class, int64 [clients, classes]; None where they do not say.
+    """
+
+    sizes: npt.NDArray[np.int64]
+    class_counts: npt.NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Population:
     """Clients that share one pool: client k holds the samples ``indices[offsets[k]:offsets[k + 1]]``.
 
@@ -29,12 +42,14 @@ class Population:
         offsets: int64 [clients + 1].
         attributes: what else is known of the clients, one row a client: ``utc_offset`` (hours), ``longitude``
             (degrees), ``slots`` (bool [clients, slots of the day]).
+        stated: sizes and class counts in the place of those of the samples here, which only stand for the clients'.
     """
 
     data: Dataset
     indices: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     attributes: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    stated: Stated | None = None
 
     def __post_init__(self) -> None:
         """Refuse a client without samples, and attributes of another number of clients."""
@@ -52,12 +67,12 @@ class Population:
     @cached_property
     def sizes(self) -> npt.NDArray[np.int64]:
         """Samples of each client, n_k, [clients]."""
-        return np.diff(self.offsets)
+        return np.diff(self.offsets) if self.stated is None else self.stated.sizes
 
     @property
     def shares(self) -> npt.NDArray[np.float64]:
         """Share of all samples that each client holds, p_k = n_k / n, [clients]."""
-        return np.asarray(self.sizes / self.offsets[-1])
+        return np.asarray(self.sizes / self.sizes.sum())
 
     def samples(self, client: int) -> npt.NDArray[np.int32]:
         """Return the positions in the pool of one client's samples (a view, not a copy)."""
@@ -68,10 +83,13 @@ class Population:
 
         For regression there are no classes, and the planted groups count in their place.
         """
+        if self.stated is not None and self.stated.class_counts is not None:
+            return self.stated.class_counts
         classes = self.data.classes or int(self.data.groups_of(np.arange(len(self.data))).max()) + 1
+        held = np.diff(self.offsets)
         counts = np.empty((len(self), classes), np.int64)
         for low in range(0, len(self), _CHUNK):
-            sizes = self.sizes[low : low + _CHUNK]
+            sizes = held[low : low + _CHUNK]
             begin = self.offsets[low]
             rows = self.indices[begin : begin + sizes.sum()]
             labels = self.data.labels_of(rows) if self.data.classes else self.data.groups_of(rows)

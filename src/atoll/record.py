@@ -1,8 +1,6 @@
 """The run folder: settings, metrics, schedule, environment and summary, written so that nothing is left half done."""
 
-import errno
 import json
-import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,14 +13,21 @@ from atoll.config import resolved
 from atoll.environment import describe_environment
 from atoll.errors import InputError, RunError
 from atoll.files import to_json, write_atomically
+from atoll.lines import append_line, line_as_bytes
 from atoll.lock import LOCK, locked
 from atoll.origin import differences
 from atoll.schedules import Schedule
+from atoll.schedules.happened import head_of
 from atoll.schedules.saved import write_schedule
 from atoll.settings import Settings
 
 Row = dict[str, Any]
-FILES = ("config.toml", "summary.json", "metrics.jsonl", "environment.json", "schedule.npz", "checkpoint")
+HAPPENED = "happened.jsonl"
+CLUSTERINGS = "clusterings.jsonl"
+FILES = (
+    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, "environment.json", "schedule.npz"),
+    "checkpoint",
+)
 
 
 def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bool) -> list[Path]:
@@ -92,12 +97,14 @@ def slug(name: str) -> str:
 
 
 class RunFolder:
-    """The folder of one run, and its metrics file, to which one row a probe is appended."""
+    """The folder of one run: its metrics file, to which one row a probe is appended, and that of what happened."""
 
     def __init__(self, path: Path) -> None:
         """Name the folder; nothing is written."""
         self.path = path
         self.metrics = path / "metrics.jsonl"
+        self.happened = path / HAPPENED
+        self.clusterings = path / CLUSTERINGS
 
     @property
     def is_run(self) -> bool:
@@ -146,8 +153,22 @@ class RunFolder:
         if not self.is_run and _is_taken(self.path, FILES):
             raise InputError(f"--out {self.path}: is not empty and holds no run; give the path of a new folder")
 
-    def create(self, settings: Settings, schedule: Schedule, overwrite: bool = False) -> None:
+    def create(
+        self,
+        settings: Settings,
+        schedule: Schedule,
+        overwrite: bool = False,
+        is_live: bool = False,
+        replayed: str | None = None,
+    ) -> None:
         """Write everything that is known before training, or nothing; the folder is there, and claimed.
+
+        Args:
+            settings: of the run.
+            schedule: its events, or the plan for them.
+            overwrite: whether a run in the folder is replaced.
+            is_live: whether the events that take place are to be written down.
+            replayed: checksum of the schedule, if it is not the method's own.
 
         Raises:
             InputError: as `require_room` does.
@@ -157,7 +178,10 @@ class RunFolder:
         try:
             self._clear()
             (self.path / "checkpoint").mkdir(exist_ok=True)
-            write_atomically(self.path / "environment.json", to_json(describe_environment(settings.seed)))
+            environment = describe_environment(settings.seed) | ({"replayed": replayed} if replayed else {})
+            write_atomically(self.path / "environment.json", to_json(environment))
+            if is_live:
+                write_atomically(self.happened, line_as_bytes(head_of(schedule)))
             write_schedule(self.path / "schedule.npz", schedule)
             write_atomically(self.metrics, b"")
             self._write_settings(settings)
@@ -201,24 +225,34 @@ class RunFolder:
         if before != now:
             self._write_settings(settings)
 
+    def require_kind(self, is_live: bool, replayed: str | None) -> None:
+        """Refuse to go on with a run of another kind: on a fleet or not, by the method's own schedule or another.
+
+        Raises:
+            InputError: says what it was.
+        """
+        if is_live and not self.happened.exists():
+            raise InputError(f"--resume: {self.path} was run in simulation, and cannot go on with a fleet")
+        if not is_live and self.happened.exists():
+            raise InputError(
+                f"--resume: {self.path} was run on a fleet, and can only go on with one; give its {HAPPENED} as "
+                "--schedule of another run to see what it comes to in simulation"
+            )
+        try:
+            before = json.loads((self.path / "environment.json").read_bytes()).get("replayed")
+        except (OSError, ValueError, AttributeError) as error:
+            raise InputError(f"--resume: {self.path / 'environment.json'} is missing or damaged") from error
+        if before != replayed:
+            told = "without" if before is None else "with another" if replayed else "with a"
+            raise InputError(f"--resume: {self.path} was run {told} --schedule; go on as it was begun")
+
     def append(self, row: Row) -> None:
         """Append one row of metrics; if the disk is full the file keeps its whole rows.
 
         Raises:
             RunError: the row cannot be written.
         """
-        line = (json.dumps(row, allow_nan=False) + "\n").encode()
-        size = self.metrics.stat().st_size if self.metrics.exists() else 0
-        try:
-            with open(self.metrics, "ab", buffering=0) as file:
-                written = file.write(line)
-                if written != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(file.fileno())  # a checkpoint that comes later must not outlive its rows
-        except OSError as error:
-            with suppress(OSError):
-                os.truncate(self.metrics, size)
-            raise RunError(f"cannot write {self.metrics}: {error.strerror or error}") from error
+        append_line(self.metrics, row)
 
     def rows(self) -> list[Row]:
         """Return the whole rows of metrics so far; one that a crash tore is left out.

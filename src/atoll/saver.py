@@ -19,12 +19,18 @@ class Saver:
         state: the last such state.
     """
 
-    def __init__(self, folder: RunFolder, origin: Origin, recorder: Recorder, state: State) -> None:
-        """Begin with a state that need not be saved: the first one, or that of a checkpoint."""
+    def __init__(
+        self, folder: RunFolder, origin: Origin, recorder: Recorder, state: State, by_arrival: bool = False
+    ) -> None:
+        """Begin with a state that need not be saved: the first one, or that of a checkpoint.
+
+        With `by_arrival` no events train together: a run that goes on begins all clusters' works again.
+        """
         self.state = state
         self._place = folder.path / "checkpoint"
         self._origin = origin
         self._recorder = recorder
+        self._by_arrival = by_arrival
         self._saved = state.events_done
         self._together = self._end_of_group()
         self._since = Stopwatch()
@@ -58,7 +64,7 @@ class Saver:
     def _end_of_group(self) -> int:
         """Return how many events are over when those that train together now are."""
         done = self.state.events_done
-        return done + len(self._recorder.schedule.ready(done))
+        return done + (1 if self._by_arrival else len(self._recorder.schedule.ready(done)))
 
 
 class Stopwatch:

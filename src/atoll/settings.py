@@ -216,12 +216,12 @@ class Run(Section):
     """How the run is carried out and watched."""
 
     executor: Annotated[  # of executors with equal bits a run may go on with another; checkpoints know them
-        Literal["auto", "serial", "cores", "ray", "stacked", "weighted"], MAY_DIFFER
+        Literal["auto", "serial", "cores", "ray", "stacked", "weighted", "fleet"], MAY_DIFFER
     ] = Field(
         "auto",
         description="serial: client by client; cores: the same on several processor cores; ray: the same on a Ray "
-        "cluster; stacked: many clients in a batch; weighted: a cohort in one pass (one step of SGD); "
-        "auto: the fastest by the rule in concepts, never ray",
+        "cluster; stacked: many clients in a batch; weighted: a cohort in one pass (one step of SGD); fleet: on "
+        "the clients' own machines; auto: the fastest by the rule in concepts, never ray or fleet",
     )
     workers: Annotated[Positive | None, MAY_DIFFER] = Field(
         None, description="cores, ray: worker processes; unset: one a core, of the cluster with run.address"
@@ -250,6 +250,26 @@ class Run(Section):
     checkpoint_every: Annotated[Positive | None, MAY_DIFFER] = Field(
         None, description="rounds between checkpoints, besides"
     )
+    trackers: Annotated[list[Literal["tensorboard", "mlflow", "wandb"]], MAY_DIFFER] = Field(
+        default_factory=list, description="where rows of metrics are logged, besides the run's folder"
+    )
+
+
+class FleetSettings(Section):
+    """How a run on real machines goes (`run.executor = "fleet"`)."""
+
+    nodes: Annotated[Positive | None, MAY_DIFFER] = Field(
+        None, description="nodes that must be there to begin; unset: one for every client"
+    )
+    wait_seconds: Annotated[PositiveFloat, MAY_DIFFER] = Field(
+        600.0, description="how long to wait for them before giving up"
+    )
+    deadline_seconds: Annotated[PositiveFloat, MAY_DIFFER] = Field(
+        600.0, description="how long one task may take on a node; then the event goes on without it"
+    )
+    recluster_every: Positive | None = Field(
+        None, description="rounds after which clients are clustered anew by what was measured of them; unset: never"
+    )
 
 
 class Settings(Section):
@@ -272,4 +292,5 @@ class Settings(Section):
     network: NetworkSettings = NetworkSettings()
     method: MethodSettings = MethodSettings()
     faults: FaultSettings = FaultSettings()
+    fleet: FleetSettings = FleetSettings()
     run: Run = Run()

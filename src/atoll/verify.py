@@ -58,12 +58,14 @@ def verify(folder: Path) -> Iterator[Check]:
     """Carry tiny experiments out in several ways, below an empty folder, and yield what each comparison shows.
 
     Takes scikit-learn's digits, and some seconds. Bits are compared where this page of the documentation promises them
-    (``determinism.md``): again, with each number of worker processes, and interrupted after each event.
+    (``determinism.md``): again, with each number of worker processes, interrupted after each event, and replayed.
     """
     for name, change in (("fedcluster", {}), ("cenasy", ASYNCHRONOUS)):
         base = overlay(EXPERIMENT, change)
         whole = _run(base, folder / name / "whole")
         yield _compare(f"{name}: once more", "bits", whole, _run(base, folder / name / "again"))
+        replayed = _run(base, folder / name / "replayed", whole.path / "schedule.npz")
+        yield _compare(f"{name}: replayed by the schedule that it wrote", "bits", whole, replayed)
         for workers in sorted({1, 2, count_cores()}):
             cores = overlay(base, {"run": {"executor": "cores", "workers": workers}})
             found = _run(cores, folder / name / f"cores-{workers}")
@@ -78,8 +80,8 @@ def verify(folder: Path) -> Iterator[Check]:
         yield _compare(f"{name}, one local step: weighted", "rounding", whole, weighted)
 
 
-def _run(table: dict[str, Any], folder: Path) -> RunFolder:
-    for _ in carry_out(_experiment(table), folder):
+def _run(table: dict[str, Any], folder: Path, schedule: Path | None = None) -> RunFolder:
+    for _ in carry_out(_experiment(table), folder, schedule=schedule):
         pass
     return RunFolder(folder)
 

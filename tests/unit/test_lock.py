@@ -105,9 +105,9 @@ def test_two_runs_in_one_folder(tmp_path: Path) -> None:
     steps = carry_out(experiment, tmp_path / "run")
     next(steps)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    for how in ({"resume": True}, {"overwrite": True}):
+    for resume in (True, False):
         with pytest.raises(InputError, match=f"is in use by process {os.getpid()}"):
-            next(carry_out(experiment, tmp_path / "run", **how))
+            next(carry_out(experiment, tmp_path / "run", resume, overwrite=not resume))
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     for _ in steps:
         pass

@@ -12,7 +12,7 @@ import pytest
 from atoll import Experiment, carry_out, make_runs
 from atoll.errors import InputError, RunError
 from atoll.files import write_atomically
-from atoll.record import FILES, RunFolder, prepare_folders
+from atoll.record import CLUSTERINGS, FILES, HAPPENED, RunFolder, prepare_folders
 from atoll.runner import name_folders
 
 CHANGES = (
@@ -108,7 +108,7 @@ def test_a_start_that_was_killed_can_be_made_again(made: Made) -> None:
     (made.folder.path / "config.toml").rename(made.folder.path / ".config.toml.part")
     made.folder.require_room()
     list(carry_out(made.experiment, made.folder.path))
-    assert {path.name for path in made.folder.path.iterdir()} == set(FILES)
+    assert {path.name for path in made.folder.path.iterdir()} == {*FILES} - {HAPPENED, CLUSTERINGS}
 
 
 def test_overwriting_takes_only_what_is_the_runs(made: Made) -> None:

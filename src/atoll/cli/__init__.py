@@ -6,7 +6,21 @@ from collections.abc import Sequence
 
 import typer
 
-from atoll.cli import bench, clusters, data, running, showing, verify  # noqa: F401  (their commands register themselves)
+from atoll.cli import (  # noqa: F401  (they register themselves)
+    bench,
+    clusters,
+    data,
+    export,
+    fleet,
+    reporting,
+    reproduce,
+    running,
+    schema,
+    showing,
+    sweep,
+    verify,
+    watch,
+)
 from atoll.cli.common import app, err
 from atoll.errors import AtollError
 

@@ -1,4 +1,4 @@
-"""`atoll run` and `atoll report`."""
+"""`atoll run`."""
 
 import shlex
 from collections.abc import Sequence
@@ -24,9 +24,12 @@ from atoll.cli.common import (
 )
 from atoll.cli.interrupts import Interrupts
 from atoll.errors import InputError
+from atoll.executing import require_no_fleet
 from atoll.experiment import Experiment
 from atoll.record import begin_folders, prepare_folders
 from atoll.runner import carry_out, name_folders
+from atoll.trackers import require_trackers, tracked
+from atoll.variants import replaying
 
 
 @app.command()
@@ -38,6 +41,10 @@ def run(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
+    schedule: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Replay what happened: happened.jsonl or schedule.npz of another run."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run an experiment.
@@ -48,8 +55,14 @@ def run(
         raise InputError("--resume and --overwrite: give one of them, not both")
     runs = read_experiments(experiment, scale, changes, only)
     parent = folder or Path("runs") / runs[0].settings.name
+    if schedule is not None:
+        if len(runs) > 1:
+            raise InputError(f"--schedule: is for one run, the experiment has {len(runs)}; choose one with --only")
+        runs = [replaying(runs[0], schedule)]
     for each in runs:
+        require_no_fleet(each.settings.run)
         each.check()
+        require_trackers(each.settings)
     names = name_folders(runs)
     folders = prepare_folders(names, parent, resume, overwrite)
     begin_folders(parent, names)
@@ -62,7 +75,7 @@ def run(
         except KeyboardInterrupt:
             pass
     if interrupts.number is not None:
-        again = _command(experiment, changes, scale, only, folder, as_json)
+        again = _command(experiment, changes, scale, only, folder, schedule, as_json)
         err.print(f"interrupted; to go on from here: {again}", markup=False)
         raise typer.Exit(interrupts.exit_code)
     results = report.find_runs(folders)
@@ -84,12 +97,13 @@ def _command(
     scale: str | None,
     only: str | None,
     folder: Path | None,
+    schedule: Path | None,
     as_json: bool,
 ) -> str:
     """Return the command that goes on with these runs."""
     words = ["atoll", "run", experiment]
     words += [word for change in changes or () for word in ("--set", change)]
-    for option, value in (("--scale", scale), ("--only", only), ("--out", folder)):
+    for option, value in (("--scale", scale), ("--only", only), ("--out", folder), ("--schedule", schedule)):
         words += [] if value is None else [option, str(value)]
     return shlex.join([*words, *(["--json"] if as_json else []), "--resume"])
 
@@ -108,7 +122,7 @@ def _run_one(
     )
     with (
         Progress(*columns, console=err, disable=quiet or not err.is_terminal) as bar,
-        closing(carry_out(experiment, place, resume, overwrite)) as steps,
+        closing(tracked(carry_out(experiment, place, resume, overwrite), experiment.settings, place, resume)) as steps,
     ):
         task = bar.add_task(title, total=None, latest="")
         interrupts.is_patient, says = False, quiet  # nothing is lost before training
@@ -130,33 +144,3 @@ def _run_one(
 def _latest(row: dict[str, Any]) -> str:
     accuracy = "" if row["test_accuracy"] is None else f"  accuracy {row['test_accuracy']:.3f}"
     return f"loss {row['train_loss']:.4f}{accuracy}  virtual {report.format_seconds(row['virtual_time'])}"
-
-
-@app.command("report")
-def report_command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders that hold runs.")],
-    folder: Annotated[Path | None, typer.Option("--out", help="Where to write; else DIR/report of the first.")] = None,
-    target: Annotated[list[float] | None, typer.Option(help="A test accuracy to reach, 0 to 1; repeatable.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare runs: curves against rounds, client updates and virtual time, and rounds to target accuracies.
-
-    Example: atoll report runs/fedcluster runs/fedavg --out runs/report --target 0.9
-    """
-    for value in target or ():
-        if not 0 < value <= 1:
-            raise InputError(f"--target {value}: must be greater than 0 and at most 1")
-    runs = report.find_runs(folders)
-    rows = report.rounds_to_target(runs, target or None)
-    place = folder or folders[0] / "report"
-    if place.exists() and not place.is_dir():
-        raise InputError(f"--out {place}: is a file; give the path of a folder")
-    files = report.write_report(runs, place, target or None)
-    if as_json:
-        print_json(report.as_dicts(rows))
-        return
-    out.print(report.as_rich(rows))
-    if spreads := report.spread_over_seeds(runs):
-        out.print(report.spread_as_rich(spreads))
-    for file in files:
-        out.print(str(file), markup=False)

@@ -2,6 +2,7 @@
 
 from atoll.executors.base import Average, Cohort, Executor, Trains, combine_outcomes
 from atoll.executors.cores import Cores
+from atoll.executors.fleet import OnFleet
 from atoll.executors.ray_training import Ray
 from atoll.executors.serial import Serial
 from atoll.executors.stack_fit import why_not_stacked
@@ -13,6 +14,7 @@ __all__ = [
     "Cohort",
     "Cores",
     "Executor",
+    "OnFleet",
     "Ray",
     "Serial",
     "Stacked",

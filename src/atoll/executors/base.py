@@ -35,6 +35,7 @@ class Cohort:
         weights: each client's weight, [clients].
         event_weight: the sum of weights over all clients of the event, whatever cluster.
         start: the model that they are sent.
+        draw: what their random numbers are keyed with; None: the number of the event.
     """
 
     event: int
@@ -45,13 +46,13 @@ class Cohort:
     weights: Floats
     event_weight: float
     start: Model
+    draw: int | None = None
 
     @property
     def tasks(self) -> list[Task]:
         """One task a client, in order."""
-        return [
-            Task(self.event, self.round, self.repeat, self.cluster, int(client), self.start) for client in self.clients
-        ]
+        common = self.event, self.round, self.repeat, self.cluster
+        return [Task(*common, int(client), self.start, self.draw) for client in self.clients]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +64,15 @@ class Average:
         loss: mean local training loss, weighted as the clients are; not a number if no result was good.
         arrived: share of the cohort's weight whose results were combined.
         refused: how many results were left out, by reason.
+        answered: whose results were combined, [clients of the cohort], from an executor whose clients may fail to
+            answer; None from one whose clients never do.
     """
 
     model: Model
     loss: float
     arrived: float = 1.0
     refused: Mapping[str, int] = field(default_factory=dict)
+    answered: npt.NDArray[np.bool_] | None = None
 
 
 class Trains(Protocol):
@@ -105,7 +109,7 @@ class Executor(Protocol):
         ...
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]."""
+        """Return the mean loss of each model on each client's data, [clients, models]; NaN where none was told."""
         ...
 
     def close(self) -> None:

@@ -3,13 +3,18 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from atoll.errors import InputError
 
+if TYPE_CHECKING:
+    from atoll.schedules.turns import Turns
+
 Ids = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,10 @@ class Event:
         absent: clients that were drawn for the cohort, but not there when it began.
         dropped: clients that took the model, and never answered.
         late: clients whose result came after the deadline.
+        answered: whose results were combined in each intra-cluster round, [intra_rounds, cohort]; None: everybody's.
+            Only where it was found out while running; a client that missed one round may be back in the next.
+        begun_as: (number, round) that clients draw and train under, for work that began before it was known which
+            event it would be; None: the event's own.
     """
 
     index: int
@@ -80,11 +89,13 @@ class Event:
     absent: int = 0
     dropped: int = 0
     late: int = 0
+    answered: Mask | None = None
+    begun_as: tuple[int, int] | None = None
 
     @property
     def client_updates(self) -> int:
-        """Local trainings that the event takes: one a client and intra-cluster round."""
-        return len(self.cohort) * self.intra_rounds
+        """Local trainings that the event takes: one a client and intra-cluster round, of those who answered."""
+        return len(self.cohort) * self.intra_rounds if self.answered is None else int(self.answered.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +109,7 @@ class Schedule:
         has_server: whether there is a server's model.
         message_bytes: bytes of what is sent where it is not a model (an event's `models_down` and `models_up` then
             count such messages); None where it is.
+        turns: what makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
     """
 
     events: tuple[Event, ...]
@@ -105,6 +117,7 @@ class Schedule:
     rounds: int
     has_server: bool = True
     message_bytes: int | None = None
+    turns: "Turns | None" = None
 
     def __len__(self) -> int:
         """Return the number of events."""

@@ -19,15 +19,14 @@ from atoll.network import Network
 from atoll.network.completion import event_seconds, fastest_seconds, late_clients
 from atoll.network.topology import graph_of, is_cut, require_connected
 from atoll.population import Population
-from atoll.schedules.base import FROM_SERVER, Event, Ids, Mix, Schedule, missed
+from atoll.schedules.base import FROM_SERVER, Mix, Schedule, missed
+from atoll.schedules.turns import Finished, Merge, Plan, Turns, Work
 
 CENTRAL: tuple[Pattern, ...] = ("censyn", "cenasy")
 SYNCHRONOUS: tuple[Pattern, ...] = ("censyn", "decsyn")
 
 Floats = npt.NDArray[np.float64]
 Neighbours = tuple[tuple[int, ...], ...]
-Merge = tuple[Mix | None, tuple[tuple[int, Mix], ...]]
-"""The server's new model, if there is a server, and the new starts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +84,13 @@ def hierarchical_schedule(
     begins = [phase.round for phase in phases]
     index = np.arange(rounds // rounds_per_event)
     in_force = np.searchsorted(begins, index * rounds_per_event, side="right") - 1
-    simulate = _synchronous if pattern in SYNCHRONOUS else _asynchronous
+    turns = Turns([plans[p] for p in in_force], rounds_per_event, intra_rounds)
     clusters = phases[0].network.aggregators
-    finished = simulate([plans[p] for p in in_force])
-    events = _number(finished, clusters, rounds_per_event, intra_rounds)
-    return Schedule(tuple(events), clusters, rounds, has_server=pattern in CENTRAL)
+    downloaded = np.full(clusters, -1)
+    is_synchronous = pattern in SYNCHRONOUS
+    finished = _synchronous(turns) if is_synchronous else _asynchronous(turns, clusters)
+    events = tuple(turns.event(index, done, downloaded) for index, done in enumerate(finished))
+    return Schedule(events, clusters, rounds, pattern in CENTRAL, turns=None if is_synchronous else turns)
 
 
 def cut_by_empty(network: Network, clustering: Clustering) -> bool:
@@ -140,41 +141,7 @@ def _weighted(samples: Sequence[float], clusters: Iterable[int]) -> Mix | None:
     return Mix(published=tuple((j, samples[j] / total) for j in weighing)) if weighing else None
 
 
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """What some clusters do for one event: their clients, and the models that aggregators send for it."""
-
-    active: tuple[int, ...]
-    cohort: Ids
-    clusters: Ids
-    weights: Floats
-    seconds: float
-    models_sent: int
-    late: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """A phase made ready: the work and merge of all clusters together (synchronous, under 0), or of each.
-
-    An empty cluster has no work, but a merge, since it may have been in flight when it lost its clients.
-    """
-
-    works: dict[int, _Work]
-    merges: list[Merge]
-
-
-@dataclass(frozen=True, eq=False)
-class _Finished:
-    """One event as the clock gives it."""
-
-    began: float
-    seconds: float
-    work: _Work
-    merge: Merge
-
-
-def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: int, deadline: float) -> _Plan:
+def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: int, deadline: float) -> Plan:
     clustering, network = phase.clustering, phase.network
     seconds = event_seconds(network, clustering.labels, pattern, intra_rounds, deadline)
     late = None if deadline == math.inf else late_clients(network, clustering.labels, deadline)
@@ -189,10 +156,10 @@ def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: 
     samples = [float(population.sizes[clustering.members(j)].sum()) for j in everyone]
     merges = [_MERGES[pattern](samples, network.neighbours, group) for group in groups]
 
-    def work(group: tuple[int, ...]) -> _Work:
+    def work(group: tuple[int, ...]) -> Work:
         members = np.concatenate([clustering.members(j) for j in group])
         cohort = members if late is None else members[~late[members]]
-        return _Work(
+        return Work(
             active=group,
             cohort=cohort,
             clusters=clustering.labels[cohort],
@@ -202,61 +169,32 @@ def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: 
             late=len(members) - len(cohort),
         )
 
-    return _Plan({i: work(group) for i, group in enumerate(groups) if samples[group[0]]}, merges)
+    return Plan({i: work(group) for i, group in enumerate(groups) if samples[group[0]]}, merges)
 
 
-def _synchronous(in_force: Sequence[_Plan]) -> Iterator[_Finished]:
+def _synchronous(turns: Turns) -> Iterator[Finished]:
     """All clusters work, then wait for the slowest."""
     now = 0.0
-    for plan in in_force:
-        work = plan.works[0]
-        began, now = now, now + work.seconds
-        yield _Finished(began, now, work, plan.merges[0])
+    for index, plan in enumerate(turns.in_force):
+        began, now = now, now + plan.works[0].seconds
+        yield turns.end(index, 0, plan.works[0], began, now)
 
 
-def _asynchronous(in_force: Sequence[_Plan]) -> Iterator[_Finished]:
+def _asynchronous(turns: Turns, clusters: int) -> Iterator[Finished]:
     """Whoever finishes next merges and goes on; those that were without clients begin when they get some."""
     now = 0.0
-    idle = set(range(len(in_force[0].merges)))
-    in_flight: list[tuple[float, int, float, _Work]] = []
-    for plan in in_force:
-        beginning = idle & plan.works.keys()
-        idle -= beginning
-        for j in beginning:
-            heapq.heappush(in_flight, (now + plan.works[j].seconds, j, now, plan.works[j]))
+    idle = set(range(clusters))
+    in_flight: list[tuple[float, int, float, Work]] = []
+    for index in range(len(turns.in_force)):
+        for j, work in turns.beginning(index, idle):
+            heapq.heappush(in_flight, (now + work.seconds, j, now, work))
+            idle.remove(j)
         now, j, began, work = heapq.heappop(in_flight)
         idle.add(j)
-        yield _Finished(began, now, work, plan.merges[j])
+        yield turns.end(index, j, work, began, now)
 
 
-def _number(finished: Iterable[_Finished], clusters: int, rounds_per_event: int, intra_rounds: int) -> Iterator[Event]:
-    """Make rows of what finished; `downloaded` is the event in which each cluster got its start model."""
-    downloaded = np.full(clusters, -1)
-    for index, done in enumerate(finished):
-        work = done.work
-        server, starts = done.merge
-        models = len(work.cohort) * intra_rounds + work.models_sent
-        yield Event(
-            index=index,
-            round=index * rounds_per_event,
-            seconds=done.seconds,
-            active=work.active,
-            began=(done.began,) * len(work.active),
-            cohort=work.cohort,
-            clusters=work.clusters,
-            weights=work.weights,
-            intra_rounds=intra_rounds,
-            server=server,
-            starts=starts,
-            staleness=tuple((index - 1 - downloaded[list(work.active)]).tolist()),
-            models_down=models + work.late * intra_rounds,
-            models_up=models,
-            late=work.late,
-        )
-        downloaded[[j for j, _ in starts]] = index
-
-
-def _require_kept(phases: Sequence[Phase], plans: Sequence[_Plan], deadline: float) -> None:
+def _require_kept(phases: Sequence[Phase], plans: Sequence[Plan], deadline: float) -> None:
     """Refuse a deadline that leaves every event without clients."""
     if not any(len(work.cohort) for plan in plans for work in plan.works.values()):
         least = min(fastest_seconds(phase.network, phase.clustering.labels) for phase in phases)

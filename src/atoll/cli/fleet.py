@@ -1,0 +1,265 @@
+"""`atoll fleet`: an experiment on real machines."""
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from atoll.cli.common import (
+    ExperimentArg,
+    JsonOption,
+    OnlyOption,
+    ScaleOption,
+    SetOption,
+    app,
+    err,
+    out,
+    print_json,
+    read_experiments,
+)
+from atoll.cli.interrupts import Interrupts
+from atoll.errors import InputError
+from atoll.experiment import Experiment
+from atoll.fleet.base import Fleet
+from atoll.fleet.certificates import require_flower
+from atoll.fleet.configuration import Plan, init_fleet, read_fleet, read_node, renew_certificate
+from atoll.record import prepare_folders
+from atoll.runner import carry_out
+
+fleet_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Run an experiment on real machines.")
+app.add_typer(fleet_app, name="fleet")
+
+ConfigDir = Annotated[Path, typer.Option("--config", metavar="DIR", help="The folder that atoll fleet init made.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/NAME.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
+
+
+@fleet_app.command("init")
+def init(
+    nodes: Annotated[int, typer.Option(min=1, max=10_000, help="How many nodes to make keys for.")],
+    host: Annotated[str, typer.Option(help="The name or address by which nodes call the server.")],
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A folder that is not there yet.")] = Path("fleet"),
+    listen: Annotated[str, typer.Option(help="The address to listen on; 127.0.0.1 behind a proxy.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The one port, HTTPS.")] = 9092,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="How long the server's certificate is valid.")] = 365,
+    max_mib: Annotated[int, typer.Option(min=1, max=1024, help="The longest reply of a node, MiB.")] = 256,
+) -> None:
+    """Make a new fleet: certificates, one key pair a node, and the configuration of the server and of each node.
+
+    Example: atoll fleet init fleet --nodes 4 --host fleet.example.org
+    """
+    require_flower()
+    if not host or any(c in host for c in "/ \t") or (host.count(":") == 1):
+        raise InputError(f"--host {host!r}: must be a host name or an address, without a port")
+    init_fleet(folder, Plan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
+    out.print(f"{folder}: stays on the server; its ca.key is better kept off-line", markup=False)
+    out.print(f"{folder / 'nodes'}: give each node its own folder, over a channel you trust", markup=False)
+
+
+@fleet_app.command("renew")
+def renew(
+    config: ConfigDir,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="How long the new certificate is valid.")] = 365,
+) -> None:
+    """Make a new certificate for the server, before the old one expires; ca.key must be back in the folder.
+
+    Example: atoll fleet renew --config fleet
+    """
+    require_flower()
+    renew_certificate(config, days)
+    out.print(f"{config / 'server.pem'}: valid for {days} days; start the server again", markup=False)
+
+
+@fleet_app.command("up")
+def up(
+    experiment: ExperimentArg,
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="How many processes; they share the clients.")] = 4,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+    folder: OutOption = None,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Run an experiment on a whole fleet on this machine: a server and nodes as processes, with TLS and keys.
+
+    Example: atoll fleet up quickstart --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
+    """
+    require_flower()
+    from atoll.fleet.flower_local import LocalFleet
+
+    found = _one_experiment(experiment, changes, scale, only)
+    clients = len(found.population)
+    if nodes > clients:
+        raise InputError(f"--nodes {nodes}: there are only data.clients = {clients} clients to share")
+    words = [str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment]
+    words += [word for change in changes or () for word in ("--set", change)]
+    words += [word for name, value in (("--scale", scale), ("--only", only)) if value for word in (name, value)]
+    with tempfile.TemporaryDirectory(prefix="atoll-fleet-") as place:
+        fleet = LocalFleet(Path(place), found, nodes, words)
+        _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
+
+
+@fleet_app.command("server")
+def server(
+    experiment: ExperimentArg,
+    config: ConfigDir,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+    folder: OutOption = None,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Run an experiment on the nodes of a fleet; it begins when they are there.
+
+    Example: atoll fleet server digits.toml --config fleet --out runs/fleet
+    """
+    require_flower()
+    from atoll.fleet.flower import FlowerFleet
+
+    found = _one_experiment(experiment, changes, scale, only)
+    _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config)))
+
+
+@fleet_app.command("node")
+def node(
+    experiment: ExperimentArg,
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The node's node.toml.")],
+    data: Annotated[Path, typer.Option(metavar="FOLDER", help="The client's samples: inputs.npy and targets.npy.")],
+    client: Annotated[
+        list[int] | None, typer.Option(min=0, help="The client of the experiment that it is; else what FILE says.")
+    ] = None,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+    class_counts: Annotated[bool, typer.Option("--class-counts", help="Tell the server the samples a class.")] = False,
+    epsilon: Annotated[
+        float | None, typer.Option(help="With --class-counts: by randomised response with this epsilon.")
+    ] = None,
+    utc_offset: Annotated[float | None, typer.Option(help="Tell the server this node's hours from UTC.")] = None,
+    slot: Annotated[
+        list[int] | None, typer.Option(min=0, help="Tell the server a slot of the day in which it trains; repeatable.")
+    ] = None,
+    attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
+) -> None:
+    """Be a node: train on this machine's data whenever the server asks, until stopped.
+
+    Example: atoll fleet node digits.toml --config node-3/node.toml --data my-data
+    """
+    require_flower()
+    from atoll.fleet.flower_node import serve
+    from atoll.fleet.handlers import answer
+    from atoll.fleet.site import Reporting, open_site
+    from atoll.fleet.store import FolderStore
+
+    if attached:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+    found = read_node(config)
+    if client and set(client) != set(found.clients):
+        told = ", ".join(map(str, found.clients))
+        raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
+    settings = _one_experiment(experiment, changes, scale, only).settings
+    reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
+    site = open_site(settings, data, found.clients[0] if len(found.clients) == 1 else found.clients, reporting)
+    store = FolderStore(found.folder / "state" / "store")
+    with _ended_by_signals():
+        serve(found, lambda task, payload: answer(site, store, task, payload), _tell)
+
+
+@fleet_app.command("status")
+def status(config: ConfigDir, as_json: JsonOption = False) -> None:
+    """List the nodes of a fleet whose server is running: who is there, and since when.
+
+    Example: atoll fleet status --config fleet
+    """
+    require_flower()
+    from atoll.fleet.flower_calls import status_of_nodes
+
+    rows = status_of_nodes(read_fleet(config))
+    if as_json:
+        print_json(rows)
+        return
+    shown = Table("node", "clients", "is", "since", box=None)
+    for row in rows:
+        shown.add_row(row["node"], ", ".join(map(str, row["clients"])), row["status"], row["since"] or "")
+    out.print(shown)
+
+
+def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> Experiment:
+    """Return the run that is named, to be carried out on a fleet."""
+    runs = read_experiments(name, scale, [*(changes or ()), "run.executor=fleet"], only)
+    if len(runs) > 1:
+        raise InputError(f"{name}: has {len(runs)} runs, a fleet carries out one; choose it with --only")
+    return runs[0]
+
+
+def _place_of(experiment: Experiment, folder: Path | None) -> Path:
+    return folder or Path("runs") / experiment.settings.name
+
+
+def _carry_out(experiment: Experiment, place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
+    """Carry a run out to its end, or to the interrupt, telling each row of metrics as a line."""
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite: give one of them, not both")
+    experiment.check()
+    prepare_folders([""], place, resume, overwrite)
+    with Interrupts() as interrupts:
+        try:
+            with fleet:
+                _watch(experiment, place, resume, overwrite, fleet, interrupts)
+        except KeyboardInterrupt:
+            pass
+    if interrupts.number is not None:
+        err.print("interrupted; the same command with --resume goes on from here", markup=False)
+        raise typer.Exit(interrupts.exit_code)
+    out.print(f"Results: {place}", markup=False)
+
+
+def _watch(
+    experiment: Experiment, place: Path, resume: bool, overwrite: bool, fleet: Fleet, interrupts: Interrupts
+) -> None:
+    with closing(carry_out(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)) as steps:
+        for progress in steps:
+            for warning in progress.warnings:
+                _tell(f"warning: {warning}")
+            if (row := progress.row) is not None:
+                accuracy = "" if row["test_accuracy"] is None else f", accuracy {row['test_accuracy']:.3f}"
+                _tell(f"event {progress.events_done} of {progress.events}: loss {row['train_loss']:.4f}{accuracy}")
+            interrupts.is_patient = True
+            if interrupts.number is not None and progress.is_settled and progress.events_done < progress.events:
+                break
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end a node as Ctrl-C does: at once, saying goodbye to the server."""
+
+    def stop(number: int, _: object) -> None:
+        raise typer.Exit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_input() -> None:
+    """End with the process that started this one, however that ends."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def _tell(sentence: str) -> None:
+    err.print(sentence, markup=False)

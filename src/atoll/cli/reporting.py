@@ -1,0 +1,75 @@
+"""`atoll report`."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atoll import report
+from atoll.cli.common import JsonOption, app, out, print_json
+from atoll.errors import InputError
+from atoll.report.page import write_page
+
+TargetOption = Annotated[
+    list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1; repeatable.")
+]
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders that hold runs.")],
+    folder: Annotated[Path | None, typer.Option("--out", help="Where to write; else DIR/report of the first.")] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write one page to look at in a browser; no folder without --out."),
+    ] = None,
+    target: TargetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare runs: curves against rounds, client updates and virtual time, and rounds to target accuracies.
+
+    Example: atoll report runs/fedcluster runs/fedavg --html compared.html --target 0.9
+    """
+    check_targets(target)
+    if page:
+        _check_page(page)
+    runs = report.find_runs(folders)
+    rows = report.rounds_to_target(runs, target or None)
+    place = folder or (None if page else folders[0] / "report")
+    if place and place.exists() and not place.is_dir():
+        raise InputError(f"--out {place}: is a file; give the path of a folder")
+    files = report.write_report(runs, place, target or None) if place else []
+    if page:
+        write_page(runs, page, target or None, _command(folders, page, target))
+        files.append(page)
+    if as_json:
+        print_json(report.as_dicts(rows))
+        return
+    out.print(report.as_rich(rows))
+    if spreads := report.spread_over_seeds(runs):
+        out.print(report.spread_as_rich(spreads))
+    for file in files:
+        out.print(str(file), markup=False)
+
+
+def check_targets(targets: Sequence[float] | None) -> None:
+    """Refuse target accuracies that are none."""
+    for value in targets or ():
+        if not 0 < value <= 1:
+            raise InputError(f"--target {value}: must be greater than 0 and at most 1")
+
+
+def _check_page(page: Path) -> None:
+    """Refuse a place that cannot hold a page, or that holds something else."""
+    if page.is_dir():
+        raise InputError(f"--html {page}: is a folder; give the path of a file that ends in .html")
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--html {page}: must end in .html, so that a browser knows what it is")
+
+
+def _command(folders: Sequence[Path], page: Path, targets: Sequence[float] | None) -> str:
+    """Return the command that makes the page again."""
+    chosen = [word for value in targets or () for word in ("--target", f"{value:g}")]
+    return shlex.join(["atoll", "report", *map(str, folders), "--html", str(page), *chosen])

@@ -1,0 +1,116 @@
+"""What server and nodes must agree on: settings, of which each has a copy of its own, and the form of a model."""
+
+import hashlib
+import json
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from atoll.datasets import Dataset
+from atoll.errors import InputError
+from atoll.fleet.messages import Form, form_of
+from atoll.local import LocalRule, Task, descend
+from atoll.models import read_model
+from atoll.settings import FaultSettings, Settings
+
+_OF_METHOD = ("name", "beta", "resample", "options")
+_OF_RUN = ("precision", "debug")
+
+
+@dataclass(frozen=True)
+class DataForm:
+    """The form of the clients' data, which a node's own samples must have.
+
+    Attributes:
+        shape: of one input.
+        classes: number of classes; 0 for regression.
+        scale: what an input value is multiplied by.
+        loss: as in `Dataset`.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    scale: float
+    loss: str
+
+    @classmethod
+    def of(cls, data: Dataset) -> "DataForm":
+        """Return the form of a data set."""
+        return cls(data.shape, data.classes, data.scale, data.loss)
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """What server and nodes must agree on.
+
+    Attributes:
+        digest: of the settings that a client's work depends on.
+        form: of the model that a client sends back, with the moments that its rule carries.
+        clients: their number.
+    """
+
+    digest: str
+    form: Form
+    clients: int
+
+
+def agree(settings: Settings, data: Dataset, module: nn.Module, rule: LocalRule) -> Agreement:
+    """Return what the owner of these settings expects of the other side; `rule` is the method's.
+
+    Raises:
+        InputError: the settings cannot run on a fleet.
+    """
+    require_fleet(settings)
+    return Agreement(digest_of(settings, DataForm.of(data)), _answer_form(rule, module), settings.data.clients)
+
+
+def require_fleet(settings: Settings) -> None:
+    """Refuse settings that make no sense with clients on machines of their own.
+
+    Raises:
+        InputError: names the setting.
+    """
+    name = settings.method.name
+    told = {"centralized": "which trains on all clients' data", "fedbcd": "whose parties share samples"}
+    if name in told:
+        raise InputError(f"method.name = {name!r}: does not go with run.executor = 'fleet', {told[name]} in one place")
+    wanted = settings.faults
+    simulated = ("dropout", "attackers", "slots_per_day")
+    if found := [key for key in simulated if getattr(wanted, key) != FaultSettings.model_fields[key].default]:
+        raise InputError(
+            f"faults.{found[0]} = {getattr(wanted, found[0])}: is for simulation; with run.executor = 'fleet' faults "
+            "are those that happen"
+        )
+
+
+def digest_of(settings: Settings, form: DataForm) -> str:
+    """Return a checksum of all that a client's work depends on, so that two sides can tell whether they agree.
+
+    These are the seed, `model`, `local`, the form of the data, of `method` its name, beta, resample and options (and
+    the rounds, where data are split for each of them or the method is one's own), and of `run` precision and debug.
+    """
+    method, run = dict(settings.method), dict(settings.run)
+    needs_rounds = settings.method.resample or ":" in settings.method.name
+    told: dict[str, Any] = {
+        "seed": settings.seed,
+        "rounds": settings.rounds if needs_rounds else None,
+        "model": settings.model.model_dump(),
+        "local": settings.local.model_dump(),
+        "method": {key: method[key] for key in _OF_METHOD},
+        "run": {key: run[key] for key in _OF_RUN},
+        "data": asdict(form),
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _answer_form(rule: LocalRule, module: nn.Module) -> Form:
+    """Return the form of what a client sends back; a step on a copy of the module tells what the rule carries."""
+    copy = deepcopy(module)
+    start, parameters = read_model(copy), dict(copy.named_parameters())
+    if not rule.carry:
+        return form_of(start)
+    nothing = sum(parameter.sum() * 0 for parameter in parameters.values())
+    _, moments = descend(replace(rule, steps=1), parameters, Task(0, 0, 0, 0, 0, start), [nothing])  # type: ignore[list-item]
+    return form_of(start | moments)

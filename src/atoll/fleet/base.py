@@ -1,0 +1,59 @@
+"""What a fleet is: nodes that carry out registered tasks, wherever they are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Properties = Mapping[str, str | int | float]
+"""What is known of a node for sure: ``{"client": 3}``, or ``{"clients": "0,4"}`` if it is several; nothing private."""
+
+Reason = Literal["late", "gone", "failed", "too_large"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no reply of a node.
+
+    It holds no text of the node's own: an exception's message may tell what is private.
+
+    Attributes:
+        reason: ``late``: none by the timeout; ``gone``: the node is not there; ``failed``: its handler raised;
+            ``too_large``: the reply was refused unread.
+    """
+
+    reason: Reason
+
+
+def clients_of(properties: Properties) -> tuple[int, ...]:
+    """Return the clients that a node is; none if its transport does not know.
+
+    >>> clients_of({"client": 3}), clients_of({"clients": "0,4"})
+    ((3,), (0, 4))
+    """
+    told = str(properties.get("clients", properties.get("client", "")))
+    return tuple(int(client) for client in told.split(",") if client)
+
+
+class Fleet(Protocol):
+    """Nodes that carry out tasks by name; safe to call from several threads."""
+
+    def nodes(self) -> dict[str, Properties]:
+        """Return the nodes that are there now, by name."""
+        ...
+
+    def call(
+        self, names: Sequence[str], task: str, payload: bytes, timeout: float
+    ) -> Iterator[tuple[str, bytes | Failure]]:
+        """Send a task to nodes; yield one reply or failure a node, as they come, the last by `timeout` seconds.
+
+        Args:
+            names: of nodes; one that is not there fails as ``gone``.
+            task: name of a registered handler.
+            payload: what it is given.
+            timeout: seconds from now.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds; the nodes stay."""
+        ...

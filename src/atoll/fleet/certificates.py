@@ -1,0 +1,201 @@
+"""A fleet's certificates and keys: an authority, the server's certificate, one key pair a node."""
+
+import importlib
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.errors import InputError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+# A certificate that begins now is not valid yet where a clock is slow.
+_SLACK = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate and its private key, both as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def require_flower() -> None:
+    """Make sure that the optional packages of a fleet are there.
+
+    Raises:
+        InputError: they are not; says how to install them.
+    """
+    try:
+        importlib.import_module("flwr")
+    except ModuleNotFoundError as error:
+        raise InputError('a fleet needs Flower: pip install "atoll[fleet]"') from error
+
+
+def make_authority(days: int) -> Certified:
+    """Return a new authority, whose certificate everyone in the fleet trusts and whose key signs the server's."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Atoll fleet authority")])
+    key = _new_key()
+    uses = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    builder = _builder(name, name, key, days, datetime.now(UTC)).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), True
+    )
+    return _signed(builder.add_extension(uses, True), key, key)
+
+
+def make_server_certificate(
+    authority: Certified, hosts: Sequence[str], days: int, today: datetime | None = None
+) -> Certified:
+    """Return a certificate for these host names and addresses, signed by the authority, valid from today on."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    signer = load_pem_private_key(authority.key, None)
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    key = _new_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    builder = (
+        _builder(name, issuer.subject, key, days, today or datetime.now(UTC))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), False)  # type: ignore[arg-type]
+    )
+    return _signed(builder, key, signer)  # type: ignore[arg-type]
+
+
+def make_key_pair(comment: str) -> tuple[bytes, str]:
+    """Return a node's private key (OpenSSH, without a password) and its public key, a line as ssh-keygen writes it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    key = _new_key()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return private, f"{public.decode()} {comment}"
+
+
+def read_private_key(path: Path) -> "ec.EllipticCurvePrivateKey":
+    """Return a node's private key.
+
+    Raises:
+        InputError: it cannot be read, has a password, or is no key on a NIST curve.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except Exception as error:  # whatever the parser makes of it
+        raise InputError(f"{path}: is not a private key in OpenSSH format without a password") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{path}: must be a key on the curve P-384, as atoll fleet init makes it")
+    return key
+
+
+def read_public_key(line: str) -> bytes:
+    """Return a public key, given as a line that ssh-keygen writes, as PEM, which is what Flower registers.
+
+    Raises:
+        InputError: it is no public key on a NIST curve.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    try:
+        key = load_ssh_public_key(line.encode())
+    except Exception as error:  # whatever the parser makes of it
+        raise InputError(f"public_key = {line[:40]!r}...: is not a public key in OpenSSH format") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InputError(f"public_key = {line[:40]!r}...: must be a key on the curve P-384")
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def require_valid(path: Path) -> bytes:
+    """Return a certificate, as PEM, that is valid today.
+
+    Raises:
+        InputError: it cannot be read, has expired, or is not valid yet; names the date.
+    """
+    from cryptography import x509
+
+    try:
+        content = path.read_bytes()
+        found = x509.load_pem_x509_certificate(content)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is not a certificate in PEM format") from error
+    today = datetime.now(UTC)
+    if found.not_valid_after_utc < today:
+        raise InputError(
+            f"{path}: the certificate expired on {found.not_valid_after_utc:%d %B %Y}; "
+            "atoll fleet renew makes a new one for the server; when the authority itself (ca.pem) has expired, "
+            "make a new fleet"
+        )
+    if found.not_valid_before_utc > today:
+        raise InputError(
+            f"{path}: the certificate is not valid before {found.not_valid_before_utc:%d %B %Y}; "
+            "is this machine's clock right?"
+        )
+    return content
+
+
+def _new_key() -> "ec.EllipticCurvePrivateKey":
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def _builder(
+    name: "x509.Name", issuer: "x509.Name", key: "ec.EllipticCurvePrivateKey", days: int, today: datetime
+) -> "x509.CertificateBuilder":
+    """Return what every certificate has."""
+    from cryptography import x509
+
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(today - _SLACK)
+        .not_valid_after(today + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+    )
+
+
+def _signed(
+    builder: "x509.CertificateBuilder", key: "ec.EllipticCurvePrivateKey", signer: "ec.EllipticCurvePrivateKey"
+) -> Certified:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    certificate = builder.sign(signer, hashes.SHA384())
+    return Certified(
+        certificate.public_bytes(Encoding.PEM),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+def _general_name(host: str) -> "x509.GeneralName":
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

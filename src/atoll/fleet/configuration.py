@@ -1,0 +1,237 @@
+"""A fleet's folder: what ``atoll fleet init`` writes, and the server and the nodes read.
+
+::
+
+    fleet/
+      fleet.toml  ca.pem  server.pem  server.key  secret      stay on the server
+      ca.key                                                  signs new certificates; better kept off-line
+      state/                                                  Flower's database and log
+      nodes/node-0/  node.toml  node.key  ca.pem              goes to the machine of node 0
+"""
+
+import os
+import secrets
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from atoll.errors import InputError
+from atoll.files import write_atomically
+from atoll.fleet.certificates import Certified, make_authority, make_key_pair, make_server_certificate, require_valid
+
+FILE = "fleet.toml"
+AUTHORITY_DAYS = 3650
+
+_Port = Annotated[int, Field(ge=1, le=65535)]
+_Mib = Annotated[int, Field(ge=1, le=1024)]
+_Clients = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_Kind = TypeVar("_Kind", bound=_Section)
+
+
+class RegisteredNode(_Section):
+    """A node whose key the server accepts; its name and its clients hang on the key, not on what the node says."""
+
+    name: str = Field(pattern=r"^[\w.-]{1,64}$")
+    clients: _Clients
+    public_key: str
+
+
+class FleetConfiguration(_Section):
+    """The server's side, ``fleet.toml``.
+
+    Attributes:
+        folder: where the file lies.
+        host: the name or address that nodes call.
+        listen: the address that is listened on; 127.0.0.1 behind a proxy.
+        port: the one port, HTTPS.
+        max_mib: the longest reply, MiB.
+        nodes: whose keys are accepted.
+    """
+
+    folder: Path
+    host: str
+    listen: str = "0.0.0.0"
+    port: _Port = 9092
+    max_mib: _Mib = 256
+    nodes: tuple[RegisteredNode, ...]
+
+    @property
+    def local_host(self) -> str:
+        """Where this machine reaches the server."""
+        return "127.0.0.1" if self.listen in ("0.0.0.0", "::") else self.listen
+
+    @property
+    def state(self) -> Path:
+        """The folder of Flower's own files."""
+        return self.folder / "state"
+
+    @property
+    def secret(self) -> str:
+        """What opens everything but the nodes' own API."""
+        return _read(self.folder / "secret").decode().strip()
+
+
+class NodeConfiguration(_Section):
+    """A node's side, ``node.toml``.
+
+    Attributes:
+        folder: where the file lies.
+        server: host and port.
+        name: the node's, for messages only.
+        clients: of the experiment that it is, mostly one.
+        max_mib: the longest reply it sends, MiB.
+    """
+
+    folder: Path
+    server: str = Field(pattern=r"^[^/\s]+:\d+$")
+    name: str
+    clients: _Clients
+    max_mib: _Mib = 256
+
+    @property
+    def key(self) -> Path:
+        """The file of its private key."""
+        return self.folder / "node.key"
+
+    @property
+    def authority(self) -> Path:
+        """The file of the authority's certificate."""
+        return self.folder / "ca.pem"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a new fleet shall be: see `FleetConfiguration`; the server's certificate is valid for `days`.
+
+    Clients go to nodes in turn, so that with as many clients as nodes node K is client K.
+    """
+
+    nodes: int
+    host: str
+    clients: int | None = None
+    listen: str = "0.0.0.0"
+    port: int = 9092
+    days: int = 365
+    max_mib: int = 256
+
+
+def init_fleet(folder: Path, plan: Plan) -> FleetConfiguration:
+    """Write a new fleet's folder. Private files are readable by their owner only.
+
+    Raises:
+        InputError: the folder is there and not empty.
+    """
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise InputError(f"{folder}: is not an empty folder, and nothing is overwritten; give another one")
+    authority = make_authority(max(plan.days, AUTHORITY_DAYS))
+    server = make_server_certificate(authority, _hosts(plan.host), plan.days)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    _write(folder / "ca.pem", authority.certificate, 0o644)
+    _write(folder / "ca.key", authority.key, 0o600)
+    _write(folder / "server.pem", server.certificate, 0o644)
+    _write(folder / "server.key", server.key, 0o600)
+    _write(folder / "secret", secrets.token_hex(32).encode(), 0o600)
+    rows = [_init_node(folder, plan, authority.certificate, number) for number in range(plan.nodes)]
+    common = {"host": plan.host, "listen": plan.listen, "port": plan.port, "max_mib": plan.max_mib}
+    _write(folder / FILE, tomli_w.dumps({**common, "nodes": rows}).encode(), 0o644)
+    return read_fleet(folder)
+
+
+def renew_certificate(folder: Path, days: int) -> None:
+    """Write a new certificate for the server, signed by the same authority; nodes need nothing new.
+
+    Raises:
+        InputError: the fleet's files, ``ca.key`` among them, are not there, or the authority has expired.
+    """
+    found = read_fleet(folder)
+    authority = Certified(require_valid(found.folder / "ca.pem"), _read(found.folder / "ca.key"))
+    server = make_server_certificate(authority, _hosts(found.host), days)
+    (found.folder / "server.key").unlink(missing_ok=True)
+    _write(found.folder / "server.key", server.key, 0o600)
+    write_atomically(found.folder / "server.pem", server.certificate)
+
+
+def _hosts(host: str) -> list[str]:
+    """Return what the server is called by nodes and on its own machine."""
+    return list(dict.fromkeys([host, "localhost", "127.0.0.1", "::1"]))
+
+
+def _init_node(folder: Path, plan: Plan, authority: bytes, number: int) -> dict[str, Any]:
+    """Write one node's folder; return its row of ``fleet.toml``."""
+    name = f"node-{number}"
+    place = folder / "nodes" / name
+    place.mkdir(parents=True)
+    place.chmod(0o700)
+    private, public = make_key_pair(name)
+    clients = list(range(number, plan.clients or plan.nodes, plan.nodes))
+    shown = f"[{plan.host}]" if ":" in plan.host else plan.host
+    table = {"server": f"{shown}:{plan.port}", "name": name, "clients": clients, "max_mib": plan.max_mib}
+    _write(place / "node.toml", tomli_w.dumps(table).encode(), 0o644)
+    _write(place / "node.key", private, 0o600)
+    _write(place / "ca.pem", authority, 0o644)
+    return {"name": name, "clients": clients, "public_key": public}
+
+
+def read_fleet(folder: Path) -> FleetConfiguration:
+    """Return the server's configuration.
+
+    Raises:
+        InputError: it is not there, or something in it is wrong: names the file and the key.
+    """
+    path = folder if folder.name == FILE else folder / FILE
+    found = _checked(FleetConfiguration, path)
+    for key in ("name", "clients", "public_key"):
+        values = [getattr(node, key) for node in found.nodes]
+        values = [client for clients in values for client in clients] if key == "clients" else values
+        if twice := [value for value in values if values.count(value) > 1]:
+            told = f"{str(twice[0])[:60]}" + ("..." if key == "public_key" else "")
+            raise InputError(f"{path}: nodes: {key} has {told} twice; each node needs its own")
+    return found
+
+
+def read_node(path: Path) -> NodeConfiguration:
+    """Return a node's configuration.
+
+    Raises:
+        InputError: it is not there, or something in it is wrong: names the file and the key.
+    """
+    return _checked(NodeConfiguration, path / "node.toml" if path.is_dir() else path)
+
+
+def _checked(kind: type[_Kind], path: Path) -> _Kind:
+    try:
+        table: Mapping[str, Any] = tomllib.loads(_read(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from error
+    try:
+        return kind.model_validate({**table, "folder": path.parent.resolve()})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        hint = "; atoll fleet init makes it" if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"{path}: {error.strerror or error}{hint}") from error
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that must not be there yet, from its first byte on with this mode."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)

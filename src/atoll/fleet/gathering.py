@@ -1,0 +1,89 @@
+"""Several calls to a fleet at a time, which are over by a deadline whatever the transport does."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, Queue
+from threading import Thread
+
+from atoll.fleet.base import Failure, Fleet
+from atoll.fleet.replies import Asked
+
+GRACE_SECONDS = 5.0  # beyond the deadline, for a transport to say that it has passed
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One payload to several nodes.
+
+    Attributes:
+        number: what the caller knows it by.
+        task: the handler's name.
+        payload: what it is given.
+        asked: what each node's reply is held against.
+    """
+
+    number: int
+    task: str
+    payload: bytes
+    asked: Mapping[str, Asked]
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What came of a node.
+
+    Attributes:
+        call: to which.
+        sender: the node's name, as the transport knows it.
+        content: bytes, or why there are none.
+        seconds: since the call.
+    """
+
+    call: Call
+    sender: str
+    content: bytes | Failure
+    seconds: float
+
+
+def gather(fleet: Fleet, calls: Sequence[Call], timeout: float) -> Iterator[Reply]:
+    """Make all calls at once; yield what comes, until every node that was asked has replied or it is too late.
+
+    A reply that nobody waits for, a second one for example, is yielded too. What is missing in the end is a failure,
+    ``late``. A transport that does not keep its timeout is left to itself, shortly after.
+
+    Raises:
+        Exception: whatever the transport raised.
+    """
+    began = time.monotonic()
+    came: Queue[tuple[Call, str, bytes | Failure] | Exception | None] = Queue()
+
+    def carry_out(call: Call) -> None:
+        try:
+            for sender, content in fleet.call(list(call.asked), call.task, call.payload, timeout):
+                came.put((call, sender, content))
+        except Exception as error:  # raised again where it can be seen
+            came.put(error)
+        finally:
+            came.put(None)
+
+    for call in calls:
+        Thread(target=carry_out, args=(call,), daemon=True, name=f"call-{call.number}").start()
+    waiting = {(id(call), name): call for call in calls for name in call.asked}
+    going = len(calls)
+    while going:
+        left = began + timeout + GRACE_SECONDS - time.monotonic()
+        try:
+            item = came.get(timeout=max(left, 0.0))
+        except Empty:
+            break
+        if isinstance(item, Exception):
+            raise item
+        if item is None:
+            going -= 1
+            continue
+        call, sender, content = item
+        waiting.pop((id(call), sender), None)
+        yield Reply(call, sender, content, time.monotonic() - began)
+    for (_, name), call in waiting.items():
+        yield Reply(call, name, Failure("late"), time.monotonic() - began)

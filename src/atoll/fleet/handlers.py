@@ -1,0 +1,203 @@
+"""What a node can be asked, by name: to describe itself, to train, to measure models. Nothing else, no code."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from atoll.environment import package_versions
+from atoll.fleet.messages import (
+    ClientReport,
+    Count,
+    DescribeReply,
+    DescribeRequest,
+    LossesReply,
+    LossesRequest,
+    Refusal,
+    RefusalCode,
+    Seconds,
+    TrainReply,
+    TrainRequest,
+    Unreadable,
+    decode,
+    encode,
+    form_of,
+    pack,
+)
+from atoll.fleet.private import respond
+from atoll.fleet.site import Site
+from atoll.fleet.store import Store
+from atoll.local import Task
+from atoll.models import Model
+from atoll.precision import products_in
+from atoll.threads import one_thread
+
+Handler = Callable[[Site, Store, bytes], bytes]
+
+_LOG = logging.getLogger("atoll.fleet")
+_ALONE = Lock()  # PyTorch's random numbers and its number of threads belong to the whole process
+
+
+class Refused(Exception):
+    """What is asked will not be done."""
+
+    def __init__(self, code: RefusalCode) -> None:
+        """Say why, in one of the words that the server knows."""
+        super().__init__(code)
+        self.code: RefusalCode = code
+
+
+class _Pace(BaseModel):
+    """How long a client has trained, on how many samples."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    seconds: Seconds = 0.0
+    samples: Count = 0
+
+
+def answer(site: Site, store: Store, task: str, payload: bytes) -> bytes:
+    """Carry out a task on a node; what a transport calls. It never raises for what it is sent.
+
+    Whatever goes wrong, only a `Refusal` goes to the server. What was raised is logged here, for the node's owner:
+    its text may hold what is private.
+    """
+    code: RefusalCode
+    try:
+        handler = HANDLERS.get(task)
+        if handler is None:
+            raise Refused("unknown_task")
+        return handler(site, store, payload)
+    except Refused as refused:
+        code = refused.code
+    except Unreadable:
+        code = "unreadable"
+    except Exception:  # whatever a user's model or optimiser may raise
+        _LOG.exception("the task %r failed", task)
+        code = "failed"
+    _LOG.warning("the task %r was refused: %s", task, code)
+    return encode(Refusal(code=code))
+
+
+def describe(site: Site, store: Store, payload: bytes) -> bytes:
+    """Say what the node holds, as far as its owner lets it."""
+    request, _ = decode(payload, DescribeRequest)
+    _require_agreement(site, request.settings_digest)
+    reports = tuple(_report(site, store, client) for client in site.clients)
+    versions = {name: version for name, version in package_versions().items() if version is not None}
+    return encode(DescribeReply(nonce=request.nonce, utc=time.time(), versions=versions, clients=reports))
+
+
+def train(site: Site, store: Store, payload: bytes) -> bytes:
+    """Train a client from the model in the payload; send its model back."""
+    request, models = decode(payload, TrainRequest)
+    _require_agreement(site, request.settings_digest)
+    client = _require_client(site, request.clients)
+    (start,) = _require_form(site, models, count=1)
+    trainer = site.trainer
+    task = Task(request.event, request.round, request.repeat, request.cluster, client, start, request.draw)
+    with _computing(site):
+        began = time.perf_counter()
+        outcome = trainer.train(task)
+        seconds = time.perf_counter() - began
+    samples = int(trainer.population.sizes[client])
+    batch = samples if trainer.rule.batch_size == "full" else trainer.rule.batch_size
+    passed = batch * trainer.rule.steps
+    _add_to_pace(store, client, seconds, passed)
+    reply = TrainReply(
+        nonce=request.nonce,
+        event=request.event,
+        repeat=request.repeat,
+        client=client,
+        samples=samples,
+        passed=passed,
+        seconds=seconds,
+        loss=outcome.loss if np.isfinite(outcome.loss) else None,
+    )
+    return encode(reply, pack([outcome.model]))
+
+
+def losses(site: Site, store: Store, payload: bytes) -> bytes:
+    """Measure the models in the payload on a client's samples."""
+    request, models = decode(payload, LossesRequest)
+    _require_agreement(site, request.settings_digest)
+    client = _require_client(site, request.clients)
+    _require_form(site, models, count=len(models))
+    with _computing(site):
+        row = site.trainer.losses(models, np.array([client]), request.round)[0]
+    told = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
+    return encode(LossesReply(nonce=request.nonce, client=client, losses=told))
+
+
+HANDLERS: dict[str, Handler] = {"describe": describe, "train": train, "losses": losses}
+
+
+def _require_agreement(site: Site, digest: str) -> None:
+    if digest != site.agreement.digest:
+        raise Refused("wrong_settings")
+
+
+def _require_client(site: Site, clients: Sequence[int]) -> int:
+    own = [client for client in clients if client in site.clients]
+    if len(own) != 1:
+        raise Refused("wrong_client")
+    return own[0]
+
+
+def _require_form(site: Site, models: list[Model], count: int) -> list[Model]:
+    """Refuse other than so many models of the agreed form; moments may be left out, as at first there are none."""
+    form = site.agreement.form
+    without = {name: one for name, one in form.items() if "@" not in name}
+    if len(models) != count or not models or not all(form_of(model) in (form, without) for model in models):
+        raise Refused("unreadable")
+    return models
+
+
+@contextmanager
+def _computing(site: Site) -> Iterator[None]:
+    """Compute as `executors.Serial` does, to the same bits."""
+    with _ALONE, one_thread(), products_in(site.trainer.precision):
+        yield
+
+
+def _report(site: Site, store: Store, client: int) -> ClientReport:
+    reporting, pace = site.reporting, _read_pace(store, client)
+    return ClientReport(
+        client=client,
+        samples=int(site.trainer.population.sizes[client]),
+        class_counts=_class_counts(site, store, client) if reporting.class_counts else None,
+        epsilon=reporting.epsilon,
+        utc_offset=reporting.utc_offset,
+        slots=reporting.slots,
+        seconds_per_sample=pace.seconds / pace.samples if pace.samples else None,
+    )
+
+
+def _class_counts(site: Site, store: Store, client: int) -> tuple[int, ...]:
+    """Count a client's classes; randomised answers are drawn once and kept, since each new one would say more."""
+    population, epsilon = site.trainer.population, site.reporting.epsilon
+    labels = population.data.labels_of(population.samples(client))
+    counts = np.bincount(labels, minlength=population.data.classes).astype(np.int64)
+    if epsilon is None:
+        return tuple(counts.tolist())
+    key = f"classes-{client}-{float(epsilon).hex().replace('.', '-').replace('+', '')}-{len(labels)}"
+    kept = store.get(key)
+    if kept is None:
+        # From the system's own source: the experiment's seed is known to the server.
+        kept = TypeAdapter(list[int]).dump_json(respond(counts, epsilon, np.random.default_rng()).tolist())
+        store.put(key, kept)
+    return tuple(TypeAdapter(list[int]).validate_json(kept))
+
+
+def _read_pace(store: Store, client: int) -> _Pace:
+    kept = store.get(f"pace-{client}")
+    return _Pace() if kept is None else _Pace.model_validate_json(kept)
+
+
+def _add_to_pace(store: Store, client: int, seconds: float, samples: int) -> None:
+    before = _read_pace(store, client)
+    after = _Pace(seconds=before.seconds + seconds, samples=before.samples + samples)
+    store.put(f"pace-{client}", after.model_dump_json().encode())

@@ -1,0 +1,85 @@
+"""A fleet in this process: nodes are threads, and all that passes between them and the server is bytes."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from queue import Empty, Queue
+from threading import Thread
+
+from atoll.fleet.base import Failure, Properties
+from atoll.fleet.handlers import answer
+from atoll.fleet.site import Site
+from atoll.fleet.store import MemoryStore, Store
+
+Fault = Callable[[str, bytes, Callable[[], bytes]], bytes | Failure | None]
+"""Task, payload, what the node would answer -> what comes in its place; None: nothing ever."""
+
+
+class MemoryFleet:
+    """Nodes that are threads of this process.
+
+    Attributes:
+        sites: each node's side of the experiment, by the node's name.
+        stores: what each node keeps.
+        faults: what goes wrong at a node; may be changed at any time.
+        gone: names of nodes that are not there; may be changed at any time.
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[str, Site],
+        faults: Mapping[str, Fault] | None = None,
+        stores: Mapping[str, Store] | None = None,
+    ) -> None:
+        """Let these be the nodes."""
+        self.sites = dict(sites)
+        self.stores: dict[str, Store] = {name: MemoryStore() for name in sites} | dict(stores or {})
+        self.faults = dict(faults or {})
+        self.gone: set[str] = set()
+
+    def nodes(self) -> dict[str, Properties]:
+        """Return the nodes that are there now, by name."""
+        return {
+            name: {"clients": ",".join(map(str, site.clients))}
+            for name, site in self.sites.items()
+            if name not in self.gone
+        }
+
+    def call(
+        self, names: Sequence[str], task: str, payload: bytes, timeout: float
+    ) -> Iterator[tuple[str, bytes | Failure]]:
+        """Let nodes carry out a task, each in a thread; yield one reply or failure a node, as they come."""
+        until = time.monotonic() + timeout
+        came: Queue[tuple[str, bytes | Failure]] = Queue()
+        for name in names:
+            Thread(target=self._carry_out, args=(name, task, payload, came), daemon=True, name=name).start()
+        waiting = list(names)
+        while waiting:
+            try:
+                name, content = came.get(timeout=max(until - time.monotonic(), 0.0))
+            except Empty:
+                break
+            waiting.remove(name)
+            yield name, content
+        yield from ((name, Failure("late")) for name in waiting)
+
+    def close(self) -> None:
+        """Hold nothing to let go of."""
+
+    def _carry_out(self, name: str, task: str, payload: bytes, came: "Queue[tuple[str, bytes | Failure]]") -> None:
+        content = self._answer(name, task, payload)
+        if content is not None:
+            came.put((name, content))
+
+    def _answer(self, name: str, task: str, payload: bytes) -> bytes | Failure | None:
+        if name not in self.sites or name in self.gone:
+            return Failure("gone")
+
+        def honest() -> bytes:
+            return answer(self.sites[name], self.stores[name], task, payload)
+
+        fault = self.faults.get(name)
+        try:
+            content = honest() if fault is None else fault(task, payload, honest)
+        except Exception:  # a node that breaks down; its words stay with it
+            return Failure("failed")
+        return Failure("gone") if name in self.gone else content

@@ -1,0 +1,172 @@
+"""Replies of nodes, which may be anything: what is taken, and why the rest is not."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.fleet import base
+from atoll.fleet.messages import (
+    Form,
+    LossesReply,
+    Refusal,
+    RefusalCode,
+    TrainReply,
+    Unreadable,
+    decode_reply,
+    form_of,
+    most_bytes,
+)
+from atoll.local import Outcome, is_finite
+from atoll.models import Model
+from atoll.robust import update_norm
+
+Floats = npt.NDArray[np.float64]
+OfClient = TypeVar("OfClient", TrainReply, LossesReply)
+
+Reason = (
+    Literal[
+        "late",
+        "gone",
+        "failed",
+        "oversized",
+        "wrong_sender",
+        "wrong_event",
+        "repeated",
+        "wrong_count",
+        "wrong_form",
+        "not_finite",
+        "too_large",
+    ]
+    | RefusalCode
+)
+"""Why there is no result of a client.
+
+- ``late``, ``gone``, ``failed``: nothing came in time, the node is not there, its work raised;
+- ``oversized``, ``unreadable``: more bytes than the model can have, no message;
+- ``wrong_sender``: about another client than was asked, or from another node than its own;
+- ``wrong_event``, ``repeated``: an answer to another event, or to another call than this one;
+- ``wrong_count``: other samples than reported; ``wrong_form``: other names, shapes or types;
+- ``not_finite``, ``too_large``: some number is none, the update is longer than allowed;
+- ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``.
+"""
+
+REASONS: tuple[Reason, ...] = (
+    "late",
+    "gone",
+    "failed",
+    "oversized",
+    "unreadable",
+    "wrong_sender",
+    "wrong_event",
+    "repeated",
+    "wrong_count",
+    "wrong_form",
+    "not_finite",
+    "too_large",
+    "unknown_task",
+    "wrong_settings",
+    "wrong_client",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What one client was asked; all that its reply is held against.
+
+    Attributes:
+        node: the client's.
+        client: its number.
+        nonce: of the call.
+        event: the event's number.
+        repeat: the intra-cluster round's.
+        start: the model that it was sent; None where losses were asked.
+        form: of the model that it must send.
+        samples: how many it said that it holds; None: it was not asked.
+        max_update_norm: the longest update that is taken; None: any.
+        models: how many models it was to measure.
+    """
+
+    node: str
+    client: int
+    nonce: str
+    form: Form
+    event: int = 0
+    repeat: int = 0
+    start: Model | None = None
+    samples: int | None = None
+    max_update_norm: float | None = None
+    models: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A client's result that was found good, with how long it took there, for how many samples in all its batches."""
+
+    outcome: Outcome
+    seconds: float
+    passed: int
+
+
+def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Trained | Reason:
+    """Return a client's result, or why it is refused.
+
+    It is taken if it is no longer than its form can be, readable, from the client's own node, for this client, event
+    and call, with the number of samples that it told before, with exactly the tensors of the form, all finite, and
+    its update no longer than allowed.
+    """
+    opened = _open(asked, sender, reply, TrainReply, most_bytes(asked.form))
+    if isinstance(opened, str):
+        return opened
+    head, models = opened
+    if (head.event, head.repeat) != (asked.event, asked.repeat):
+        return "wrong_event"
+    if head.nonce != asked.nonce:
+        return "repeated"
+    if head.samples < 1 or head.passed < 1 or head.samples != (asked.samples or head.samples):
+        return "wrong_count"
+    if len(models) != 1 or form_of(models[0]) != asked.form:
+        return "wrong_form"
+    model = {name: models[0][name] for name in asked.form}  # in the order that results are combined in elsewhere
+    if head.loss is None or not is_finite(model, head.loss):
+        return "not_finite"
+    limit = asked.max_update_norm
+    if limit is not None and asked.start is not None and not update_norm(model, asked.start) <= limit:
+        return "too_large"
+    return Trained(Outcome(model, head.loss), head.seconds, head.passed)
+
+
+def read_losses(asked: Asked, sender: str, reply: bytes | base.Failure) -> Floats | Reason:
+    """Return the losses that a client measured, [models], or why they are refused."""
+    opened = _open(asked, sender, reply, LossesReply, most_bytes({}))
+    if isinstance(opened, str):
+        return opened
+    head, models = opened
+    if head.nonce != asked.nonce:
+        return "repeated"
+    if models or len(head.losses) != asked.models:
+        return "wrong_form"
+    if None in head.losses:
+        return "not_finite"
+    return np.array(head.losses, np.float64)
+
+
+def _open(
+    asked: Asked, sender: str, reply: bytes | base.Failure, kind: type[OfClient], most: int
+) -> tuple[OfClient, list[Model]] | Reason:
+    if isinstance(reply, base.Failure):
+        return "oversized" if reply.reason == "too_large" else reply.reason
+    if sender != asked.node:
+        return "wrong_sender"
+    if len(reply) > most:
+        return "oversized"
+    try:
+        head, models = decode_reply(reply, kind)
+    except Unreadable:
+        return "unreadable"
+    if isinstance(head, Refusal):
+        return head.code
+    if head.client != asked.client:
+        return "wrong_sender"
+    return head, models

@@ -1,0 +1,75 @@
+"""What a node keeps between tasks."""
+
+import re
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+from atoll.errors import InputError
+from atoll.files import write_atomically
+
+_KEY = re.compile(r"[a-z0-9-]{1,100}")
+
+
+class Store(Protocol):
+    """Bytes by key; keys are of small letters, digits and hyphens."""
+
+    def get(self, key: str) -> bytes | None:
+        """Return what was put last under a key, or None."""
+        ...
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep bytes under a key, in the place of what was there."""
+        ...
+
+
+class MemoryStore:
+    """Keeps bytes as long as this process lives."""
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self._content: dict[str, bytes] = {}
+        self._lock = Lock()
+
+    def get(self, key: str) -> bytes | None:
+        """Return what was put last under a key, or None."""
+        with self._lock:
+            return self._content.get(_checked(key))
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep bytes under a key, in the place of what was there."""
+        with self._lock:
+            self._content[_checked(key)] = content
+
+
+class FolderStore:
+    """Keeps bytes in the files of a folder, each written whole or not at all; for nodes that are restarted."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep them here; the folder is made.
+
+        Raises:
+            InputError: it cannot be made.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be made ({error.strerror or error})") from error
+        self._folder = folder
+
+    def get(self, key: str) -> bytes | None:
+        """Return what was put last under a key, or None."""
+        try:
+            return (self._folder / _checked(key)).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep bytes under a key, in the place of what was there."""
+        write_atomically(self._folder / _checked(key), content)
+
+
+def _checked(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is no key")
+    return key

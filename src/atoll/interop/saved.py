@@ -1,0 +1,134 @@
+"""The model of a run's folder, finished or not: its latest whole checkpoint, read without making the run again."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from safetensors.torch import load
+
+from atoll.checkpoint import FORMAT
+from atoll.combine import mean
+from atoll.config import validate
+from atoll.engine import State
+from atoll.errors import InputError
+from atoll.experiment import Experiment
+from atoll.identity import fixed
+from atoll.models import Model
+from atoll.settings import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """A run as its folder holds it.
+
+    Attributes:
+        folder: the run's folder.
+        settings: its settings.
+        state: that of the latest whole checkpoint.
+        is_finished: whether the run came to its end, and the state is that of its end.
+    """
+
+    folder: Path
+    settings: Settings
+    state: State
+    is_finished: bool
+
+    def model(self, cluster: int | None = None) -> Model:
+        """Return a cluster's model or, without one, the run's: what its rows of metrics are measured at.
+
+        That is the server's model or, in FedUC's decentralised patterns, the mean of the aggregators' models, weighted
+        by their samples, for which the data is read. The optimiser's moments, where models carry them, are left out.
+
+        Args:
+            cluster: counted from 0. Where there is a server, its model is what its clients last averaged to; else
+                it is what they would start from next.
+
+        Raises:
+            InputError: a cluster that there is not; or clusters have models and there is none of all.
+        """
+        chosen = self._whole() if cluster is None else self._of_cluster(cluster)
+        return {name: tensor for name, tensor in chosen.items() if "@" not in name}
+
+    def _of_cluster(self, cluster: int) -> Model:
+        models = self.state.starts if self.state.server is None else self.state.published
+        if not 0 <= cluster < len(models):
+            last = f" to {len(models) - 1}" if len(models) > 1 else ""
+            raise InputError(f"cluster {cluster}: {self.folder} has the clusters 0{last}")
+        return models[cluster]
+
+    def _whole(self) -> Model:
+        state = self.state
+        if state.server is not None:
+            return state.server
+        if len(state.starts) == 1:
+            return state.starts[0]
+        experiment = Experiment(self.settings)
+        if experiment.method.identity is not fixed:
+            raise InputError(
+                f"{self.folder}: method.name = {self.settings.method.name!r} makes {len(state.starts)} models and none "
+                f"of all clients; choose a cluster from 0 to {len(state.starts) - 1}"
+            )
+        samples = experiment.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
+        return mean((float(count), state.starts[j]) for j, count in enumerate(samples) if count)
+
+
+def read_saved(folder: Path | str) -> SavedRun:
+    """Read a run's settings and its latest whole checkpoint, onto the CPU.
+
+    Raises:
+        InputError: no run, settings that cannot be read, or no whole checkpoint.
+    """
+    folder = Path(folder)
+    config = folder / "config.toml"
+    if not config.is_file():
+        several = sorted(child.name for child in folder.glob("*/") if (child / "config.toml").is_file())
+        told = f"holds several runs; give one of them: {', '.join(several)}" if several else "is not a run"
+        raise InputError(f"{folder} {told if folder.exists() else 'does not exist'}")
+    try:
+        settings = validate(tomllib.loads(config.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{config} cannot be read ({error})") from error
+    notes = sorted((folder / "checkpoint").glob("event-*.json"), reverse=True)
+    for note in notes:
+        try:
+            state = _read_state(note)
+        except (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError):
+            continue
+        return SavedRun(folder, settings, state, (folder / "summary.json").is_file() and note == notes[0])
+    told = "every checkpoint in it is damaged" if notes else "it has no checkpoint yet, which is written while it runs"
+    raise InputError(f"{folder}: {told}; so there is no model")
+
+
+def _read_state(path: Path) -> State:
+    """Return the state that a checkpoint's note and tensors hold.
+
+    Raises:
+        InputError: it is of another format.
+        ValueError: its tensors are not those it was written with.
+    """
+    note = json.loads(path.read_bytes())
+    if note["format"] != FORMAT:
+        raise InputError(f"{path}: has format {note['format']}, this version of Atoll reads {FORMAT}")
+    content = path.with_suffix(".safetensors").read_bytes()
+    if hashlib.sha256(content).hexdigest() != note["tensors"]:
+        raise ValueError("its tensors' checksum does not fit")
+    return _lay_out(note["state"], load(content))
+
+
+def _lay_out(layout: Mapping[str, Any], tensors: Model) -> State:
+    models: dict[int, Model] = {}
+    for key, tensor in tensors.items():
+        number, _, name = key.partition("/")
+        models.setdefault(int(number), {})[name] = tensor
+    return State(
+        events_done=layout["events_done"],
+        server=None if layout["server"] is None else models[layout["server"]],
+        starts=tuple(models[number] for number in layout["starts"]),
+        published=tuple(models[number] for number in layout["published"]),
+        refused=layout["refused"],
+    )

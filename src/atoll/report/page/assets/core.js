@@ -1,0 +1,133 @@
+// Data, units and the theme. All scripts of the page are joined in one function, in the order core, curves, details, live.
+let data = JSON.parse(byId("atoll-data").textContent);
+let arrays = [];
+
+function byId(id) { return document.getElementById(id); }
+
+/** Make an element; text goes in as text, never as markup. */
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/** Return an array of the pool, which holds little-endian float32 as base64; each is decoded when it is first asked for. */
+function column(place) {
+  if (place === undefined) return null;
+  if (!arrays[place]) {
+    const text = atob(data.columns[place]);
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+    arrays[place] = new Float32Array(bytes.buffer);
+  }
+  return arrays[place];
+}
+
+/** Plotly reads some tags in names; labels are the user's, so that they are shown as they are written. */
+function plain(text) { return text.replace(/&/g, "&amp;").replace(/</g, "&lt;"); }
+
+function say(text) { byId("status").textContent = text; }
+
+const TIMES = [[86400, "days"], [3600, "hours"], [60, "minutes"], [1, "seconds"]];
+const SIZES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
+
+/** Choose the unit of an axis by its largest value: the factor from what is stored, and the unit's name. */
+function unitOf(kind, most) {
+  if (kind === "seconds") { const u = TIMES.find(([size]) => most >= 2 * size) || TIMES[3]; return [1 / u[0], u[1]]; }
+  if (kind === "bytes") { const u = SIZES.find(([size]) => most >= size) || SIZES[4]; return [1 / u[0], u[1]]; }
+  return [1, ""];
+}
+
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+const SVG_DASHES = { solid: "", dash: "6 4", dot: "2 3", dashdot: "7 3 2 3" };
+const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star"];
+const seen = new Map();
+
+/** Give each label a colour, dashes and a marker, and keep them for as long as the page is open. */
+function styleOf(label) {
+  if (!seen.has(label)) seen.set(label, seen.size);
+  const index = seen.get(label);
+  return { color: color(`--c${index % 7}`), dash: DASHES[index % 4], symbol: SYMBOLS[index % 7], index };
+}
+
+let colors = {};
+function color(name) {
+  return (colors[name] ||= getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+}
+
+function faded(hex, alpha) {
+  const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  return `rgba(${r},${g},${b},${alpha})`;
+}
+
+/** Return a layout in the page's own type and colours. */
+function layoutOf(x, y, more = {}) {
+  const axis = { gridcolor: color("--line"), linecolor: color("--edge"), zerolinecolor: color("--line"), automargin: true,
+    ticks: "", title: { standoff: 8, font: { size: 12, color: color("--quiet") } }, tickfont: { color: color("--quiet") } };
+  const merged = (own) => ({ ...axis, ...own, title: { ...axis.title, text: own.title || "" } });
+  return { font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("--ink") }, showlegend: false,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 52, r: 12, t: 10, b: 44 },
+    hovermode: "closest", hoverlabel: { bgcolor: color("--paper"), bordercolor: color("--edge"),
+      font: { color: color("--ink"), size: 12 }, namelength: -1 },
+    xaxis: merged(x), yaxis: merged(y), ...more };
+}
+
+/** Draw when it comes into sight, so that a page of many figures opens at once. */
+const pending = new Map();
+const sight = new IntersectionObserver((entries) => {
+  // Each in a task of its own, so that the first is seen while the second is being drawn.
+  for (const { target, isIntersecting } of entries) if (isIntersecting) setTimeout(drawNow, 0, target);
+}, { rootMargin: "300px" });
+
+function drawNow(element) {
+  const draw = pending.get(element);
+  sight.unobserve(element);
+  pending.delete(element);
+  if (draw && element.isConnected) draw();
+}
+
+function drawInSight(element, draw) {
+  pending.set(element, draw);
+  sight.unobserve(element); // observing anew tells at once whether it is in sight
+  sight.observe(element);
+}
+
+function plot(element, traces, layout) {
+  const width = element.clientWidth; // a phone has no room for wide margins
+  if (width < 420) layout.margin = { ...layout.margin, l: 40, r: 6 };
+  return Plotly.react(element, traces, layout, { displayModeBar: false, responsive: true });
+}
+
+function clearPlots(container) {
+  for (const element of container.querySelectorAll(".plot")) { sight.unobserve(element); pending.delete(element); Plotly.purge(element); }
+  container.replaceChildren();
+}
+
+/** The choice of theme: the reader's, else the system's. */
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function remembered(value) {
+  try {
+    if (value !== undefined) localStorage.setItem("atoll-theme", value);
+    return localStorage.getItem("atoll-theme");
+  } catch { return null; } // storage may be forbidden to a local file
+}
+let chosen = remembered();
+function setTheme() {
+  const isDark = chosen ? chosen === "dark" : dark.matches;
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  byId("theme").setAttribute("aria-pressed", isDark);
+  colors = {};
+}
+byId("theme").addEventListener("click", () => {
+  chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  remembered(chosen);
+  setTheme();
+  drawAll();
+});
+dark.addEventListener("change", () => { setTheme(); drawAll(); });
+byId("theme").hidden = false;
+setTheme();
+
+byId("same-label").hidden = false;
+byId("same").addEventListener("change", (event) => byId("settings").classList.toggle("differing", !event.target.checked));

@@ -1,0 +1,84 @@
+"""What a page says at one moment: tables as HTML, and the numbers of its figures."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.report.page.compared import settings_table, warnings
+from atoll.report.page.details import Scenes, details
+from atoll.report.page.groups import Group, group_runs, make_panels
+from atoll.report.page.markup import items, paragraph
+from atoll.report.page.numbers import Pool, curves
+from atoll.report.page.results import results_table
+from atoll.report.page.targets import targets_table
+from atoll.report.runs import Run
+
+WAITING = "Waiting for the first row of metrics. This page shows it as soon as it is there."
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a page says.
+
+    Attributes:
+        title: the experiments' names.
+        summary: how many runs there are, and how far they are.
+        sections: HTML by the id of the element that it goes into.
+        data: what the page's script draws.
+    """
+
+    title: str
+    summary: str
+    sections: dict[str, str]
+    data: dict[str, Any]
+
+    def as_json(self) -> bytes:
+        """Return it as one JSON document, as a watched page asks for it."""
+        return json.dumps(vars(self), allow_nan=False, separators=(",", ":")).encode()
+
+
+def make_content(
+    runs: Sequence[Run],
+    targets: Sequence[float] | None = None,
+    *,
+    scenes: Scenes | None = None,
+    notices: Sequence[str] = (),
+    live: bool = False,
+) -> Content:
+    """Return what a page of these runs says.
+
+    `targets` are test accuracies, 0 to 1; None chooses some that tell the runs apart. `scenes` holds what was made for
+    an earlier page. `notices` come before the page's own warnings. Without runs, the page says that it waits.
+    """
+    groups = group_runs(runs)
+    panels = make_panels(groups)
+    pool = Pool()
+    shown = {"curves": curves(panels, pool), "details": details(groups, pool, scenes or Scenes())}
+    summary = _summary(runs, groups)
+    return Content(
+        title=", ".join(dict.fromkeys(run.name for run in runs)) or "Waiting for runs",
+        summary=summary,
+        sections={
+            "notices-body": items([*notices, *warnings(panels)]),
+            "results-body": results_table(panels) if runs else paragraph(WAITING),
+            "targets-body": targets_table(panels, targets) if runs else "",
+            "settings-body": settings_table(groups) if runs else "",
+        },
+        data={**shown, "columns": pool.packed, "live": live, "state": summary},
+    )
+
+
+def _summary(runs: Sequence[Run], groups: Sequence[Group]) -> str:
+    if not runs:
+        return "No run has a row yet."
+    texts = [_count(len(runs), "run")]
+    if len(groups) < len(runs):
+        texts.append(_count(len(groups), "setting"))
+    open_ = sum(not run.finished for run in runs)
+    texts.append(f"{open_} not finished" if open_ else "all finished" if len(runs) > 1 else "finished")
+    return f"{', '.join(texts)}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,95 @@
+"""Runs that differ in their seed alone, taken together, and the panels in which they may be compared."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from atoll.report.runs import Run
+from atoll.report.spread import spread_over_seeds
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one setting, one a seed, in the order given; most often a single run.
+
+    `label` is unique within the panel, and `dataset` the data set that all of them learn.
+    """
+
+    panel: str
+    dataset: str
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seed of each run."""
+        return tuple(int(run.config.get("seed", 0)) for run in self.runs)
+
+    @property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that a mean is taken over: the finished ones, or all as long as none has finished."""
+        return tuple(run for run in self.runs if run.finished) or self.runs
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Groups that learn the same data set under the same panel, and so may be compared; the first is the baseline."""
+
+    title: str
+    dataset: str
+    groups: tuple[Group, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, group by group."""
+        return [run for group in self.groups for run in group.runs]
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Group runs whose settings are equal but for seed and label, in the order of each group's first run.
+
+    Unlike `spread_over_seeds` it takes runs that are under way, too. A seed that comes again begins a group of its
+    own, so that no run counts twice in a mean.
+    """
+    members = defaultdict[tuple[str, int], list[Run]](list)
+    seen = Counter[tuple[str, int]]()
+    for run in runs:
+        settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
+        key = json.dumps(settings, sort_keys=True, default=str)
+        seed = int(run.config.get("seed", 0))
+        members[key, seen[key, seed]].append(run)
+        seen[key, seed] += 1
+    return _with_unique_labels([_make_group(group) for group in members.values()])
+
+
+def make_panels(groups: Sequence[Group]) -> list[Panel]:
+    """Sort groups into panels, each of one data set: accuracies on different data sets do not compare."""
+    sorted_in = defaultdict[tuple[str, str], list[Group]](list)
+    for group in groups:
+        sorted_in[group.panel, group.dataset].append(group)
+    shared = Counter(panel for panel, _ in sorted_in)
+    return [
+        Panel(" · ".join(filter(None, (panel, dataset if shared[panel] > 1 else ""))), dataset, tuple(own))
+        for (panel, dataset), own in sorted_in.items()
+    ]
+
+
+def _make_group(runs: Sequence[Run]) -> Group:
+    first = runs[0]
+    label = first.label
+    if len(runs) > 1:  # as the table of the spread calls it
+        label = spread_over_seeds([replace(run, finished=True) for run in runs])[0].label
+    data = first.config.get("data")
+    dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
+    return Group(first.panel, dataset, label, tuple(runs))
+
+
+def _with_unique_labels(groups: Sequence[Group]) -> list[Group]:
+    count = Counter((group.panel, group.label) for group in groups)
+    return [
+        replace(group, label=f"{group.label} ({group.runs[0].folder})")
+        if count[group.panel, group.label] > 1
+        else group
+        for group in groups
+    ]

@@ -1,0 +1,101 @@
+"""A run's clusters, data and positions, made again from its settings, since its folder does not hold them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll import config
+from atoll.clustering.describe import class_shares
+from atoll.errors import AtollError
+from atoll.experiment import Experiment
+from atoll.network import Network
+from atoll.settings import Settings
+
+MAX_CLIENTS = 20_000  # beyond this, dealing the data out again takes longer than a page may
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Who holds what, stands where, and belongs to whom, when a run begins.
+
+    Attributes:
+        labels: each client's cluster, -1 for one left out, [clients].
+        shares: each cluster's share of samples of each class, [clusters, classes].
+        counts: each client's samples of each class, [clients, classes].
+        clients_xy: positions in metres, [clients, 2]; None where there are none, as are the others.
+        aggregators_xy: [aggregators, 2].
+        server_xy: [2]; None also where aggregators exchange models without a server.
+    """
+
+    labels: Ids
+    shares: Floats
+    counts: Ids
+    clients_xy: Floats | None = None
+    aggregators_xy: Floats | None = None
+    server_xy: Floats | None = None
+
+    @property
+    def sizes(self) -> Ids:
+        """Clients of each cluster, [clusters]."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=len(self.shares))
+
+
+def make_scene(settings: Mapping[str, Any]) -> Scene | str:
+    """Return the scene of a run with these settings, or the reason why there is none, in one sentence.
+
+    Nothing is downloaded, nothing is trained, and no code is run but Atoll's own: whoever reads a report need not
+    trust the folder.
+    """
+    try:
+        wanted = config.validate(dict(settings))
+        if reason := _refusal(wanted, settings):
+            return reason
+        return _make(Experiment(wanted.model_copy(update={"data": wanted.data.model_copy(update={"fetch": False})})))
+    except (AtollError, OSError, MemoryError) as error:
+        return f"not drawn: {error}"
+
+
+def _refusal(wanted: Settings, settings: Mapping[str, Any]) -> str:
+    """Return why a scene cannot be made cheaply and safely, or nothing."""
+    texts = [text for section in settings.values() if isinstance(section, dict) for text in _texts(section)]
+    if own := [text for text in texts if _names_code(text)]:
+        return f"not drawn: the run uses code of its own ({own[0]}), which a report does not run."
+    if wanted.method.name == "centralized":
+        return "not drawn: one client holds all samples."
+    if wanted.data.clients > MAX_CLIENTS:
+        return f"not drawn: there are more than {MAX_CLIENTS:,} clients; `atoll cluster` shows them."
+    if wanted.clustering.method == "feduc" and wanted.clustering.xi == "gradients":
+        return "not drawn: the clustering needs gradients of the model; `atoll cluster` makes it again."
+    return ""
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in _texts(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+def _names_code(text: str) -> bool:
+    """Return whether this is the name of the user's own code, as `plugins.resolve` understands it.
+
+    >>> _names_code("mine:factory"), _names_code("random"), _names_code("10.0.0.1:6379")
+    (True, False, False)
+    """
+    module, colon, attribute = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in f"{module}.{attribute}".split("."))
+
+
+def _make(experiment: Experiment) -> Scene:
+    population, clustering = experiment.population, experiment.clustering
+    scene = Scene(clustering.labels, class_shares(population, clustering), population.class_counts())
+    if not experiment.has_network:
+        return scene
+    network: Network = experiment.networks[0]
+    server = None if experiment.settings.method.pattern.startswith("dec") else network.server_xy
+    return replace(scene, clients_xy=network.clients_xy, aggregators_xy=network.aggregators_xy, server_xy=server)

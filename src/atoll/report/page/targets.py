@@ -1,0 +1,95 @@
+"""The page's tables of targets: what it takes every setting to reach an accuracy, and how much less than the first."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from atoll.report.page.groups import Group, Panel
+from atoll.report.page.markup import Body, Cell, paragraph, table
+from atoll.report.page.numbers import Floats, bytes_sent
+from atoll.report.page.results import Writer, format_bytes, write_count, write_moments
+from atoll.report.runs import Run
+from atoll.report.style import format_seconds
+from atoll.report.tables import DASH, rounds_to_target
+
+NOTE = (
+    "The first probe that meets the target, without interpolation. × tells how many times less it takes than the first "
+    "line of the table; it is left out where a seed does not get there."
+)
+NONE = "No target accuracy tells these runs apart: they have recorded none, or are all alike."
+
+
+def targets_table(panels: Sequence[Panel], targets: Sequence[float] | None) -> str:
+    """Return rounds, client updates, bytes and seconds to each target accuracy, one table a panel.
+
+    Without `targets`, each panel's own are chosen as `rounds_to_target` does.
+    """
+    found = [(panel, _choose(panel, targets)) for panel in panels]
+    tables = [_table(panel, chosen) for panel, chosen in found if chosen]
+    return "".join(tables) + paragraph(NOTE, "note") if tables else paragraph(NONE)
+
+
+def _choose(panel: Panel, targets: Sequence[float] | None) -> list[float]:
+    known = any(np.isfinite(run.rows["test_accuracy"]).any() for run in panel.runs)
+    return [reached.target for reached in rounds_to_target(panel.runs, targets)[0].targets] if known else []
+
+
+def _costs() -> list[tuple[str, Callable[[Run], Floats], Writer]]:
+    """Return what reaching a target costs: a title, the values at all probes, and how one is written."""
+
+    def column(name: str) -> Callable[[Run], Floats]:
+        return lambda run: run.rows[name]
+
+    return [
+        ("Rounds", column("round"), write_count),
+        ("Client updates", column("client_updates"), write_count),
+        ("Bytes sent", bytes_sent, format_bytes),
+        ("Virtual time", column("virtual_time"), format_seconds),
+        ("Wall time", column("wall_time"), format_seconds),
+    ]
+
+
+def _table(panel: Panel, targets: Sequence[float]) -> str:
+    title = "Cost of reaching a test accuracy" + (f": {panel.title}" if panel.title else "")
+    bodies = [Body(f"To {100 * target:g} %", _lines(panel.groups, target)) for target in targets]
+    return table(title, ["Run", *(name for name, _, _ in _costs())], bodies)
+
+
+def _lines(groups: Sequence[Group], target: float) -> list[list[Cell]]:
+    lines = [[Cell(group.label)] for group in groups]
+    for _, column, write in _costs():
+        base = _reached(groups[0], target, column)
+        for line, group in zip(lines, groups, strict=True):
+            values = _reached(group, target, column)
+            cell = _cell(values, write)
+            line.append(cell if group is groups[0] else _with_speed_up(cell, values, base))
+    return lines
+
+
+def _reached(group: Group, target: float, column: Callable[[Run], Floats]) -> list[float | None]:
+    """Return the cost at each seed's first probe that meets the target; None where none does, or it is not known."""
+    found: list[float | None] = []
+    for run in group.counted:
+        met = np.flatnonzero(run.rows["test_accuracy"] >= target)
+        cost = float(column(run)[met[0]]) if met.size else np.nan
+        found.append(cost if np.isfinite(cost) else None)
+    return found
+
+
+def _cell(values: Sequence[float | None], write: Writer) -> Cell:
+    known = [value for value in values if value is not None]
+    if not known:
+        return Cell(DASH, style="missing")
+    return Cell(
+        write_moments(known, write), "" if len(known) == len(values) else f"{len(known)} of {len(values)} seeds"
+    )
+
+
+def _with_speed_up(cell: Cell, values: Sequence[float | None], base: Sequence[float | None]) -> Cell:
+    """Add how many times less it takes than the baseline, where all seeds of both get there."""
+    own, first = [v for v in values if v is not None], [v for v in base if v is not None]
+    if len(own) < len(values) or len(first) < len(base) or not sum(own):
+        return cell
+    ratio = round(float(np.mean(first) / np.mean(own)), 2)
+    style = "faster" if ratio > 1 else "slower" if ratio < 1 else ""
+    return Cell(cell.text, f"{ratio:.2f}×" if ratio < 10 else f"{ratio:,.0f}×", style)

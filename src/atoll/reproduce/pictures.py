@@ -1,0 +1,75 @@
+"""Our figures of a recipe, as pictures that a page can hold."""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from atoll import report
+from atoll.report.curves import has_parameter_error, plot_parameter_error
+from atoll.reproduce.results import Result
+
+Plans = Sequence[Mapping[str, Any]]
+
+
+def draw(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield (what it shows, SVG as a data address) for each of a recipe's figures; none without runs."""
+    for told, figure in _figures(result):
+        yield told, _as_address(figure)
+
+
+def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
+    if result.runs:
+        yield "Training loss and test accuracy against rounds", report.plot_curves(result.runs)
+        if result.runs[0].config.get("method", {}).get("name") == "hierarchical":
+            yield "The same against virtual time", report.plot_curves(result.runs, "virtual_time")
+    if any(map(has_parameter_error, result.runs)):
+        yield "Distance to the planted parameters", plot_parameter_error(result.runs)
+    measures = {verdict.claim.measure for verdict in result.verdicts}
+    if result.plans and "emd" in measures:
+        yield "Mean EMD of the clusters", report.plot_bars(_by_panel(result.plans, "mean_emd"), "Mean EMD")
+    if result.plans and "longest" in measures:
+        yield (
+            "Longest completion in a cluster",
+            report.plot_bars(_by_panel(result.plans, "max_completion_seconds"), "Seconds"),
+        )
+    if result.plans and measures & {"size-frequency", "size-links"}:
+        frequency = "size-frequency" in measures
+        yield (
+            "Clients of an aggregator against its frequency" if frequency else "Clients against links",
+            _plot_sizes(result.plans, "psi" if frequency else "links"),
+        )
+
+
+def _by_panel(plans: Plans, value: str) -> dict[str, dict[str, list[float]]]:
+    table: dict[str, dict[str, list[float]]] = {}
+    for plan in plans:
+        table.setdefault(plan["panel"], {}).setdefault(_series(plan), []).append(float(plan[value]))
+    return table
+
+
+def _plot_sizes(plans: Plans, against: str) -> Figure:
+    x: dict[str, list[list[float]]] = {}
+    sizes: dict[str, list[list[float]]] = {}
+    for plan in plans:
+        name = ", ".join(filter(None, (plan["panel"], _series(plan))))
+        x.setdefault(name, []).append([float(cluster[against]) for cluster in plan["clusters"]])
+        sizes.setdefault(name, []).append([float(cluster["size"]) for cluster in plan["clusters"]])
+    return report.plot_size_against(x, sizes, "Share of the merges" if against == "psi" else "Neighbours")
+
+
+def _series(plan: Mapping[str, Any]) -> str:
+    return re.sub(r", seed \d+$", "", plan["label"])
+
+
+def _as_address(figure: Figure) -> str:
+    """Return a figure as an SVG data address; its numbers are cut to five digits, which nobody sees."""
+    stream = BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "atoll", "svg.fonttype": "path", "path.simplify_threshold": 0.2}):
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.5g}", stream.getvalue().decode())
+    return "data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode()

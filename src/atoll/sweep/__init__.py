@@ -1,0 +1,31 @@
+"""Sweeps: an experiment with every combination of values, over seeds, or searched with Optuna."""
+
+from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
+from atoll.sweep.jobs import carry_out_jobs
+from atoll.sweep.planning import Member, check_members, claimed, make_members, require_folder, title_of
+from atoll.sweep.table import Estimate, Line, estimate, sum_up
+from atoll.sweep.trials import Trial
+from atoll.sweep.tuning import Search
+from atoll.sweep.worker import Job, News
+
+__all__ = [
+    "Axis",
+    "Estimate",
+    "Interval",
+    "Job",
+    "Line",
+    "Member",
+    "News",
+    "Search",
+    "Trial",
+    "carry_out_jobs",
+    "check_members",
+    "claimed",
+    "estimate",
+    "make_members",
+    "parse_axes",
+    "parse_space",
+    "require_folder",
+    "sum_up",
+    "title_of",
+]

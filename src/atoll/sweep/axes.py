@@ -1,0 +1,204 @@
+"""What `--over` says: settings, and the values that each of them takes."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.config import parse_changes
+from atoll.errors import InputError
+
+MOST = 10_000  # runs of a sweep; above it a range has slipped
+_FORM = "must have the form section.key=value,value or section.key=first..last"
+_NAMING = ("name", "label", "panel", "description")
+_RANGE = re.compile(r"(?P<low>[^.].*?)\.\.(?P<high>.+?)(?P<log>:log)?")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_WHOLE = re.compile(r"[+-]?\d+")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting and its values, written as `--set` takes them."""
+
+    name: str
+    texts: tuple[str, ...]
+
+    def changes(self) -> list[str]:
+        """Return the values as ``section.key=value``."""
+        return [f"{self.name}={text}" for text in self.texts]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A setting and the range that its values are searched in, both ends included.
+
+    Attributes:
+        name: of the setting.
+        low: the least value.
+        high: the greatest value.
+        is_whole: whether the values are whole numbers.
+        is_log: whether the logarithm of the values is searched evenly.
+    """
+
+    name: str
+    low: float
+    high: float
+    is_whole: bool
+    is_log: bool
+
+
+def parse_axes(texts: Iterable[str]) -> list[Axis]:
+    """Read ``section.key=value,value`` texts; ``first..last`` stands for all whole numbers between them.
+
+    >>> parse_axes(["local.lr=0.01,0.05", "seed=0..2,7"])
+    [Axis(name='local.lr', texts=('0.01', '0.05')), Axis(name='seed', texts=('0', '1', '2', '7'))]
+
+    Raises:
+        InputError: a text of another form, an empty range, a value or setting that comes twice, or too many runs.
+    """
+    axes = [_read_axis(name, given) for name, given in _split_all(texts)]
+    count = 1
+    for axis in axes:
+        count *= len(axis.texts)
+    if count > MOST:
+        raise InputError(f"--over: makes {count:,} combinations; at most {MOST:,} are allowed")
+    return axes
+
+
+def parse_space(texts: Iterable[str]) -> list[Axis | Interval]:
+    """Read what a search goes over: lists of values as in `parse_axes`, or ``low..high`` ranges, with ``:log``.
+
+    >>> parse_space(["local.lr=0.001..0.1:log", "local.optimizer=sgd,adam"])
+    [Interval(name='local.lr', low=0.001, high=0.1, is_whole=False, is_log=True), Axis(...)]
+
+    Raises:
+        InputError: as `parse_axes`; or a range whose ends are not in order, or not positive though it is logarithmic.
+    """
+    space: list[Axis | Interval] = []
+    for name, given in _split_all(texts):
+        if name == "seed":
+            raise InputError(
+                "--over seed: a search would pick a lucky seed; give one as --set seed=..., and run the "
+                "best setting with several"
+            )
+        found = _RANGE.fullmatch(given)
+        if found and _NUMBER.fullmatch(found["low"]) and _NUMBER.fullmatch(found["high"]):
+            space.append(_read_interval(name, given, found["low"], found["high"], bool(found["log"])))
+        else:
+            space.append(_read_axis(name, given))
+    return space
+
+
+def combinations(axes: Sequence[Axis]) -> Iterator[tuple[str, ...]]:
+    """Yield the texts of every combination, the last axis fastest."""
+    return itertools.product(*(axis.texts for axis in axes))
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return the last part of each setting's name where it tells them apart, else the whole name.
+
+    >>> short_names(["local.lr", "data.options.a", "model.options.a"])
+    ['lr', 'data.options.a', 'model.options.a']
+    """
+    last = [name.rpartition(".")[2] for name in names]
+    return [end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)]
+
+
+def file_part(text: str) -> str:
+    """Return a value as a part of a folder's name: without what a file system or a shell could take amiss.
+
+    >>> file_part("[2, 3]"), file_part("-0.5"), file_part("own:rule")
+    ('2-3', '-0.5', 'own-rule')
+    """
+    bare = re.sub(r"[\[\]{}'\"\s]", "", text)
+    return re.sub(r"[^\w.+-]+", "-", bare)[:60] or "empty"
+
+
+def parse_value(name: str, text: str) -> Any:
+    """Return a value as a setting has it, by the rules of `parse_changes`."""
+    table: Any = parse_changes([f"{name}={text}"])
+    for part in name.split("."):
+        table = table[part.strip()]
+    return table
+
+
+def _split_all(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for text in texts:
+        name, equals, given = text.partition("=")
+        name = ".".join(part.strip() for part in name.split("."))
+        if not equals or not given.strip() or not all(name.split(".")):
+            raise InputError(f"--over {text!r}: {_FORM}")
+        if name in _NAMING:
+            raise InputError(f"--over {name}: says what a run is called, which a sweep does itself")
+        if name in seen:
+            raise InputError(f"--over {name}: is given twice; give all its values in one --over")
+        seen.add(name)
+        yield name, given.strip()
+
+
+def _read_axis(name: str, given: str) -> Axis:
+    texts = [text for part in _split(given) for text in _expand(name, part)]
+    seen: dict[str, str] = {}
+    for text in texts:
+        value = parse_value(name, text)
+        key = json.dumps(float(value) if isinstance(value, int) and not isinstance(value, bool) else value, default=str)
+        if key in seen:
+            raise InputError(f"--over {name}: the value {text} comes twice")
+        seen[key] = text
+    return Axis(name, tuple(texts))
+
+
+def _expand(name: str, part: str) -> list[str]:
+    """Return a value, or the whole numbers of a range."""
+    if not part:
+        raise InputError(f"--over {name}: has an empty value; {_FORM}")
+    found = _RANGE.fullmatch(part)
+    if not found or not all(_NUMBER.fullmatch(found[end]) for end in ("low", "high")):
+        return [part]
+    if found["log"] or not all(_WHOLE.fullmatch(found[end]) for end in ("low", "high")):
+        raise InputError(
+            f"--over {name}={part}: a range of a grid is of whole numbers, such as 0..4; list the values, or search "
+            "the range with --tune"
+        )
+    low, high = int(found["low"]), int(found["high"])
+    if low > high:
+        raise InputError(f"--over {name}={part}: is empty; the first number must be at most the last")
+    if high - low >= MOST:
+        raise InputError(f"--over {name}={part}: has {high - low + 1:,} values; at most {MOST:,} runs are allowed")
+    return [str(number) for number in range(low, high + 1)]
+
+
+def _read_interval(name: str, given: str, low: str, high: str, is_log: bool) -> Interval:
+    is_whole = bool(_WHOLE.fullmatch(low) and _WHOLE.fullmatch(high))
+    interval = Interval(name, float(low), float(high), is_whole, is_log)
+    if interval.low >= interval.high:
+        raise InputError(f"--over {name}={given}: is empty; the first number must be less than the last")
+    if is_log and interval.low <= 0:
+        raise InputError(f"--over {name}={given}: a logarithmic range must begin above 0")
+    return interval
+
+
+def _split(given: str) -> list[str]:
+    """Split at the commas that are not inside brackets or quotes.
+
+    >>> _split("[2, 3],[4, 4]")
+    ['[2, 3]', '[4, 4]']
+    """
+    parts, depth, quote = [""], 0, ""
+    for char in given:
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "[{":
+            depth += 1
+        elif char in "]}":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append("")
+            continue
+        parts[-1] += char
+    return [part.strip() for part in parts]

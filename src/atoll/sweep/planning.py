@@ -1,0 +1,233 @@
+"""The runs of a sweep, seen through before the first of them begins."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from atoll.config import Table, make_runs, resolved
+from atoll.errors import InputError, RunError
+from atoll.executing import require_no_fleet
+from atoll.experiment import Experiment
+from atoll.files import to_json, write_atomically
+from atoll.lock import LOCK, locked
+from atoll.origin import differences
+from atoll.record import RunFolder
+from atoll.runner import name_folders
+from atoll.settings import Settings
+from atoll.sweep.axes import Axis, combinations, file_part, parse_value, short_names
+from atoll.trackers import require_trackers
+
+NOTE = "sweep.json"
+_LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a sweep.
+
+    Attributes:
+        name: of its folder.
+        run: the experiment's run that it is, by panel and label; empty where the experiment has but one.
+        values: of the settings that are swept over, by name.
+        settings: all settings.
+    """
+
+    name: str
+    run: str
+    values: Mapping[str, Any]
+    settings: Settings
+
+    @property
+    def setting(self) -> str:
+        """What it has in common with the runs that differ in their seed alone."""
+        return json.dumps([self.run, {key: value for key, value in self.values.items() if key != "seed"}], default=str)
+
+
+def make_members(
+    table: Table, axes: Sequence[Axis], scale: str | None = None, changes: Iterable[str] = (), only: Iterable[str] = ()
+) -> list[Member]:
+    """Return every run of the experiment with every combination of values.
+
+    Args:
+        table: the experiment, as `atoll.read_experiment` returns it.
+        axes: what is swept over.
+        scale: one of the experiment's scales.
+        changes: ``section.key=value`` texts.
+        only: titles (panel and label, see `title_of`) of the experiment's runs to take; none: all.
+
+    Raises:
+        InputError: an unknown setting or a value out of range, or two runs that come to the same folder.
+    """
+    changes, wanted, shorts = list(changes), set(only), short_names([axis.name for axis in axes])
+    members: list[Member] = []
+    for texts in combinations(axes):
+        over = [f"{axis.name}={text}" for axis, text in zip(axes, texts, strict=True)]
+        runs = [s for s in make_runs(table, scale, [*changes, *over]) if not wanted or title_of(s) in wanted]
+        prefixes = name_folders([Experiment(settings) for settings in runs]) if len(runs) > 1 else [""]
+        values = {axis.name: parse_value(axis.name, text) for axis, text in zip(axes, texts, strict=True)}
+        parts = [f"{short}={file_part(text)}" for short, text in zip(shorts, texts, strict=True)]
+        told = [f"seed {t}" if short == "seed" else f"{short} = {t}" for short, t in zip(shorts, texts, strict=True)]
+        for prefix, settings in zip(prefixes, runs, strict=True):
+            label = ", ".join(filter(None, (settings.label, *told)))
+            name = ",".join(filter(None, (prefix, *parts)))[:_LONGEST]
+            run = title_of(settings) if len(runs) > 1 else ""
+            members.append(Member(name, run, values, settings.model_copy(update={"label": label})))
+    _require_names(members)
+    return members
+
+
+def title_of(settings: Settings) -> str:
+    """Return what tells an experiment's runs apart: panel and label."""
+    return ", ".join(filter(None, (settings.panel, settings.label)))
+
+
+def check_members(members: Iterable[Member]) -> None:
+    """Make what can be made before training, of the first run of each setting.
+
+    Raises:
+        InputError: what is wrong with the settings, and of which run.
+    """
+    first: dict[str, Member] = {}
+    for member in members:
+        first.setdefault(member.setting, member)
+    check_settings({member.name: member.settings for member in first.values()})
+
+
+def check_settings(runs: Mapping[str, Settings]) -> None:
+    """Make what can be made of runs before training; `runs` maps what each is called by to its settings.
+
+    Raises:
+        InputError: what is wrong with the settings, and of which run.
+    """
+    for name, settings in runs.items():
+        try:
+            require_no_fleet(settings.run)
+            Experiment(settings).check()
+            require_trackers(settings)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+
+
+def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
+    """Return whether the folder holds this sweep already; refuse one that cannot be used. Nothing is written.
+
+    A sweep may go on with more runs than it was begun with, such as further seeds, and a search with more trials.
+
+    Raises:
+        InputError: says what the folder holds, and what to do.
+    """
+    before = read_note(out)
+    if before is None:
+        return False
+    if not resume:
+        raise InputError(f"--out {out}: holds a sweep already; add --resume to go on with it, or give another folder")
+    if before.get("kind") != note["kind"]:
+        raise InputError(f"--resume: {out} holds a {before.get('kind')}, not a {note['kind']}; give another folder")
+    if note["kind"] == "search":
+        if changed := [key for key in ("over", "metric", "settings") if before.get(key) != note[key]]:
+            raise InputError(
+                f"--resume: {out} holds another search; what differs: {', '.join(changed)}; give the same options "
+                "again (more --trials are fine), or another folder"
+            )
+    elif gone := [name for name in before["runs"] if name not in note["runs"]]:
+        raise InputError(
+            f"--resume: {out} holds another sweep, with {len(gone)} runs that this one lacks, such as {gone[0]}; "
+            "give its --over again (values may be added), or another folder"
+        )
+    return True
+
+
+def require_same(folder: Path, settings: Settings) -> None:
+    """Refuse a run's folder that was begun with other settings.
+
+    Raises:
+        InputError: names the settings that differ; or the folder cannot be used.
+    """
+    if not RunFolder(folder).is_run:
+        RunFolder(folder).require_room()
+        return
+    try:
+        before = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"--resume: {folder / 'config.toml'} cannot be read ({error})") from error
+    if told := differences(before, tomllib.loads(tomli_w.dumps(resolved(settings)))):
+        raise InputError(f"--resume: {folder} was run with other settings: {told}")
+
+
+@contextmanager
+def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
+    """Hold the sweep's folder for this process alone, with the note of what it holds written.
+
+    ``experiment.json`` is written too, so that `atoll report` finds the runs in their order.
+
+    Raises:
+        InputError: another process holds it.
+        RunError: it cannot be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {out}: {error.strerror or error}") from error
+    with locked(out):
+        write_note(out, note)
+        yield
+
+
+def with_runs_before(out: Path, note: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a note with the runs that the folder's note names already, for a search, which makes them as it goes."""
+    before = read_note(out) or {}
+    return {**note, "runs": before.get("runs", {})}
+
+
+def write_note(out: Path, note: Mapping[str, Any]) -> None:
+    """Write ``sweep.json`` and ``experiment.json``.
+
+    Raises:
+        RunError: they cannot be written.
+    """
+    write_atomically(out / "experiment.json", to_json({"runs": list(note["runs"])}))
+    write_atomically(out / NOTE, to_json(dict(note)))
+
+
+def _require_names(members: Sequence[Member]) -> None:
+    seen: dict[str, Member] = {}
+    for member in members:
+        before = seen.setdefault(member.name.casefold(), member)
+        if before is not member:
+            raise InputError(
+                f"--over: {dict(before.values)} and {dict(member.values)} come to the same folder name {member.name!r}"
+            )
+
+
+def read_note(out: Path) -> dict[str, Any] | None:
+    """Return a sweep folder's note; None for a folder that is empty or not there.
+
+    Raises:
+        InputError: the folder holds something else than a sweep.
+    """
+    try:
+        entries = {entry.name for entry in out.iterdir()}
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError as error:
+        raise InputError(f"--out {out}: is a file, or lies below one; give the path of a new folder") from error
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be used ({error.strerror or error})") from error
+    if NOTE not in entries:
+        # what a sweep that was killed while it began may have left
+        if entries <= {LOCK, "experiment.json", ".experiment.json.part", f".{NOTE}.part"}:
+            return None
+        raise InputError(f"--out {out}: is not empty and holds no sweep; give the path of a new folder")
+    try:
+        note = json.loads((out / NOTE).read_bytes())
+        if not isinstance(note, dict) or not isinstance(note.get("runs"), dict):
+            raise ValueError("it has no runs")
+    except (OSError, ValueError) as error:
+        raise InputError(f"--out {out}: its {NOTE} cannot be read ({error}); give another folder") from error
+    return note

@@ -1,0 +1,203 @@
+"""A search for the best setting, handed to Optuna: it proposes trials, and prunes those that lag behind."""
+
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atoll.errors import InputError
+from atoll.faults import show
+from atoll.seeds import generator
+from atoll.settings import Settings
+from atoll.sweep.axes import Axis, Interval, parse_value
+from atoll.sweep.table import rises
+from atoll.sweep.trials import Trial
+from atoll.sweep.worker import Answer, Job, News
+
+STORE = "optuna.log"
+_STARTUP_TRIALS = 5  # that are never pruned, since there is too little to compare them with
+_STUDY = "atoll"
+
+
+def require_optuna() -> Any:
+    """Return the package, silenced but for errors.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        optuna = importlib.import_module("optuna")
+    except ImportError as error:
+        raise InputError(
+            f'--tune: Optuna is not installed ({error}); install it with `pip install "atoll[tune]"`'
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+class Search:
+    """A study in a sweep's folder: its jobs, what is told of them, and its trials.
+
+    The proposals depend on the seed and on the trials that were over when each was made, and on nothing else. So with
+    one job at a time a search that was stopped goes on as if it had not been.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        space: Sequence[Axis | Interval],
+        metric: str,
+        make: Callable[[Sequence[str], str], Settings],
+        rounds: int,
+        seed: int,
+    ) -> None:
+        """Open the study, or begin it.
+
+        Args:
+            out: the sweep's folder; it is there.
+            space: what is searched.
+            metric: what is to be best at the last probe.
+            make: makes the settings of a run from ``section.key=value`` texts and a label.
+            rounds: of a run; no trial is pruned in the first fifth of them.
+            seed: of the proposals.
+        """
+        self._optuna = optuna = require_optuna()
+        self.out, self.space, self.metric, self.make, self.seed = out, space, metric, make, seed
+        journal = optuna.storages.journal
+        self.study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(out / STORE))),
+            study_name=_STUDY,
+            direction="maximize" if rises(metric) else "minimize",
+            pruner=optuna.pruners.MedianPruner(_STARTUP_TRIALS, n_warmup_steps=max(1, rounds // 5)),
+            load_if_exists=True,
+        )
+        self._asked: dict[str, Any] = {}
+        self._values: dict[str, float | None] = {}
+
+    def jobs(
+        self,
+        trials: int,
+        modules: tuple[Path, ...] = (),
+        at_once: int = 1,
+        note: Callable[[], None] | None = None,
+    ) -> Iterator[Job]:
+        """Yield jobs until there are so many trials in all; those that were stopped come first.
+
+        Args:
+            trials: how many.
+            modules: where the user's own modules are found.
+            at_once: how many jobs share the machine's cores.
+            note: called when a trial was proposed, before it is yielded.
+        """
+        running = self._optuna.trial.TrialState.RUNNING
+        for frozen in self.study.get_trials(deepcopy=False, states=(running,)):
+            yield self._job(self._optuna.trial.Trial(self.study, frozen._trial_id), modules, at_once)
+        while (number := len(self.study.get_trials(deepcopy=False))) < trials:
+            self.study.sampler = self._sampler(number)
+            job = self._job(self.study.ask(), modules, at_once)
+            if note is not None:
+                note()
+            yield job
+
+    def judge(self, job: Job, news: News) -> Answer:
+        """Report a row of a job; say whether its run goes on."""
+        row = news.row or {}
+        value = self._values[job.name] = row.get(self.metric)
+        if value is None:
+            return "stop"
+        trial, round_ = self._asked[job.name], int(row["round"])
+        reported = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+        if round_ > 0 and round_ not in reported:
+            trial.report(value, round_)
+        return "prune" if round_ > 0 and trial.should_prune() else "go on"
+
+    def settle(self, job: Job, news: News) -> str:
+        """Tell the study how a job has ended; return what is wrong with it, or an empty text.
+
+        A job that was stopped on the user's behalf stays as it is, to be gone on with.
+        """
+        states, trial, value = self._optuna.trial.TrialState, self._asked[job.name], self._values.get(job.name)
+        if news.state in ("finished", "stopped") and job.name in self._values and value is None:
+            self.study.tell(trial, state=states.FAIL)
+            return f"--metric {self.metric}: its rows do not hold it"
+        if news.state == "finished":
+            self.study.tell(trial, value)
+        elif news.state == "pruned":
+            self.study.tell(trial, state=states.PRUNED)
+        elif news.state == "failed":
+            self.study.tell(trial, state=states.FAIL)
+        return news.error
+
+    def trials(self) -> list[Trial]:
+        """Return all trials so far, in their order."""
+        return [
+            Trial(
+                frozen.number,
+                {name: _text(value) for name, value in frozen.params.items()},
+                frozen.state.name.lower(),
+                max(frozen.intermediate_values, default=0),
+                frozen.values[0] if frozen.values else _last(frozen.intermediate_values),
+            )
+            for frozen in self.study.get_trials(deepcopy=False)
+        ]
+
+    def best(self) -> Trial | None:
+        """Return the complete trial with the best value at its last probe; None if none is complete."""
+        complete = [trial for trial in self.trials() if trial.state == "complete" and trial.value is not None]
+        pick = max if rises(self.metric) else min
+        return pick(complete, key=lambda trial: trial.value or 0.0, default=None)
+
+    def _job(self, trial: Any, modules: tuple[Path, ...], at_once: int) -> Job:
+        """Return the job of a trial, whose values are drawn if they were not yet."""
+        texts = {each.name: _text(_suggest(trial, each)) for each in self.space}
+        name = Trial(trial.number, texts, "running", 0, None).name
+        self._asked[name] = trial
+        told = ", ".join(f"{key} = {text}" for key, text in texts.items())
+        settings = self.make([f"{key}={text}" for key, text in texts.items()], f"trial {trial.number}: {told}")
+        return Job(name, settings, self.out / name, modules, at_once)
+
+    def _sampler(self, number: int) -> Any:
+        """Return what proposes this trial."""
+        with warnings.catch_warnings():  # some versions call what is used here experimental
+            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+            drawn = int(generator(self.seed, "search", number).integers(2**31))
+            return self._optuna.samplers.TPESampler(seed=drawn, constant_liar=True)
+
+
+def corners(space: Sequence[Axis | Interval]) -> list[list[str]]:
+    """Return combinations, as ``section.key=value`` texts, in which every end of a range and every value comes once."""
+    columns = [
+        list(each.texts) if isinstance(each, Axis) else [_end(each, each.low), _end(each, each.high)] for each in space
+    ]
+    return [
+        [f"{each.name}={column[min(i, len(column) - 1)]}" for each, column in zip(space, columns, strict=True)]
+        for i in range(max(map(len, columns)))
+    ]
+
+
+def describe(each: Axis | Interval) -> Any:
+    """Return what is searched of a setting, for ``sweep.json``."""
+    if isinstance(each, Axis):
+        return [parse_value(each.name, text) for text in each.texts]
+    return {"low": each.low, "high": each.high, "whole": each.is_whole, "log": each.is_log}
+
+
+def _suggest(trial: Any, each: Axis | Interval) -> Any:
+    if isinstance(each, Axis):
+        return trial.suggest_categorical(each.name, each.texts)
+    if each.is_whole:
+        return trial.suggest_int(each.name, int(each.low), int(each.high), log=each.is_log)
+    return trial.suggest_float(each.name, each.low, each.high, log=each.is_log)
+
+
+def _end(each: Interval, value: float) -> str:
+    return _text(int(value) if each.is_whole else value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else show(value)
+
+
+def _last(values: Mapping[int, float]) -> float | None:
+    return values[max(values)] if values else None

@@ -1,0 +1,136 @@
+"""One run in a process of its own, which tells the sweep how it goes and asks whether to go on."""
+
+import os
+import signal
+import time
+import traceback
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from atoll.errors import AtollError
+from atoll.executing import count_cores
+from atoll.experiment import Experiment
+from atoll.plugins import import_from
+from atoll.record import Row
+from atoll.runner import carry_out
+from atoll.settings import Settings
+from atoll.trackers import tracked
+
+_TELL_SECONDS = 0.2  # between what is told beside rows
+
+Answer = Literal["go on", "stop", "prune"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is to be carried out, or gone on with.
+
+    Attributes:
+        name: what it is called in the sweep.
+        settings: of the run.
+        folder: where to.
+        modules: where the user's own modules are found.
+        at_once: how many runs the machine's cores are shared by.
+    """
+
+    name: str
+    settings: Settings
+    folder: Path
+    modules: tuple[Path, ...] = ()
+    at_once: int = 1
+
+
+@dataclass(frozen=True)
+class News:
+    """How a job goes.
+
+    Attributes:
+        state: running; or, as the last news of a job, finished, stopped (it can be gone on with), pruned or failed.
+        done: the share of its events that are done, 0 to 1.
+        row: the metrics row, if there is a new one.
+        warnings: what the user should know.
+        error: why it failed, in one sentence.
+        trace: where, if that was not to be expected.
+    """
+
+    state: Literal["running", "finished", "stopped", "pruned", "failed"]
+    done: float = 0.0
+    row: Row | None = None
+    warnings: tuple[str, ...] = ()
+    error: str = ""
+    trace: str = ""
+
+
+def work(job: Job, folder: Path, pipe: Connection) -> None:
+    """Carry a job out and tell of it through the pipe; the process's main function.
+
+    Rows are answered: with "go on", "stop" or "prune". To stop may also be told at any time, as the end of the pipe
+    does, so that a run whose sweep is gone does not live on.
+
+    Args:
+        job: the run.
+        folder: the folder to work in.
+        pipe: to the sweep.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the sweep as well, which stops its runs in turn
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(BrokenPipeError):  # the sweep is gone, and the run has been saved
+        try:
+            os.dup2(2, 1)  # standard output is the sweep's; what the user's code prints is none of its results
+            os.chdir(folder)
+            for place in job.modules:
+                import_from(place)
+            torch.set_num_threads(1)
+            last = _carry_out(job, pipe)
+        except KeyboardInterrupt:
+            last = News("stopped")
+        except AtollError as error:
+            last = News("failed", error=str(error))
+        except BaseException as error:  # also what the user's code may raise
+            last = News("failed", error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+        pipe.send(last)
+        pipe.close()
+
+
+def _carry_out(job: Job, pipe: Connection) -> News:
+    settings = _share_cores(job.settings, job.at_once)
+    steps = tracked(carry_out(Experiment(settings), job.folder, resume=True), settings, job.folder, resume=True)
+    answer: Answer = "go on"
+    told = 0.0
+    with closing(steps):
+        for progress in steps:
+            now = time.monotonic()
+            if progress.row is not None or progress.warnings or now - told > _TELL_SECONDS:
+                told = now
+                share = progress.events_done / max(progress.events, 1)
+                pipe.send(News("running", share, progress.row, progress.warnings))
+            if answer == "go on":
+                answer = _listen(pipe, waits=progress.row is not None)
+            is_over = progress.events_done == progress.events
+            if answer != "go on" and progress.is_settled and not is_over:
+                return News("pruned" if answer == "prune" else "stopped")
+    return News("finished", 1.0)
+
+
+def _listen(pipe: Connection, waits: bool) -> Answer:
+    """Return what the sweep says, waiting for it after a row; "go on" if it has said nothing."""
+    try:
+        if waits or pipe.poll():
+            answer: Answer = pipe.recv()
+            return answer
+    except (EOFError, OSError):  # it is gone
+        return "stop"
+    return "go on"
+
+
+def _share_cores(settings: Settings, at_once: int) -> Settings:
+    """Let `auto` use no more worker processes than the run's share of the cores; the bits are the same."""
+    if at_once == 1 or settings.run.executor not in ("auto", "cores") or settings.run.workers is not None:
+        return settings
+    run = settings.run.model_copy(update={"workers": max(1, count_cores() // at_once)})
+    return settings.model_copy(update={"run": run})

@@ -1,0 +1,148 @@
+"""Logging a run's rows while it goes on, each of them once."""
+
+import json
+import shutil
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from atoll.errors import AtollError, InputError, RunError
+from atoll.record import Row, RunFolder
+from atoll.runner import Progress
+from atoll.settings import Settings
+from atoll.trackers.base import Opened, Tracked, numbers_of
+from atoll.trackers.mlflow import open_mlflow, require_mlflow
+from atoll.trackers.tensorboard import open_tensorboard, require_tensorboard
+from atoll.trackers.wandb import open_wandb, require_wandb
+
+TRACKERS: Mapping[str, tuple[Callable[[], object], Callable[[Tracked], Opened]]] = {
+    "tensorboard": (require_tensorboard, open_tensorboard),
+    "mlflow": (require_mlflow, open_mlflow),
+    "wandb": (require_wandb, open_wandb),
+}
+"""By their names in `run.trackers`: what sees whether the package is there, and what opens the tracker."""
+
+
+def require_trackers(settings: Settings) -> None:
+    """Refuse trackers whose packages are not installed; nothing is written.
+
+    Raises:
+        InputError: names the tracker and the extra to install.
+    """
+    for name in settings.run.trackers:
+        require, _ = TRACKERS[name]
+        require()
+
+
+def tracked(steps: Generator[Progress], settings: Settings, place: Path, resume: bool = False) -> Generator[Progress]:
+    """Pass a run's progress on and log its rows to the trackers that `run.trackers` names, below ``trackers/``.
+
+    Rows are taken from ``metrics.jsonl`` where a tracker lacks them, so a resumed run goes on in the same tracker run
+    without gaps and without doubled rows, and a tracker that is switched on later gets all of them. A tracker that
+    fails on the way is left out from there on, with a warning; the run itself goes on.
+
+    Args:
+        steps: the run, as `atoll.runner.carry_out` yields it; it is closed with this generator.
+        settings: of the run.
+        place: the run's folder.
+        resume: as for `carry_out`; else what trackers hold of an earlier run in the folder is removed.
+
+    Raises:
+        InputError: a tracker that is not installed, before anything is trained, or that cannot be opened.
+        RunError: a tracker that could not write the end of a finished run.
+    """
+    require_trackers(settings)
+    folder = RunFolder(place)
+    goes_on = resume and folder.is_run
+    trackers: _Trackers | None = None
+    try:
+        with closing(steps):
+            for progress in steps:
+                told: list[str] = []
+                if trackers is None:
+                    trackers = _open(settings, place / "trackers", goes_on)
+                    told = trackers.log(folder.rows())
+                elif progress.row is not None:
+                    told = trackers.log([progress.row])
+                yield replace(progress, warnings=(*progress.warnings, *told))
+    except BaseException:
+        if trackers is not None:
+            with suppress(AtollError):  # it is the reason to stop that must be told
+                trackers.close(None)
+        raise
+    if trackers is not None:
+        trackers.close(json.loads((place / "summary.json").read_bytes()))
+
+
+class _Trackers:
+    """The opened trackers by name; one that fails is left out from there on."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.opened: dict[str, Opened] = {}
+
+    def log(self, rows: Sequence[Row]) -> list[str]:
+        """Log the rows that a tracker lacks; return what the user should know of trackers that fail."""
+        warnings = list[str]()
+        for name, tracker in list(self.opened.items()):
+            try:
+                for row in rows:
+                    if row["event"] > tracker.logged:
+                        tracker.log(row["event"], numbers_of({**row, "event": None}))  # it is the step
+            except Exception as error:  # whatever a tracker's package may raise
+                del self.opened[name]
+                warnings.append(
+                    f"run.trackers: {name} fails and is left out from here on ({_first_line(error)}); "
+                    "--resume logs what is missing, also of a finished run"
+                )
+        return warnings
+
+    def close(self, summary: Row | None) -> None:
+        """Write everything; with the summary of a run that has come to its end.
+
+        Raises:
+            RunError: names the first tracker that fails; the others are closed too.
+        """
+        failed = list[str]()
+        numbers = None if summary is None else numbers_of(summary)
+        for name, tracker in self.opened.items():
+            try:
+                tracker.close(numbers)
+            except Exception as error:  # as above
+                failed.append(f"{name} ({_first_line(error)})")
+        self.opened.clear()
+        if failed:
+            raise RunError(
+                f"run.trackers: could not be closed: {', '.join(failed)}; the run's own folder is complete, and "
+                "--resume tries again"
+            )
+
+
+def _open(settings: Settings, place: Path, goes_on: bool) -> _Trackers:
+    """Open the trackers of a run, with folders of their own; without going on, those of all trackers are removed.
+
+    Raises:
+        InputError: one that cannot be opened; those opened before it are closed.
+    """
+    if not goes_on:
+        for name in TRACKERS:
+            shutil.rmtree(place / name, ignore_errors=True)
+        with suppress(OSError):  # it holds other files, or is not there
+            place.rmdir()
+    trackers = _Trackers()
+    for name in dict.fromkeys(settings.run.trackers):
+        folder = place / name
+        try:
+            is_there = folder.is_dir()
+            folder.mkdir(parents=True, exist_ok=True)
+            trackers.opened[name] = TRACKERS[name][1](Tracked(settings, folder, goes_on and is_there))
+        except Exception as error:  # whatever a tracker's package may raise
+            with suppress(RunError):
+                trackers.close(None)
+            raise InputError(f"run.trackers: {name} cannot be opened ({_first_line(error)})") from error
+    return trackers
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

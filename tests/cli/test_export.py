@@ -1,0 +1,72 @@
+"""`atoll export`, and a folder of clients in an experiment file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+
+from tests.cli.conftest import Command
+from tests.cli.pages import ROOT, blocks, shell, write_files
+
+
+def test_export(atoll: Command) -> None:
+    atoll("run", "tiny.toml", "--out", "run").succeeded()
+    assert atoll("export", "run").succeeded() == "run/model.safetensors: 15,010 numbers, after 4 events\n"
+    assert safetensors.torch.load_file("run/model.safetensors")["1.weight"].shape == (200, 64)
+    made = json.loads(atoll("export", "run", "--format", "state-dict", "--json").succeeded())
+    assert made == {"file": "run/model.pt", "format": "state-dict", "parameters": 15010, "events": 4, "finished": True}
+
+
+def test_an_exported_run_can_be_replaced(atoll: Command) -> None:
+    atoll("run", "tiny.toml", "--out", "run").succeeded()
+    atoll("export", "run").succeeded()
+    atoll("run", "tiny.toml", "--out", "run", "--resume").succeeded()
+    atoll("run", "tiny.toml", "--out", "run", "--overwrite").succeeded()
+
+
+def test_an_unfinished_run_is_told(atoll: Command) -> None:
+    atoll("run", "tiny.toml", "--out", "run").succeeded()
+    Path("run/summary.json").unlink()
+    done = atoll("export", "run")
+    assert done.succeeded().startswith("run/model.safetensors")
+    assert done.err == "notice: the run is not finished; this is its model after 4 events\n"
+
+
+def test_bad_exports(atoll: Command) -> None:
+    assert atoll("export", "nowhere").refused() == "nowhere does not exist"
+    atoll("run", "tiny.toml", "--out", "run").succeeded()
+    assert atoll("export", "run", "--cluster", "5").refused() == "cluster 5: run has the clusters 0 to 1"
+    told = "format 'pickle': must be safetensors, state-dict, onnx"
+    assert atoll("export", "run", "--format", "pickle").refused() == told
+    assert "is a folder; give the path of a file" in atoll("export", "run", "--out", "run").refused()
+    assert atoll("export", "run", "--out", "tiny.toml/m.pt").refused(1).startswith("cannot make the folder tiny.toml")
+
+
+def test_a_folder_of_clients_is_trained_on(atoll: Command) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(6):
+        (Path("people") / f"client-{k}").mkdir(parents=True)
+        labels = rng.integers(3, size=20)
+        inputs = np.eye(3)[labels] + 0.1 * rng.normal(size=(20, 3))
+        np.savez(Path("people") / f"client-{k}" / "train.npz", inputs=inputs, targets=labels)
+        np.savez(Path("people") / f"client-{k}" / "test.npz", inputs=inputs, targets=labels)
+    changes = ["data.dataset=folder", "data.root=people", "data.partition=natural", "data.samples=", "local.lr=0.3"]
+    words = [word for change in [*changes, "rounds=10"] for word in ("--set", change)]
+    atoll("run", "tiny.toml", "--out", "run", *words).succeeded()
+    last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])
+    assert last["test_accuracy"] > 0.9
+    atoll("run", "tiny.toml", "--out", "ifca", *words, "--set", "method.name=ifca").succeeded()
+    shown = json.loads(atoll("data", "inspect", "tiny.toml", "--json", *words).succeeded())
+    assert shown["samples"] == [20] * 6
+
+
+@pytest.mark.slow
+def test_the_page_on_other_programs(folder: Path) -> None:
+    """Its files and commands, and its last snippet, in order."""
+    page = ROOT / "docs" / "interop.md"
+    assert write_files(page, folder) == ["make_people.py", "people.toml", "letters.py", "letters.toml"]
+    shell("\n".join(block.text for block in blocks(page, "sh")), folder)
+    (folder / "last.py").write_text(blocks(page, "python")[-1].text)
+    assert shell("python last.py", folder) == "people.onnx 15010 True\n"

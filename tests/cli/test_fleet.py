@@ -1,0 +1,207 @@
+"""`atoll fleet`: what is written, what is refused in one sentence, and a fleet of two nodes."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from atoll.errors import InputError
+from atoll.fleet.certificates import make_authority, make_server_certificate, require_valid
+from atoll.fleet.configuration import FleetConfiguration, Plan, init_fleet, read_fleet, read_node
+from atoll.fleet.flower_superlink import free_port
+from tests.cli.conftest import Command
+from tests.cli.fleets import tensors_of, wait_until, write_digits
+
+pytest.importorskip("flwr")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetConfiguration:
+    """A fleet of two nodes on this machine; nothing runs."""
+    plan = Plan(2, "fleet.example.org", listen="127.0.0.1", port=free_port())
+    return init_fleet(tmp_path / "fleet", plan)
+
+
+def test_init_writes_what_server_and_nodes_read(atoll: Command, tmp_path: Path) -> None:
+    atoll("fleet", "init", "mine", "--nodes", "3", "--host", "10.0.0.7", "--port", "4433").succeeded()
+    found = read_fleet(tmp_path / "mine")
+    assert (found.host, found.listen, found.port) == ("10.0.0.7", "0.0.0.0", 4433)
+    assert [(node.name, node.clients) for node in found.nodes] == [("node-0", (0,)), ("node-1", (1,)), ("node-2", (2,))]
+    node = read_node(tmp_path / "mine" / "nodes" / "node-2")
+    assert (node.server, node.name, node.clients) == ("10.0.0.7:4433", "node-2", (2,))
+
+
+def test_private_files_are_their_owners_alone(fleet: FleetConfiguration) -> None:
+    files = [path for path in fleet.folder.rglob("*") if path.is_file()]
+    private = {path.name for path in files if not stat.S_IMODE(path.stat().st_mode) & 0o077}
+    assert private == {"ca.key", "server.key", "secret", "node.key"}
+    assert {b"PRIVATE KEY" in path.read_bytes() for path in files if path.name not in private} == {False}
+
+
+def test_keys_are_as_ssh_keygen_reads_them(fleet: FleetConfiguration) -> None:
+    key = fleet.folder / "nodes" / "node-1" / "node.key"
+    told = subprocess.run(["ssh-keygen", "-y", "-f", key], capture_output=True, text=True, check=True).stdout
+    assert fleet.nodes[1].public_key.split()[:2] == told.split()[:2]
+    assert told.startswith("ecdsa-sha2-nistp384 ")
+
+
+def test_init_overwrites_nothing(atoll: Command, fleet: FleetConfiguration) -> None:
+    before = {path: path.read_bytes() for path in fleet.folder.rglob("*") if path.is_file()}
+    assert "nothing is overwritten" in atoll("fleet", "init", "fleet", "--nodes", "1", "--host", "a").refused()
+    assert {path: path.read_bytes() for path in fleet.folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("host", ["", "a b", "https://a", "a:443"])
+def test_a_host_is_a_name_or_an_address(atoll: Command, host: str) -> None:
+    assert "must be a host name or an address" in atoll("fleet", "init", "--nodes", "1", "--host", host).refused()
+
+
+def test_a_certificate_that_expired_is_refused_with_its_date(atoll: Command, fleet: FleetConfiguration) -> None:
+    file = write_digits(fleet.folder.parent)
+    _expire(fleet.folder / "server.pem")
+    told = atoll("fleet", "server", file, "--config", "fleet", "--out", "run").refused()
+    date = time.strftime("%d %B %Y", time.gmtime(time.time() - 2 * 86_400))
+    assert f"server.pem: the certificate expired on {date}" in told
+    assert not Path("run").exists()
+
+
+def test_a_node_refuses_an_authority_that_expired(atoll: Command, fleet: FleetConfiguration) -> None:
+    place = fleet.folder / "nodes" / "node-0"
+    _expire(place / "ca.pem")
+    file = write_digits(fleet.folder.parent)
+    _write_data(fleet.folder.parent / "data")
+    assert (
+        "ca.pem: the certificate expired" in atoll("fleet", "node", file, "--config", place, "--data", "data").refused()
+    )
+
+
+def test_a_renewed_certificate_is_of_the_same_authority(atoll: Command, fleet: FleetConfiguration) -> None:
+    authority = (fleet.folder / "ca.pem").read_bytes()
+    _expire(fleet.folder / "server.pem")
+    atoll("fleet", "renew", "--config", "fleet", "--days", "10").succeeded()
+    require_valid(fleet.folder / "server.pem")
+    assert (fleet.folder / "ca.pem").read_bytes() == authority
+    words = ["openssl", "verify", "-CAfile", str(fleet.folder / "ca.pem"), str(fleet.folder / "server.pem")]
+    assert subprocess.run(words, capture_output=True).returncode == 0
+
+
+def test_a_port_in_use_is_one_sentence(atoll: Command, fleet: FleetConfiguration) -> None:
+    file = write_digits(fleet.folder.parent)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", fleet.port))
+        other.listen()
+        told = atoll("fleet", "server", file, "--config", "fleet", "--out", "run").refused()
+    assert f"port {fleet.port} on 127.0.0.1: Address already in use" in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('name = "node-1"', 'name = "node-0"', "name has node-0 twice"),
+        ("    1,", "    0,", "clients has 0 twice"),
+        ("max_mib = 256", "max_mib = 0", "max_mib: Input should be greater"),
+        ("host =", "hoost =", "host: Field required"),
+        ("listen =", "listen = =", "Invalid value"),
+    ],
+)
+def test_a_configuration_that_is_wrong_says_where(fleet: FleetConfiguration, old: str, new: str, told: str) -> None:
+    path = fleet.folder / "fleet.toml"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(InputError, match=told) as raised:
+        read_fleet(fleet.folder)
+    assert str(path) in str(raised.value)
+
+
+def test_two_nodes_with_one_key_are_refused(fleet: FleetConfiguration) -> None:
+    path = fleet.folder / "fleet.toml"
+    path.write_text(path.read_text().replace(fleet.nodes[1].public_key, fleet.nodes[0].public_key))
+    with pytest.raises(InputError, match=r"public_key has ecdsa-sha2-nistp384 .* twice; each node needs its own"):
+        read_fleet(fleet.folder)
+
+
+def test_status_without_a_server(atoll: Command, fleet: FleetConfiguration) -> None:
+    assert "is atoll fleet server running?" in atoll("fleet", "status", "--config", fleet.folder).refused()
+
+
+def test_more_nodes_than_clients(atoll: Command, tmp_path: Path) -> None:
+    file = write_digits(tmp_path, clients=2)
+    told = atoll("fleet", "up", file, "--nodes", "3").refused()
+    assert told == "--nodes 3: there are only data.clients = 2 clients to share"
+
+
+def test_a_node_is_the_client_of_its_key(atoll: Command, fleet: FleetConfiguration) -> None:
+    file, place = write_digits(fleet.folder.parent), fleet.folder / "nodes" / "node-1"
+    told = atoll("fleet", "node", file, "--config", place, "--data", "data", "--client", "0").refused()
+    assert "--client 0: this node's key is registered for client 1" in told
+
+
+def test_a_node_without_its_data(atoll: Command, fleet: FleetConfiguration) -> None:
+    file, place = write_digits(fleet.folder.parent), fleet.folder / "nodes" / "node-1"
+    assert (
+        "nowhere: there is no such folder"
+        in atoll("fleet", "node", file, "--config", place, "--data", "nowhere").refused()
+    )
+
+
+def test_two_nodes_end_with_the_bits_of_the_simulation(process: Command, tmp_path: Path) -> None:
+    """FedCluster, two clusters of one client: server and nodes are processes, with TLS and keys."""
+    file = write_digits(tmp_path, rounds=2)
+    told = process("fleet", "up", file, "--nodes", "2", "--out", "fleet-run")
+    assert "event 4 of 4" in told.err, told
+    process("run", file, "--out", "simulated").succeeded()
+    assert tensors_of(tmp_path / "fleet-run") == tensors_of(tmp_path / "simulated")
+    assert not _processes_of("atoll-fleet-")
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    file = write_digits(tmp_path, rounds=10_000)
+    with open(tmp_path / "told", "wb") as log:
+        words = [sys.executable, "-m", "atoll", "fleet", "up", str(file), "--nodes", "2", "--out", "run"]
+        child = subprocess.Popen(words, cwd=tmp_path, stderr=log, stdout=log, start_new_session=True)
+    try:
+        wait_until(lambda: b"event 4 of" in (tmp_path / "told").read_bytes(), 100, (tmp_path / "told").read_text)
+        mine = _processes_of("atoll-fleet-")
+        assert len(mine) == 3, mine  # the superlink and two nodes
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=60) == 130
+    finally:
+        child.kill()
+        child.wait()
+    assert "--resume goes on from here" in (tmp_path / "told").read_text()
+    wait_until(lambda: not _processes_of("atoll-fleet-") & mine, 10)
+    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["event"] >= 4
+
+
+def _processes_of(word: str) -> set[int]:
+    """Return the numbers of processes with this word in their command."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except OSError:  # it has ended meanwhile
+            continue
+        if word.encode() in words and int(path.parent.name) != os.getpid():
+            found.add(int(path.parent.name))
+    return found
+
+
+def _expire(path: Path) -> None:
+    """Put a certificate in the place of this one that expired two days ago."""
+    begin = datetime.now(UTC) - timedelta(days=12)
+    path.write_bytes(make_server_certificate(make_authority(10), ["localhost"], 10, begin).certificate)
+
+
+def _write_data(folder: Path) -> None:
+    import numpy as np
+
+    folder.mkdir()
+    np.save(folder / "inputs.npy", np.zeros((4, 1, 8, 8), np.float32))
+    np.save(folder / "targets.npy", np.arange(4))

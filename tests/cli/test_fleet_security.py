@@ -1,0 +1,253 @@
+"""Who a fleet's server lets in, and what it reads of them: a real superlink, called as strangers would call it."""
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.errors import InputError, RunError
+from atoll.fleet import flower_node
+from atoll.fleet.certificates import make_authority, make_key_pair, read_private_key
+from atoll.fleet.configuration import FleetConfiguration, NodeConfiguration, Plan, init_fleet, read_node
+from atoll.fleet.flower import FlowerFleet
+from atoll.fleet.flower_calls import status_of_nodes
+from atoll.fleet.flower_superlink import Superlink, free_port
+from atoll.fleet.flower_wire import insist
+from tests.cli.fleets import wait_until
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("flwr")
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what Flower imports
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerFleet]:
+    """A superlink that accepts the keys of two nodes, neither of which runs."""
+    before = dict(os.environ)
+    plan = Plan(2, "127.0.0.1", listen="127.0.0.1", port=free_port(), max_mib=1)
+    with FlowerFleet(init_fleet(tmp_path_factory.mktemp("fleet") / "fleet", plan)) as found:
+        yield found
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def node(running: FlowerFleet, tmp_path: Path) -> NodeConfiguration:
+    """A copy of the folder of node 0."""
+    place = tmp_path / "node"
+    shutil.copytree(running.configuration.folder / "nodes" / "node-0", place)
+    return read_node(place)
+
+
+def be(node: NodeConfiguration) -> None:
+    """Be a node; what is refused does not come so far as to answer anything."""
+
+    def answer(task: str, payload: bytes) -> bytes:
+        raise AssertionError("it was let in")
+
+    flower_node.serve(node, answer, lambda sentence: None)
+
+
+def post(configuration: FleetConfiguration, call: str, content: Any = b"", **headers: str) -> Any:
+    """Post bytes to a path of the server over TLS."""
+    import ssl
+
+    from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+
+    context = ssl.create_default_context(cafile=str(configuration.folder / "ca.pem"))
+    kind = {"content-type": PROTOBUF_MEDIA_TYPE}
+    url = f"https://127.0.0.1:{configuration.port}{call}"
+    with httpx.Client(verify=context, trust_env=False) as client:
+        return client.post(url, content=content, headers=kind | headers)
+
+
+def test_an_unregistered_key_is_refused(node: NodeConfiguration) -> None:
+    node.key.write_bytes(make_key_pair("stranger")[0])
+    with pytest.raises(RunError, match="refuses node-0; its key is not registered there"):
+        be(node)
+
+
+@pytest.mark.parametrize("call", ["activate-node", "pull-messages", "push-messages", "push-object", "pull-object"])
+def test_no_key_is_refused(running: FlowerFleet, call: str) -> None:
+    assert post(running.configuration, f"/v1/fleet/{call}").status_code == 401
+
+
+def test_a_key_opens_no_other_nodes_messages(running: FlowerFleet, node: NodeConfiguration) -> None:
+    from flwr.proto.fleet_pb2 import PullMessagesRequest
+    from flwr.proto.node_pb2 import Node
+
+    other = next(number for number, name in running._names.items() if name == "node-1")
+    key, authority = read_private_key(node.key), node.authority.read_bytes()
+    with flower_node._client(node, key, authority) as client, pytest.raises(httpx.HTTPStatusError) as raised:
+        client.PullMessages(PullMessagesRequest(node=Node(node_id=other)))
+    assert raised.value.response.status_code == 401
+
+
+def test_a_server_of_a_foreign_authority_is_refused(node: NodeConfiguration) -> None:
+    node.authority.write_bytes(make_authority(10).certificate)
+    with pytest.raises(RunError, match=r"is not the server that .* vouches for"):
+        be(node)
+
+
+def test_plaintext_is_refused(running: FlowerFleet) -> None:
+    url = f"http://127.0.0.1:{running.configuration.port}/v1/fleet/activate-node"
+    with pytest.raises(httpx.TransportError), httpx.Client(trust_env=False) as client:
+        client.post(url, content=b"")
+
+
+def test_a_second_machine_with_the_same_key_is_refused(
+    running: FlowerFleet, node: NodeConfiguration, tmp_path: Path
+) -> None:
+    with linked(node):
+        assert list(running.nodes()) == ["node-0"]
+        assert running.nodes() == {"node-0": {"client": 0}}
+        there = {row["node"]: row["status"] for row in status_of_nodes(running.configuration)}
+        assert there == {"node-0": "online", "node-1": "registered"}
+        shutil.copytree(running.configuration.folder / "nodes" / "node-0", tmp_path / "copy")
+        with pytest.raises(RunError, match="another machine is this node already"):
+            be(read_node(tmp_path / "copy"))
+        assert list(running.nodes()) == ["node-0"]
+    assert running.nodes() == {}
+
+
+def test_a_second_process_with_the_same_key_is_refused(node: NodeConfiguration) -> None:
+    state = node.folder / "state"
+    state.mkdir()
+    with flower_node._only_one(node, state), pytest.raises(InputError, match="another process on this machine"):
+        be(node)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/register-node", "/v1/control/start-run", "/v1/control/list-nodes", "/v1/runtime/acquire-task",
+        "/v1/runtime/pull-messages", "/v1/fleet/register-node", "/v1/fleet/get-fab", "/v1/fleet/get-run", "/docs", "/",
+        "/v1/fleet/../control/list-nodes", "//v1/control/list-nodes", "/V1/CONTROL/list-nodes",
+    ],
+)  # fmt: skip
+def test_only_the_secret_opens_what_is_not_a_nodes(running: FlowerFleet, path: str) -> None:
+    assert post(running.configuration, path).status_code == 404
+    assert post(running.configuration, path, **{"x-atoll-secret": "0" * 64}).status_code == 404
+
+
+@pytest.mark.parametrize("length", [{"content-length": str(400 * 2**20)}, {}], ids=["with its length", "in chunks"])
+def test_what_is_longer_than_allowed_is_not_kept(running: FlowerFleet, length: dict[str, str]) -> None:
+    """400 MB where 1 MiB is allowed; the server's memory stays what it was, and it goes on."""
+    before = _most_memory(running.superlink.pid)
+    with contextlib.suppress(httpx.TransportError):  # the sender may be cut off before it hears why
+        parts = (bytes(2**20) for _ in range(400))
+        assert post(running.configuration, "/v1/fleet/push-object", parts, **length).status_code >= 400
+    assert running.nodes() == {}
+    assert _most_memory(running.superlink.pid) - before < 32 * 2**20
+
+
+def test_a_length_that_is_too_long_is_refused_at_once(running: FlowerFleet) -> None:
+    for call, length in (("push-object", 2**20 + 2**16 + 1), ("push-messages", 2**16 + 1)):
+        assert post(running.configuration, f"/v1/fleet/{call}", bytes(length)).status_code == 413
+
+
+def _most_memory(process: int) -> int:
+    """Return the most memory that a process ever had, bytes."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
+
+
+def test_a_long_reply_fails_as_too_large(running: FlowerFleet, node: NodeConfiguration) -> None:
+    assert _reply(node, bytes(2**20)) == bytes(2**20)
+    assert _reply(node, bytes(2**20 + 1)) == 1001
+
+
+def test_what_a_handler_raises_stays_on_its_node(node: NodeConfiguration) -> None:
+    told: list[str] = []
+
+    def answer(task: str, payload: bytes) -> bytes:
+        raise ValueError("a patient's name")
+
+    from atoll.fleet.flower_wire import make_task
+
+    message = make_task(1, 2, "train", b"", 60.0)
+    assert flower_node._reply_to(message, answer, node, told.append) == 2
+    assert "a patient's name" in told[0]
+
+
+def _reply(node: NodeConfiguration, content: bytes) -> bytes | int:
+    from atoll.fleet.flower_wire import make_task
+
+    message = make_task(1, 2, "train", b"", 60.0)
+    return flower_node._reply_to(message, lambda task, payload: content, node, lambda sentence: None)
+
+
+@contextlib.contextmanager
+def linked(node: NodeConfiguration) -> Iterator[None]:
+    """Be there as a node."""
+    key, state = read_private_key(node.key), node.folder / "state"
+    state.mkdir()
+    with (
+        flower_node._client(node, key, node.authority.read_bytes()) as client,
+        flower_node._linked(node, client, key, state / "node-id", lambda sentence: None),
+    ):
+        yield
+
+
+@pytest.mark.parametrize("apart", [-3600.0, 0.0, 3600.0])
+def test_a_reply_keeps_to_the_clock_of_who_asked(apart: float) -> None:
+    from atoll.fleet.flower_wire import make_reply, make_task
+
+    asked = make_task(1, 2, "train", b"", 60.0)
+    asked.metadata.created_at += apart
+    reply = make_reply(asked, b"", 10.0)
+    assert reply.metadata.created_at == asked.metadata.created_at + 10
+    assert reply.metadata.created_at + reply.metadata.ttl == asked.metadata.created_at + 60
+
+
+def test_a_connection_that_is_cut_is_no_fault_of_the_servers() -> None:
+    """While a proxy is up and the server is not, a node goes on calling."""
+    import ssl
+
+    from atoll.fleet.flower_wire import is_transient, tls_fault
+
+    cut, foreign = httpx.ConnectError("cut"), httpx.ConnectError("foreign")
+    cut.__cause__ = ssl.SSLEOFError(8, "UNEXPECTED_EOF_WHILE_READING")
+    foreign.__cause__ = ssl.SSLCertVerificationError(1, "unable to get local issuer certificate")
+    foreign.__cause__.verify_message = "unable to get local issuer certificate"
+    assert (tls_fault(cut), is_transient(cut)) == (None, True)
+    assert (tls_fault(foreign), is_transient(foreign)) == ("unable to get local issuer certificate", False)
+
+
+def test_a_server_without_tls_is_refused(node: NodeConfiguration) -> None:
+    import socket
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as caller:
+                caller.recv(1000)
+                caller.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        port = listener.getsockname()[1]
+        with pytest.raises(RunError, match="or speaks no TLS"):
+            be(node.model_copy(update={"server": f"127.0.0.1:{port}"}))
+
+
+def test_a_node_that_calls_before_the_keys_are_registered_is_told_to_wait(tmp_path: Path) -> None:
+    """It is told 503, which nodes take for a server that is away, and not that it is unknown; a restart lets it in."""
+    plan = Plan(1, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    configuration = init_fleet(tmp_path / "fleet", plan)
+    with Superlink(configuration) as superlink:
+        assert post(configuration, "/v1/fleet/activate-node").status_code == 503
+        superlink.open()
+        assert post(configuration, "/v1/fleet/activate-node").status_code == 401
+        before = superlink.pid
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: superlink.pid != before, 10)
+        insist(lambda: post(configuration, "/v1/fleet/activate-node"), time.monotonic() + 30)
+        assert post(configuration, "/v1/fleet/activate-node").status_code == 401

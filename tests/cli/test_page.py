@@ -1,0 +1,224 @@
+"""The report page in a browser: it asks for nothing, is drawn, and can be used by mouse, keyboard and on a phone."""
+
+import importlib.util
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.made_runs import make_rows, write_run
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update", "disable-sync"]
+EVIL = "<script>alert(1)</script><b>bold</b> & %{x} " + "long" * 30
+
+CURVES = "document.querySelector('#charts .plot').data.filter(trace => trace.name).length"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return a headless Chromium."""
+    if CHROMIUM is None or importlib.util.find_spec("playwright") is None:
+        pytest.skip("needs Chromium and playwright")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[f"--{flag}" for flag in [*FLAGS, "no-first-run"]]
+        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser: Any, file: Path, **options: Any) -> Iterator[Any]:
+    """Open a page, and see at the end that it neither complained nor asked for anything but itself."""
+    context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+    page = context.new_page()
+    told: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("dialog", lambda dialog: told.append("dialog"))
+    page.on("dialog", lambda dialog: dialog.dismiss())
+    page.on("request", lambda request: told.append(request.url))
+    page.goto(file.as_uri(), wait_until="commit")
+    page.locator("#charts path.js-line").first.wait_for(state="attached")
+    yield page
+    context.close()
+    assert set(told) == {file.as_uri()}
+
+
+def reports(folder: Path, atoll: Command) -> Path:
+    """Write runs of two settings, one with two seeds, on a tiny network, and their page."""
+    rows = [{**row, "confusion": [[5, row["round"]], [0, 7]], "cluster_accuracy": [0.5, 0.7]} for row in make_rows(20)]
+    write_run(folder / "a0", rows, label="A", data={"dataset": "digits", "clients": 8, "samples": 20})
+    write_run(
+        folder / "a1", make_rows(20, 6), label="A", seed=1, data={"dataset": "digits", "clients": 8, "samples": 20}
+    )
+    write_run(folder / "b", make_rows(15, 9), label=EVIL, finished=False, local={"lr": 0.5})
+    atoll("report", folder, "--html", folder / "page.html").succeeded()
+    return folder / "page.html"
+
+
+@pytest.fixture
+def page_file(tmp_path: Path, atoll: Command) -> Path:
+    return reports(tmp_path / "runs", atoll)
+
+
+def until(page: Any, expression: str, expected: Any = True) -> None:
+    """Wait for what JavaScript says; the page's policy forbids playwright's own way of doing so."""
+    deadline = time.monotonic() + 10
+    while (found := page.evaluate(expression)) != expected:
+        assert time.monotonic() < deadline, f"{expression}: {found!r}, not {expected!r}"
+        page.wait_for_timeout(20)
+
+
+def test_the_page_draws_its_curves_and_is_used_by_mouse_and_keyboard(browser: Any, page_file: Path) -> None:
+    with opened(browser, page_file) as page:
+        assert page.title() == "made"
+        assert page.locator("#notices").inner_text().startswith("1 of 3 runs have not come to their end")
+        until(page, CURVES, 2)
+        chart = page.locator("#charts .plot").first
+        assert "A: from 10.0 % to" in chart.get_attribute("aria-label")
+
+        first, second = page.locator("#legend button").all()
+        assert second.inner_text() == EVIL
+        first.click()
+        assert first.get_attribute("aria-pressed") == "false"
+        until(page, CURVES, 1)
+        assert "A: from" not in chart.get_attribute("aria-label")
+
+        second.focus()
+        page.keyboard.press("Space")
+        until(page, CURVES, 0)
+        assert chart.get_attribute("aria-label").endswith("No curve is shown.")
+        page.get_by_role("button", name="Show all").press("Enter")
+        until(page, CURVES, 2)
+
+        for axis, title in (
+            ("Client updates", "Client updates"),
+            ("Bytes sent", "Bytes sent (kB)"),
+            ("Virtual time", "Virtual time (minutes)"),
+            ("Wall time", "Wall time (seconds)"),
+        ):
+            page.get_by_label("against, the horizontal axis").select_option(label=axis)
+            until(page, "document.querySelector('#charts .plot .xtitle')?.textContent", title)
+        assert (
+            page.get_by_role("status").inner_text()
+            == "The curves show Test accuracy and Training loss against Wall time."
+        )
+        page.get_by_label("Show on the first chart").select_option(label="Test loss")
+        until(page, "document.querySelector('#charts h3').textContent", "Test loss")
+
+
+def test_the_page_fits_a_phone_and_follows_the_theme(browser: Any, page_file: Path) -> None:
+    with opened(browser, page_file, viewport={"width": 360, "height": 740}, color_scheme="dark") as page:
+        height = page.evaluate("document.body.scrollHeight")
+        for top in range(0, height, 600):  # figures are drawn when they come into sight
+            page.evaluate("top => scrollTo({top, behavior: 'instant'})", top)
+            page.wait_for_timeout(50)
+        until(page, "[...document.querySelectorAll('.plot')].every(p => p.data)")
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+        toggle = page.get_by_role("button", name="Dark mode")
+        assert toggle.get_attribute("aria-pressed") == "true"
+        background = "getComputedStyle(document.body).backgroundColor"
+        assert page.evaluate(background) == "rgb(21, 24, 27)"
+        toggle.click()
+        assert page.evaluate(background) == "rgb(255, 255, 255)"
+        assert toggle.get_attribute("aria-pressed") == "false"
+        page.reload(wait_until="commit")
+        page.get_by_role("button", name="Dark mode").wait_for()
+        assert page.evaluate(background) == "rgb(255, 255, 255)"  # the reader's choice is remembered
+
+
+def test_a_screen_reader_finds_its_way(browser: Any, page_file: Path) -> None:
+    with opened(browser, page_file) as page:
+        for role in ("banner", "main", "contentinfo", "navigation"):
+            assert page.get_by_role(role).count() == 1, role
+        assert page.get_by_role("heading", level=1).count() == 1
+        names = "e => e.ariaLabel || e.textContent.trim() || e.labels?.[0]?.textContent.trim()"
+        assert all(page.locator("button, select, input, [role=img]").evaluate_all(f"all => all.map({names})"))
+        assert page.locator("table").count() == page.locator("table > caption").count() > 0
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(h => Number(h.tagName[1]))")
+        assert all(after <= before + 1 for before, after in pairwise(levels)), levels
+
+
+def test_settings_that_are_the_same_are_shown_on_demand(browser: Any, page_file: Path) -> None:
+    with opened(browser, page_file) as page:
+        line = page.locator("#settings tr", has=page.locator("th", has_text="dataset"))
+        assert not line.is_visible()
+        page.get_by_label("also settings that are the same").check()
+        assert line.is_visible()
+
+
+@pytest.mark.slow
+def test_twenty_runs_of_a_thousand_probes_open_at_once(browser: Any, tmp_path: Path, atoll: Command) -> None:
+    for index in range(20):
+        more = {"local_loss": 1.0 / (1 + index), "cluster_accuracy": [0.1 * index / 2] * 10}
+        write_run(
+            tmp_path / "runs" / f"run {index:02}", make_rows(1000, 50 + 20 * index, **more), local={"lr": 0.1 + index}
+        )
+    atoll("report", tmp_path / "runs", "--html", "page.html").succeeded()
+    file = tmp_path / "page.html"
+    assert file.stat().st_size < 8_000_000
+    used, waited = [], []
+    for _ in range(4):
+        context = browser.new_context(viewport={"width": 1200, "height": 900})
+        page = context.new_page()
+        session = context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        begun = time.monotonic()
+        page.goto(file.as_uri(), wait_until="commit")
+        page.locator("#charts path.js-line").nth(19).wait_for(state="attached")
+        waited.append(time.monotonic() - begun)
+        metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+        used.append(metrics["TaskDuration"])
+        context.close()
+    print(f"page of {file.stat().st_size / 1e6:.2f} MB: {min(used):.2f} s of work, open after {min(waited):.2f} s")
+    assert min(used) < 2  # seconds of the processor: how long one waits depends on what else the machine does
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["runs", "--html", "runs"], "--html runs: is a folder; give the path of a file that ends in .html"),
+        (["runs", "--html", "page.txt"], "--html page.txt: must end in .html, so that a browser knows what it is"),
+        (["none", "--html", "page.html"], "none does not exist."),
+        (["runs", "--html", "page.html", "--target", "2"], "--target 2.0: must be greater than 0 and at most 1"),
+        (["empty", "--html", "page.html"], "empty is not a run, and no folder in it is one: no config.toml found."),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, atoll: Command, words: list[str], told: str) -> None:
+    write_run(tmp_path / "runs/a", make_rows(3))
+    (tmp_path / "empty").mkdir()
+    assert atoll("report", *words).refused() == told
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path, atoll: Command) -> None:
+    write_run(tmp_path / "runs", make_rows(3))
+    (tmp_path / "file").write_text("")
+    told = atoll("report", "runs", "--html", "file/page.html").refused(1)
+    assert told == "cannot make the folder file: File exists"
+
+
+def test_the_page_alone_leaves_no_folder_and_prints_the_table(tmp_path: Path, atoll: Command) -> None:
+    write_run(tmp_path / "runs", make_rows(20))
+    shown = atoll("report", "runs", "--html", "new/page.html", "--target", "0.5").succeeded()
+    assert shown.splitlines()[-1] == "new/page.html"
+    assert "To 50 %" in shown
+    assert not (tmp_path / "runs/report").exists()
+    assert "atoll report runs --html new/page.html --target 0.5" in (tmp_path / "new/page.html").read_text()
+    atoll("report", "runs", "--html", "new/page.html", "--out", "figures").succeeded()
+    assert (tmp_path / "figures/table.md").is_file()

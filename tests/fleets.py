@@ -1,0 +1,71 @@
+"""Fleets in this process for tests: each client's samples go through files, each message through bytes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from atoll import Experiment
+from atoll.config import overlay, validate
+from atoll.executors import OnFleet
+from atoll.fleet import Failure
+from atoll.fleet.agreement import Agreement, agree
+from atoll.fleet.joining import wait_for_nodes
+from atoll.fleet.memory import Fault, MemoryFleet
+from atoll.fleet.messages import TrainReply, decode, encode, pack
+from atoll.fleet.shards import write_shards
+from atoll.fleet.site import Reporting, Site, open_site
+from atoll.models import Model
+
+SMALL = {
+    "rounds": 3,
+    "data": {"clients": 4, "samples": 40},
+    "local": {"steps": 3},
+    "clustering": {"clusters": 2},
+    "method": {"name": "fedcluster", "fraction": 1.0},
+}
+
+
+def small(**changes: Any) -> Experiment:
+    """Return a small experiment on the digits, with other settings in some sections."""
+    return Experiment(validate(overlay(SMALL, changes)))
+
+
+def open_sites(experiment: Experiment, folder: Path, reporting: Reporting | None = None) -> dict[str, Site]:
+    """Return one node a client, ``node-0`` and so on."""
+    folders = write_shards(experiment, folder)
+    return {
+        f"node-{client}": open_site(experiment.settings, place, client, reporting)
+        for client, place in enumerate(folders)
+    }
+
+
+def agreement_of(experiment: Experiment) -> Agreement:
+    return agree(experiment.settings, experiment.clients.data, experiment.module, experiment.method.rule)
+
+
+def join(experiment: Experiment, fleet: MemoryFleet, deadline_seconds: float = 30.0) -> OnFleet:
+    """Return the executor on a fleet whose nodes are all there."""
+    joined = wait_for_nodes(fleet, agreement_of(experiment), None, 5.0)
+    return OnFleet(fleet, joined.nodes, agreement_of(experiment), deadline_seconds, joined.samples)
+
+
+def replying(change: Callable[[TrainReply, Model], tuple[TrainReply, Model]]) -> Fault:
+    """Return the fault of a node that sends another result of a training than it has."""
+
+    def fault(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes | Failure | None:
+        if task != "train":
+            return honest()
+        head, (model,) = decode(honest(), TrainReply)
+        head, model = change(head, model)
+        return encode(head, pack([model]))
+
+    return fault
+
+
+def sending(content: Callable[[bytes], bytes | Failure | None]) -> Fault:
+    """Return the fault of a node that sends other bytes, a failure, or nothing, in the place of a training's result."""
+
+    def fault(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes | Failure | None:
+        return content(honest()) if task == "train" else honest()
+
+    return fault

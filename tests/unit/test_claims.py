@@ -1,0 +1,82 @@
+"""The claims are about runs that there are, and about every figure and table of the papers."""
+
+import re
+
+import pytest
+
+from atoll.config import make_runs, read_experiment, recipe_names
+from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, Claim, needs_training, read_paper
+from atoll.reproduce.judging import is_of
+from atoll.reproduce.running import settings_of
+from atoll.settings import Settings
+
+CLAIMS = [claim for name in PAPERS for claim in read_paper(name).claims]
+
+
+def titles(runs: list[Settings]) -> set[tuple[str, str]]:
+    return {(run.panel, run.label or run.name) for run in runs}
+
+
+@pytest.mark.parametrize("recipe", sorted({claim.recipe for claim in CLAIMS}))
+def test_runs_and_panels_of_claims_exist(recipe: str) -> None:
+    known = titles(make_runs(read_experiment(recipe)))
+    for claim in CLAIMS:
+        if claim.recipe == recipe:
+            for selector in claim.runs:
+                found = [label for panel, label in known if panel == claim.panel and is_of(label, selector)]
+                assert found, (claim.source, claim.says, claim.panel, selector)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.recipe}-{claim.measure}-{claim.check}")
+def test_a_claim_has_what_its_check_and_measure_need(claim: Claim) -> None:
+    wanted = {"ratio": 1, "close": len(claim.runs), "within": len(claim.runs)}.get(claim.check)
+    assert len(claim.stated) in ({0, len(claim.runs)} if wanted is None else {wanted})
+    assert (claim.bound is not None) == (claim.check == "at-least")
+    assert (claim.target is not None) == (claim.measure in ("reach", "stable"))
+    assert len(claim.runs) >= {"first": 2, "order": 2, "alike": 2, "ratio": 2}.get(claim.check, 1)
+    assert set(claim.not_at) <= {"tiny", "small"}
+    assert "{}" not in claim.says
+    assert not re.search(r"[\\$]", claim.says + claim.quote + claim.why)  # no TeX
+
+
+def test_every_figure_and_table_of_a_paper_has_a_claim() -> None:
+    """The recipes that are called figure or table, and no figure is missing between the first and the last."""
+    claimed = {claim.recipe for claim in CLAIMS}
+    assert {name for name in recipe_names() if "figure" in name or "table" in name} <= claimed
+    for paper, figures in (("fedcluster", range(2, 7)), ("feduc", range(5, 25)), ("cfl-mgd", range(3, 5))):
+        assert {f"{paper}-figure-{number}" for number in figures} <= claimed
+
+
+def test_a_recipes_claims_are_all_of_clusterings_or_none_is() -> None:
+    for recipe in {claim.recipe for claim in CLAIMS}:
+        kinds = {claim.measure in OF_CLUSTERS for claim in CLAIMS if claim.recipe == recipe}
+        assert len(kinds) == 1, recipe
+
+
+def test_clustering_figures_are_not_trained() -> None:
+    untrained = {
+        recipe
+        for recipe in {claim.recipe for claim in CLAIMS}
+        if not needs_training([claim for claim in CLAIMS if claim.recipe == recipe])
+    }
+    assert untrained == {f"feduc-figure-{number}" for number in (5, 6, 7, 8)}
+    assert needs_training([])
+
+
+def test_panels_and_words_stand_for_claims_of_their_own() -> None:
+    made = [claim for claim in CLAIMS if claim.recipe == "fedcluster-figure-4"]
+    assert len(made) == 3 * 4
+    assert {claim.runs for claim in made if "Adam" in claim.says} == {("FedCluster, Adam", "FedAvg, Adam")}
+    stated = {claim.panel: claim.stated for claim in CLAIMS if claim.source == "Table VI" and claim.target == 0.8}
+    assert stated["DecAsy"] in ((804, 2832, 4274), (5.32,))
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_tiny_runs_are_the_papers_runs(recipe: str) -> None:
+    """The tiny scale changes how much is trained, not which runs there are, nor what tells them apart."""
+    tiny, paper = settings_of(recipe, "tiny"), settings_of(recipe, "paper")
+    assert titles(tiny) == titles(paper)
+    assert all(one.run.workers == 1 for one in tiny)
+    for one, other in zip(tiny, paper, strict=True):
+        assert (one.method.name, one.clustering, one.seed) == (other.method.name, other.clustering, other.seed)
+        assert one.rounds <= other.rounds

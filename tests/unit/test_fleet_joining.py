@@ -1,0 +1,213 @@
+"""Waiting for nodes, and what is made of their reports."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll import InputError, RunError
+from atoll.config import overlay, validate
+from atoll.experiment import Experiment
+from atoll.fleet import Failure, Properties
+from atoll.fleet.joining import wait_for_nodes
+from atoll.fleet.measured import Measured
+from atoll.fleet.memory import Fault, MemoryFleet
+from atoll.fleet.messages import ClientReport, DescribeReply, decode, encode
+from atoll.fleet.private import respond
+from atoll.fleet.reported import reported_table, write_tables
+from atoll.fleet.site import Reporting
+from atoll.network import read_matrix, read_network_clients
+from atoll.population import read_clients
+from tests.fleets import agreement_of, open_sites, small
+
+EXPERIMENT = small()
+AGREEMENT = agreement_of(EXPERIMENT)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> MemoryFleet:
+    return MemoryFleet(open_sites(EXPERIMENT, tmp_path))
+
+
+def describing(**changes: Any) -> Fault:
+    """Return the fault of a node that says other things of itself."""
+
+    def fault(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes:
+        head, _ = decode(honest(), DescribeReply)
+        return encode(head.model_copy(update=changes))
+
+    return fault
+
+
+def test_all_are_there(fleet: MemoryFleet) -> None:
+    joined = wait_for_nodes(fleet, AGREEMENT, None, 1.0)
+    assert joined.nodes == {client: f"node-{client}" for client in range(4)}
+    assert joined.samples == dict.fromkeys(range(4), 40)
+    assert not joined.warnings
+
+
+def test_a_node_that_comes_later_is_waited_for(fleet: MemoryFleet) -> None:
+    fleet.gone.update({"node-1", "node-3"})
+    Timer(0.3, fleet.gone.clear).start()
+    told: list[str] = []
+    joined = wait_for_nodes(fleet, AGREEMENT, None, 10.0, told.append, poll_seconds=0.05)
+    assert len(joined.nodes) == 4
+    assert told == ["2 of 4 clients are there; missing: 1, 3"]
+
+
+def test_fewer_may_be_enough(fleet: MemoryFleet) -> None:
+    fleet.gone.add("node-0")
+    assert sorted(wait_for_nodes(fleet, AGREEMENT, 3, 1.0).nodes) == [1, 2, 3]
+    assert sorted(wait_for_nodes(fleet, AGREEMENT, 1, 1.0).nodes) == [1, 2, 3]
+    with pytest.raises(RunError, match=r"3 of fleet.nodes = 4 nodes are there; 3 of 4 clients .*; missing: 0$"):
+        wait_for_nodes(fleet, AGREEMENT, 4, 0.1)
+    fleet.gone.clear()
+    assert len(wait_for_nodes(fleet, AGREEMENT, 99, 1.0).nodes) == 4  # there are no more to come
+
+
+def test_it_gives_up_when_it_says(fleet: MemoryFleet) -> None:
+    fleet.gone.update({"node-1", "node-3"})
+    began = time.monotonic()
+    with pytest.raises(RunError, match=r"^fleet.wait_seconds = 0.3: 2 of 4 clients are there; missing: 1, 3$"):
+        wait_for_nodes(fleet, AGREEMENT, None, 0.3, poll_seconds=0.05)
+    assert 0.3 <= time.monotonic() - began < 2
+
+
+def test_a_node_with_other_settings_is_named(fleet: MemoryFleet) -> None:
+    other = agreement_of(small(local={"lr": 0.01}))
+    with pytest.raises(RunError, match=r"0 of 4 .*; node 'node-0' has other settings than this experiment;"):
+        wait_for_nodes(fleet, other, None, 0.1, poll_seconds=0.05)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (lambda *_: None, "node 'node-2' did not answer in time"),
+        (lambda *_: Failure("failed"), "node 'node-2' failed to describe itself; its own log says why"),
+        (lambda *_: b"junk", r"node 'node-2' gave no proper answer \(unreadable\)"),
+        (lambda *_: b"junk" * 10**6, r"node 'node-2' gave no proper answer \(oversized\)"),
+        (describing(nonce="00"), r"node 'node-2' gave no proper answer \(repeated\)"),
+        (describing(clients=()), r"node 'node-2' gave no proper answer \(unreadable\)"),
+        (describing(versions={"torch": "<script>"}), r"node 'node-2' gave no proper answer \(unreadable\)"),
+    ],
+)
+def test_a_node_that_does_not_answer_is_named(fault: Fault, told: str, fleet: MemoryFleet) -> None:
+    fleet.faults["node-2"] = fault
+    with pytest.raises(RunError, match=f"3 of 4 clients are there; missing: 2; {told}"):
+        wait_for_nodes(fleet, AGREEMENT, None, 0.1, poll_seconds=0.05)
+
+
+def test_two_nodes_cannot_be_one_client(fleet: MemoryFleet) -> None:
+    class Unregistered:
+        call, close = fleet.call, fleet.close
+
+        def nodes(self) -> dict[str, Properties]:
+            return {name: {} for name in fleet.sites}
+
+    fleet.faults["node-2"] = describing(clients=(ClientReport(client=1, samples=3),))
+    with pytest.raises(InputError, match="nodes 'node-1' and 'node-2' both say that they are client 1"):
+        wait_for_nodes(Unregistered(), AGREEMENT, None, 1.0)
+    with pytest.raises(InputError, match="node 'node-2' says that it is client 1, but its key is that of 2"):
+        wait_for_nodes(fleet, AGREEMENT, None, 1.0)
+
+
+def test_a_client_that_there_is_not_is_refused(fleet: MemoryFleet) -> None:
+    fleet.faults["node-2"] = describing(clients=(ClientReport(client=4, samples=3),))
+    with pytest.raises(InputError, match=r"node 'node-2' is client 4, but data\.clients = 4"):
+        wait_for_nodes(fleet, AGREEMENT, None, 1.0)
+
+
+def test_clocks_apart_and_other_packages_are_warned_of(fleet: MemoryFleet) -> None:
+    fleet.faults["node-0"] = describing(utc=time.time() + 7200)
+    fleet.faults["node-1"] = describing(utc=time.time() - 9000)
+    fleet.faults["node-2"] = describing(versions={"atoll": "0.0.1", "torch": "1.0"})
+    warnings = wait_for_nodes(fleet, AGREEMENT, None, 1.0).warnings
+    assert warnings[0] == "the clock of node 'node-0' is 2.0 hours ahead of this machine's"
+    assert warnings[1] == "the clock of node 'node-1' is 2.5 hours behind this machine's"
+    assert [warning.partition(",")[0] for warning in warnings[2:]] == [
+        "node 'node-2' has atoll 0.0.1",
+        "node 'node-2' has torch 1.0",
+        "node 'node-2' has numpy None",
+    ]
+
+
+def report(client: int, **told: Any) -> ClientReport:
+    return ClientReport(client=client, samples=10 + client, **told)
+
+
+def test_what_is_known_is_written_as_the_settings_read_it(tmp_path: Path) -> None:
+    measured = Measured(3)
+    for client in range(3):
+        measured.add(client, passed=100, seconds=0.1 * (client + 1), round_trip=0.5)
+        measured.add(client, passed=300, seconds=0.1, round_trip=0.5)
+    reports = {c: report(c, utc_offset=c - 0.5, slots=(0, c) if c else ()) for c in range(3)}
+    table = reported_table(reports, 3, measured)
+    paths = write_tables(table, tmp_path / "new", clusters=2)
+    attributes = read_clients(paths["data.clients_file"], 3)
+    assert attributes["utc_offset"].tolist() == [-0.5, 0.5, 1.5]
+    assert attributes["slots"].tolist() == [[False, False, False], [True, True, False], [True, False, True]]
+    speeds = read_network_clients(paths["network.clients_file"], ())
+    assert speeds.samples is not None
+    assert speeds.samples.tolist() == [10, 11, 12]
+    assert speeds.seconds_per_sample == pytest.approx([0.18 / 380, 0.26 / 380, 0.34 / 380])  # the first counts 0.8
+    assert np.array_equal(speeds.seconds_per_sample, measured.seconds_per_sample)
+    assert read_matrix(paths["network.upload_file"]) == pytest.approx(
+        np.array([[0.72 / 1.8] * 2, [0.64 / 1.8] * 2, [0.56 / 1.8] * 2])
+    )
+
+
+def test_feduc_clusters_by_what_was_measured(tmp_path: Path) -> None:
+    measured = Measured(4)
+    for client in range(4):
+        measured.add(client, passed=10, seconds=0.01 * (client + 1), round_trip=1.0)
+    paths = write_tables(reported_table({c: report(c) for c in range(4)}, 4, measured), tmp_path, clusters=2)
+    transfers = tmp_path / "transfers.csv"
+    transfers.write_text("0.5,0.5\n")
+    network = {key.partition(".")[2]: str(path) for key, path in paths.items() if key.startswith("network.")}
+    changes = {
+        "network": network | {"transfer_file": str(transfers)},
+        "clustering": {"method": "feduc"},
+        "method": {"name": "hierarchical"},
+        "rounds": 15,
+    }
+    experiment = Experiment(validate(overlay(small().settings.model_dump(exclude_none=True), changes)))
+    assert experiment.networks[0].compute_seconds == pytest.approx([0.01, 0.022, 0.036, 0.052])
+    assert len(experiment.clustering.labels) == 4
+
+
+def test_columns_that_are_not_known_of_all_are_left_out(tmp_path: Path) -> None:
+    measured = Measured(3)
+    measured.add(0, 100, 0.1, 0.5)
+    table = reported_table({0: report(0, utc_offset=1.0), 2: report(2, seconds_per_sample=0.5)}, 3, measured)
+    assert table.seconds_per_sample == pytest.approx([0.001, np.nan, 0.5], nan_ok=True)
+    assert table.samples == pytest.approx([10, np.nan, 12], nan_ok=True)
+    assert write_tables(table, tmp_path, clusters=2) == {}
+    assert not list(tmp_path.iterdir())
+
+
+def test_class_counts_are_estimated_where_they_were_randomised() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.array([3000, 0, 1000])
+    answers = respond(truth, 2.0, rng)
+    reports = {
+        0: report(0, class_counts=tuple(truth.tolist())),
+        1: report(1, class_counts=tuple(answers.tolist()), epsilon=2.0),
+    }
+    counts = reported_table(reports, 2).class_counts
+    assert counts is not None
+    assert counts[0].tolist() == truth.tolist()
+    assert counts[1] == pytest.approx(truth, abs=200)
+    assert counts[1].sum() == pytest.approx(4000)
+    assert reported_table(reports, 3).class_counts is None
+
+
+def test_what_owners_let_know_arrives(tmp_path: Path) -> None:
+    fleet = MemoryFleet(open_sites(EXPERIMENT, tmp_path, Reporting(class_counts=True, utc_offset=2.0)))
+    table = reported_table(wait_for_nodes(fleet, AGREEMENT, None, 1.0).reports, 4)
+    assert table.utc_offset.tolist() == [2.0] * 4
+    assert table.class_counts is not None
+    assert np.array_equal(table.class_counts, EXPERIMENT.population.class_counts())

@@ -1,0 +1,320 @@
+"""The report page before a browser sees it: groups of seeds, panels, tables, warnings, escaping, colours, size."""
+
+import base64
+import json
+import re
+import statistics
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+from atoll.report import find_runs
+from atoll.report.page import Content, make_content, render
+from atoll.report.page.compared import warnings
+from atoll.report.page.groups import group_runs, make_panels
+from atoll.report.page.render import eager
+from atoll.report.page.scenes import Scene, make_scene
+from tests.made_runs import make_rows, write_run
+
+ASSETS = Path(__file__).parents[2] / "src/atoll/report/page/assets"
+
+
+class Tables(HTMLParser):
+    """The cells of all tables, row by row, and what stands around text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inside = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.inside = True
+        elif tag == "small":
+            self.rows[-1][-1] += "|"
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.rows[-1][-1] += data
+
+
+def content_of(*folders: Path, **options: Any) -> Content:
+    return make_content(find_runs(folders), **options)
+
+
+def rows_of(content: Content, section: str) -> list[list[str]]:
+    return Tables(content.sections[f"{section}-body"]).rows
+
+
+def numbers(content: Content, place: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.frombuffer(base64.b64decode(content.data["columns"][place]), "<f4")
+
+
+def write_seeds(root: Path, name: str, rates: list[float], **settings: Any) -> list[Path]:
+    return [
+        write_run(root / f"{name}-{seed}", make_rows(20, rate), seed=seed, label=f"{name}, seed {seed}", **settings)
+        for seed, rate in enumerate(rates)
+    ]
+
+
+def test_seeds_of_one_setting_are_one_group(tmp_path: Path) -> None:
+    runs = find_runs([*write_seeds(tmp_path, "A", [3, 4, 5]), *write_seeds(tmp_path, "B", [6], rounds=9)])
+    groups = group_runs(runs)
+    assert [(group.label, group.seeds) for group in groups] == [("A", (0, 1, 2)), ("B, seed 0", (0,))]
+
+
+def test_a_seed_that_comes_again_counts_in_no_mean_twice(tmp_path: Path) -> None:
+    first, again = write_run(tmp_path / "a", make_rows(3)), write_run(tmp_path / "b", make_rows(3))
+    groups = group_runs(find_runs([first, again]))
+    assert [len(group.runs) for group in groups] == [1, 1]
+    assert len({group.label for group in groups}) == 2
+
+
+def test_unfinished_seeds_are_in_the_group_but_in_no_mean(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", make_rows(20), seed=0, label="A")
+    write_run(tmp_path / "b", make_rows(2), seed=1, label="A", finished=False)
+    content = content_of(tmp_path / "a", tmp_path / "b")
+    header, line = rows_of(content, "results")
+    assert line[header.index("State")] == "1 of 2 finished"
+    assert line[header.index("Final accuracy")] == f"{100 * (1 - 0.9 * np.exp(-19 / 5)):.2f} %"
+
+
+def test_curves_carry_every_probe_to_seven_digits_and_share_equal_columns(tmp_path: Path) -> None:
+    rows = make_rows(30)
+    content = content_of(write_run(tmp_path / "a", rows), write_run(tmp_path / "b", make_rows(30, 9.0)))
+    first, second = (group["runs"][0] for group in content.data["curves"]["panels"][0]["groups"])
+    for name in ("round", "wall_time", "train_loss", "test_accuracy"):
+        np.testing.assert_allclose(numbers(content, first[name]), [row[name] for row in rows], rtol=1e-6)
+    np.testing.assert_allclose(numbers(content, first["bytes"]), [row["bytes_up"] + row["bytes_down"] for row in rows])
+    assert first["round"] == second["round"]
+    assert first["train_loss"] != second["train_loss"]
+
+
+def test_targets_tell_all_costs_with_their_speed_up_and_spread(tmp_path: Path) -> None:
+    slow, fast = write_seeds(tmp_path, "slow", [10.0, 8.0]), write_seeds(tmp_path, "fast", [4.0, 5.0], rounds=9)
+    content = content_of(*slow, *fast, targets=[0.5])
+    header, title, first, second = rows_of(content, "targets")
+    assert header == ["Run", "Rounds", "Client updates", "Bytes sent", "Virtual time", "Wall time"]
+    assert title == ["To 50 %"]
+
+    def rounds(rate: float) -> int:  # the slow twin: the first round at which the accuracy is there
+        return next(row["round"] for row in make_rows(20, rate) if row["test_accuracy"] >= 0.5)
+
+    slows, fasts = [rounds(10.0), rounds(8.0)], [rounds(4.0), rounds(5.0)]
+    assert first[1] == f"{statistics.mean(slows):.1f} ± {statistics.stdev(slows):.1f}".replace(".0", "")
+    assert second[1].split("|")[1] == f"{statistics.mean(slows) / statistics.mean(fasts):.2f}×"
+    assert {cell.split("|")[1] for cell in second[1:]} == {second[1].split("|")[1]}  # all costs grow with rounds here
+    assert first[3] == "16.5 kB ± 2.12 kB"
+
+
+def test_no_speed_up_where_a_seed_does_not_get_there(tmp_path: Path) -> None:
+    slow, fast = write_seeds(tmp_path, "slow", [10.0, 90.0]), write_seeds(tmp_path, "fast", [4.0, 5.0], rounds=9)
+    first, second = rows_of(content_of(*slow, *fast, targets=[0.5]), "targets")[2:]
+    assert first[1].endswith("|1 of 2 seeds")
+    assert "|" not in second[1]
+
+
+def test_different_data_sets_are_compared_only_among_their_own(tmp_path: Path) -> None:
+    for name, dataset, rate in (("a", "digits", 3), ("b", "mnist", 9), ("c", "digits", 6)):
+        write_run(tmp_path / name, make_rows(20, rate), data={"dataset": dataset})
+    content = content_of(*(tmp_path / name for name in "abc"), targets=[0.5])
+    assert [panel["title"] for panel in content.data["curves"]["panels"]] == ["digits", "mnist"]
+    lines = {row[0]: row[1] for row in rows_of(content, "targets") if len(row) > 1}
+    assert "×" not in lines["b"]  # the first, and only, of its own panel
+    assert "×" in lines["c"]
+    assert "different data sets (digits, mnist)" in content.sections["notices-body"]
+
+
+def test_panels_keep_their_names(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", make_rows(3), panel="MNIST", data={"dataset": "mnist"})
+    write_run(tmp_path / "b", make_rows(3), panel="Digits")
+    assert [p.title for p in make_panels(group_runs(find_runs([tmp_path / "a", tmp_path / "b"])))] == [
+        "MNIST",
+        "Digits",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "finished", "told"),
+    [
+        (make_rows(1), True, "a has a single row so far: a point, not a curve."),
+        (make_rows(5), False, "1 of 1 runs have not come to their end, and are shown as far as they are: a."),
+        (make_rows(30)[:10] + make_rows(30)[20:], True, "rows are missing between rounds 9 and 20"),
+        (make_rows(6) + make_rows(6), True, "its rows are not in the order of events"),
+        (
+            [{**row, "train_loss": None} if row["round"] == 4 else row for row in make_rows(9)],
+            True,
+            "train_loss is missing at 1 of its 9 probes",
+        ),
+    ],
+)
+def test_warnings(tmp_path: Path, rows: list[dict[str, Any]], finished: bool, told: str) -> None:
+    runs = find_runs([write_run(tmp_path / "a", rows, finished=finished)])
+    (warning,) = warnings(make_panels(group_runs(runs)))
+    assert told in warning
+
+
+def test_no_warning_without_a_reason(tmp_path: Path) -> None:
+    sparse = [{**row, "test_accuracy": None} if row["round"] % 5 else row for row in make_rows(31)]
+    late = [*make_rows(10), {**make_rows(30)[-1]}]  # a last probe at the very end
+    runs = find_runs([write_run(tmp_path / "a", sparse), write_run(tmp_path / "b", late)])
+    assert warnings(make_panels(group_runs(runs))) == []
+
+
+def test_settings_mark_what_differs(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", make_rows(3), local={"lr": 0.1, "steps": 5})
+    write_run(tmp_path / "b", make_rows(3), local={"lr": 0.2, "steps": 5}, method={"name": "fedavg"})
+    content = content_of(tmp_path / "a", tmp_path / "b")
+    lines = {row[0]: row[1:] for row in rows_of(content, "settings")}
+    assert lines["lr|differs"] == ["0.1", "0.2"]
+    assert lines["steps"] == ["5", "5"]
+    assert lines["name|differs"] == ["–", "fedavg"]
+    assert 'class="other">0.2<' in content.sections["settings-body"]
+    assert 'class="other">0.1<' not in content.sections["settings-body"]
+
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'"
+
+
+def test_everything_from_files_is_escaped(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", make_rows(20), label=EVIL, panel=EVIL, name=EVIL, note={EVIL: EVIL})
+    write_run(tmp_path / "b", make_rows(20, 9.0), panel=EVIL, data={"dataset": EVIL})
+    page = render(content_of(folder, tmp_path / "b", notices=[EVIL]), command=EVIL)
+    found = Tables(page)
+    assert [tag for tag, _ in found.tags].count("script") == 3  # the data, plotly, the page's own
+    assert not any(tag == "img" for tag, _ in found.tags)
+    assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
+    data = re.search(r'<script type="application/json" id="atoll-data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["curves"]["labels"][0] == EVIL
+
+
+def test_tables_have_captions_and_scopes(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", make_rows(20))
+    write_run(tmp_path / "b", make_rows(20, 9.0))
+    html = "".join(content_of(tmp_path / "a", tmp_path / "b").sections.values())
+    tags = Tables(html).tags
+    assert [tag for tag, _ in tags].count("table") == [tag for tag, _ in tags].count("caption") == 3
+    assert all(attributes.get("scope") for tag, attributes in tags if tag == "th")
+
+
+def test_plotly_is_compiled_when_it_is_read() -> None:
+    """It fails when a new plotly.js has another shape: the page works as well, but opens more slowly."""
+    plain = get_plotlyjs()
+    assert len(eager(plain)) == len(plain) + 2
+    assert eager("else { draw() }") == "else { draw() }"
+
+
+def test_a_page_without_runs_waits() -> None:
+    content = make_content([])
+    assert "Waiting for the first row" in content.sections["results-body"]
+    assert content.data["curves"]["panels"] == content.data["details"] == []
+    assert "<h1" in render(content)
+
+
+def test_the_schedule_is_drawn_from_its_file(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", make_rows(3))
+    np.savez(
+        folder / "schedule.npz",
+        seconds=[2.0, 5.0],
+        active=[0, 1, 1],
+        active_offsets=[0, 2, 3],
+        began=[0.0, 0.5, 2.0],
+    )
+    figures = content_of(folder).data["details"][0]["figures"]
+    (gantt,) = [figure for figure in figures if figure["kind"] == "gantt"]
+    assert gantt["alt"] == "Gantt chart of a: 3 pieces of work in 2 clusters over 5 s of virtual time."
+    content = content_of(folder)
+    assert numbers(content, gantt["ended"]).tolist() == [2.0, 2.0, 5.0]
+    assert numbers(content, gantt["turn"]).tolist() == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("bytes_", [b"", b"no archive", b"PK\x03\x04 torn"])
+def test_a_damaged_schedule_is_left_out(tmp_path: Path, bytes_: bytes) -> None:
+    folder = write_run(tmp_path / "a", make_rows(3))
+    (folder / "schedule.npz").write_bytes(bytes_)
+    figures = content_of(folder).data["details"][0]["figures"]
+    assert not [figure for figure in figures if figure["kind"] == "gantt"]
+
+
+def test_found_clusters_are_bands_and_counts(tmp_path: Path) -> None:
+    rows = [{**row, "confusion": [[4 - i, i], [0, 3]]} for i, row in enumerate(make_rows(4))]
+    content = content_of(write_run(tmp_path / "a", rows))
+    figures = {figure["kind"]: figure for figure in content.data["details"][0]["figures"]}
+    assert numbers(content, figures["confusion"]["counts"]).tolist() == [1, 3, 0, 3]
+    shares = numbers(content, figures["bands"]["shares"]).reshape(figures["bands"]["shape"])
+    np.testing.assert_allclose(shares[:, 0, 1], [0, 0.25, 0.5, 0.75])
+    assert "group 0: 1 take model 0, 3 take model 1; group 1: 3 take model 1" in figures["confusion"]["alt"]
+
+
+@pytest.mark.parametrize("confusion", [[[1, 2], [3]], "text", [1, 2], [[["x"]]]])
+def test_counts_that_are_none_are_left_out(tmp_path: Path, confusion: Any) -> None:
+    content = content_of(write_run(tmp_path / "a", [{**row, "confusion": confusion} for row in make_rows(3)]))
+    assert not {"bands", "confusion"} & {figure["kind"] for figure in content.data["details"][0]["figures"]}
+
+
+def test_a_scene_is_the_runs_own() -> None:
+    settings = {"data": {"dataset": "digits", "clients": 6, "samples": 20}, "clustering": {"clusters": 3}, "seed": 4}
+    scene = make_scene(settings)
+    assert isinstance(scene, Scene)
+    assert scene.sizes.tolist() == [2, 2, 2]
+    np.testing.assert_allclose(scene.shares.sum(axis=1), 1)
+    held = scene.counts[scene.labels == 1].sum(axis=0)
+    np.testing.assert_allclose(scene.shares[1], held / held.sum())
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"model": {"name": "os:getcwd"}}, "code of its own (os:getcwd)"),
+        ({"clustering": {"method": "mine.part:rule"}}, "code of its own (mine.part:rule)"),
+        ({"data": {"clients": 50_000}}, "more than 20,000 clients"),
+        ({"method": {"name": "centralized"}}, "one client holds all samples"),
+        ({"no": {"such": "setting"}}, "not drawn: no"),
+    ],
+)
+def test_a_scene_that_cannot_be_made_says_why(settings: dict[str, Any], told: str) -> None:
+    scene = make_scene(settings)
+    assert isinstance(scene, str)
+    assert told in scene
+
+
+def luminance(color: str) -> float:
+    channels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_reach_contrast_aa_in_both_themes() -> None:
+    css = (ASSETS / "page.css").read_text()
+    blocks = re.findall(r"\{([^{}]*--paper:[^{}]*)\}", css)
+    themes = [dict(re.findall(r"(--\w+): (#\w{6});", block)) for block in blocks]
+    light, dark, system = themes
+    assert system.items() <= dark.items()
+    for theme in (light, dark):
+        for name in ("ink", "quiet", "link", "good", "bad"):
+            assert contrast(theme[f"--{name}"], theme["--paper"]) >= 4.5, name
+        for behind in ("soft", "mark", "notice"):
+            assert contrast(theme["--ink"], theme[f"--{behind}"]) >= 4.5, behind
+        assert contrast(theme["--quiet"], theme["--soft"]) >= 4.5
+        for name in ("edge", "accent", *(f"c{index}" for index in range(7))):
+            assert contrast(theme[f"--{name}"], theme["--paper"]) >= 3, name

@@ -1,0 +1,234 @@
+"""Judging claims against values worked out by hand, costs, and the page."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll.config import make_runs, read_experiment, resolved
+from atoll.report import Run
+from atoll.report.runs import COLUMNS
+from atoll.reproduce.claims import Claim, Paper
+from atoll.reproduce.costs import cost_of, flops
+from atoll.reproduce.judging import judge, measure_plan, measure_run
+from atoll.reproduce.page import render
+from atoll.reproduce.results import Result, gather
+from atoll.reproduce.wording import count, difference_in_words, tolerance_in_words, value_in_words
+
+ROUNDS = [0.0, 10.0, 20.0, 40.0, 100.0]
+RISING = [0.1, 0.5, 0.7, 0.6, 0.8]
+
+
+def make_run(label: str = "A", accuracy: list[float] = RISING, panel: str = "", finished: bool = True) -> Run:
+    rows = {name: np.full(len(accuracy), np.nan) for name in COLUMNS}
+    rows |= {"round": np.array(ROUNDS[: len(accuracy)]), "test_accuracy": np.array(accuracy)}
+    rows |= {"virtual_time": 3 * rows["round"], "wall_time": rows["round"] / 2, "train_loss": 1 - np.array(accuracy)}
+    return Run(Path(label), "test", label, panel, {}, rows, finished)
+
+
+def make_claim(**fields: Any) -> Claim:
+    given = {"recipe": "r", "source": "Fig. 1", "says": "s", "runs": ("A", "B"), "measure": "last", "check": "first"}
+    return Claim.model_validate(given | fields)
+
+
+MEASURES = {
+    "last": 0.8,
+    "best": 0.8,
+    "mean": (10 * 0.3 + 10 * 0.6 + 20 * 0.65 + 60 * 0.7) / 100,
+    "end": 0.8,
+    "jitter": 0.0,
+    "fall": 0.125,
+}
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_measures_by_hand(measure: str) -> None:
+    assert measure_run(make_claim(measure=measure), make_run()) == pytest.approx(MEASURES[measure])
+
+
+def test_jitter_and_end_cover_the_last_half_and_fifth() -> None:
+    run = make_run(accuracy=[0.0, 0.9, 0.2, 0.5])  # rounds 0, 10, 20, 40
+    assert measure_run(make_claim(measure="jitter"), run) == pytest.approx(0.3)
+    assert measure_run(make_claim(measure="end"), run) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("measure", "target", "along", "wanted"),
+    [
+        ("reach", 0.7, "round", 20),
+        ("stable", 0.7, "round", 100),
+        ("stable", 0.6, "round", 20),
+        ("reach", 0.65, "virtual_time", 60),
+        ("reach", 0.9, "round", None),
+        ("stable", 0.9, "round", None),
+    ],
+)
+def test_when_targets_are_met(measure: str, target: float, along: str, wanted: float | None) -> None:
+    claim = make_claim(measure=measure, target=target, along=along)
+    assert measure_run(claim, make_run()) == wanted
+
+
+def test_a_loss_is_met_from_above() -> None:
+    assert measure_run(make_claim(measure="reach", target=0.4, column="train_loss"), make_run()) == 20
+    assert measure_run(make_claim(measure="best", column="train_loss"), make_run()) == pytest.approx(0.2)
+
+
+def test_a_column_that_was_not_recorded_has_no_value() -> None:
+    assert measure_run(make_claim(column="ari"), make_run()) is None
+    assert measure_run(make_claim(column="bytes_up"), make_run()) is None
+
+
+PLAN = {
+    "label": "FedUC, seed 0",
+    "panel": "",
+    "mean_emd": 0.4,
+    "max_completion_seconds": 2.5,
+    "clusters": [
+        {"size": 2, "psi": 0.1, "links": 2},
+        {"size": 4, "psi": 0.3, "links": 2},
+        {"size": 9, "psi": 0.6, "links": 4},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("measure", "wanted"),
+    [
+        ("emd", 0.4),
+        ("longest", 2.5),
+        ("size-frequency", 1.0),
+        ("size-at-2-links", 3.0),
+        ("size-at-4-links", 9.0),
+        ("size-at-3-links", None),
+    ],
+)
+def test_measures_of_a_clustering(measure: str, wanted: float | None) -> None:
+    claim = make_claim(measure=measure)
+    found = measure_plan(claim, PLAN)
+    assert found == (None if wanted is None else pytest.approx(wanted))
+
+
+CHECKS: list[tuple[dict[str, Any], list[float], str]] = [
+    ({"check": "first"}, [0.8, 0.7, 0.6], "pass"),
+    ({"check": "first"}, [0.7, 0.8, 0.6], "fail"),
+    ({"check": "first", "tolerance": 0.2}, [0.7, 0.8, 0.6], "pass"),
+    ({"check": "first", "column": "train_loss"}, [0.7, 0.8, 0.75], "fail"),
+    ({"check": "order"}, [0.8, 0.7, 0.6], "pass"),
+    ({"check": "order"}, [0.8, 0.6, 0.7], "fail"),
+    ({"check": "alike", "tolerance": 0.1}, [0.8, 0.74, 0.73], "pass"),
+    ({"check": "alike", "tolerance": 0.05}, [0.8, 0.74, 0.73], "fail"),
+    ({"check": "close", "stated": (0.8, 0.7, 0.6), "tolerance": 0.05}, [0.85, 0.65, 0.6], "pass"),
+    ({"check": "close", "stated": (0.8, 0.7, 0.6), "tolerance": 0.05}, [0.85, 0.65, 0.54], "fail"),
+    ({"check": "within", "stated": (0.4, 0.4, 0.4), "tolerance": 1.0}, [0.8, 0.2, 0.4], "pass"),
+    ({"check": "within", "stated": (0.4, 0.4, 0.4), "tolerance": 0.9}, [0.8, 0.2, 0.4], "fail"),
+    ({"check": "ratio", "stated": (0.5,), "tolerance": 0.1}, [0.8, 0.4, 0.1], "pass"),
+    ({"check": "ratio", "stated": (2.0,), "tolerance": 0.1}, [0.8, 0.4, 0.1], "fail"),
+    ({"check": "at-least", "bound": 0.6}, [0.8, 0.7, 0.6], "pass"),
+    ({"check": "at-least", "bound": 0.65}, [0.8, 0.7, 0.6], "fail"),
+]
+
+
+@pytest.mark.parametrize(("fields", "values", "status"), CHECKS)
+def test_checks(fields: dict[str, Any], values: list[float], status: str) -> None:
+    runs = [make_run(label, [0.1, value]) for label, value in zip("ABC", values, strict=True)]
+    claim = make_claim(runs=("A", "B", "C"), why="because", **fields)
+    verdict = judge(claim, runs, [], "tiny")
+    assert verdict.status == status
+    assert verdict.reason == ("" if status == "pass" else "because")
+
+
+def test_seeds_count_as_one_run() -> None:
+    runs = [make_run(f"A, seed {seed}", [0.1, value]) for seed, value in enumerate([0.4, 0.6])]
+    verdict = judge(make_claim(), [*runs, make_run("B", [0.1, 0.45])], [], "tiny")
+    assert verdict.status == "pass"
+    assert list(verdict.ours) == [pytest.approx(0.5), 0.45]
+    assert list(verdict.spread) == [pytest.approx(np.std([0.4, 0.6], ddof=1)), None]
+
+
+def test_a_target_never_met_is_the_worst() -> None:
+    claim = make_claim(measure="reach", target=0.75)
+    never, later = make_run("A", [0.1, 0.2]), make_run("B", RISING)
+    assert judge(claim, [never, later], [], "tiny").status == "fail"
+    assert judge(claim, [replace(later, label="A"), replace(never, label="B")], [], "tiny").status == "pass"
+    both = judge(claim, [never, replace(never, label="B")], [], "tiny")
+    assert (both.status, both.ours) == ("not comparable", (None, None))
+    ratio = judge(make_claim(measure="reach", target=0.75, check="ratio", stated=(2.0,)), [never, later], [], "tiny")
+    assert ratio.status == "not comparable"
+
+
+def test_what_cannot_be_judged_at_a_scale_is_told_with_its_values() -> None:
+    claim = make_claim(not_at={"tiny": "too few rounds"})
+    runs = [make_run("A"), make_run("B")]
+    verdict = judge(claim, runs, [], "tiny")
+    assert (verdict.status, verdict.reason, verdict.ours) == ("not comparable", "too few rounds", (0.8, 0.8))
+    assert judge(claim, runs, [], "paper").status == "pass"
+
+
+def test_runs_that_are_missing_unfinished_or_of_another_panel_do_not_count() -> None:
+    for other in ([], [make_run("B", finished=False)], [make_run("B", panel="other")]):
+        verdict = judge(make_claim(), [make_run("A"), *other], [], "tiny", "no data")
+        assert (verdict.status, verdict.ours, verdict.reason) == ("not run", (), "no data")
+
+
+def test_the_cost_of_paper_scale() -> None:
+    """Figure 3 at the tiny scale: 200 of 1000 clients, or of 1000 steps, 30 of 100 rounds, another model."""
+    recipe = "fedcluster-figure-3"
+    here = make_runs(read_experiment(recipe), "tiny")
+    paper = make_runs(read_experiment(recipe), "paper")
+    model = (flops(paper[0]) or 0) / (flops(here[0]) or 1)
+    assert model > 50
+    for number, factor in ((0, 5 * 100 / 30 * model), (2, 5 * 100 / 30 * model)):
+        settings = here[number]
+        run = replace(make_run(settings.label, RISING, settings.panel), config=resolved(settings))
+        cost = cost_of(recipe, [run])
+        assert cost is not None
+        assert (cost.runs, cost.seconds, cost.rounds) == (1, 50, 100)
+        assert cost.paper_seconds == pytest.approx(50 * factor)
+    assert cost_of(recipe, [make_run(finished=False)]) is None
+
+
+def test_the_operations_of_a_dense_model() -> None:
+    """784-200-10: three products forward and backward, but none for the gradient of the inputs."""
+    settings = make_runs({"data": {"dataset": "mnist"}, "model": {"name": "mlp"}})[0]
+    assert flops(settings) == 2 * (2 * 784 * 200 + 3 * 200 * 10)
+    assert flops(make_runs({"data": {"dataset": "mine:data"}})[0]) is None
+
+
+def test_words() -> None:
+    accuracy = make_claim()
+    assert value_in_words(accuracy, 0.8043, 0.0014) == "80.4 ± 0.1 %"
+    assert difference_in_words(accuracy, 0.82, 0.8) == "+2.0 points"
+    assert value_in_words(accuracy, None) == "\N{EN DASH}"
+    rounds = make_claim(measure="reach", target=0.75)
+    assert (value_in_words(rounds, 1913.0), difference_in_words(rounds, 150, 100)) == ("1,913 rounds", "+50 %")
+    assert tolerance_in_words(rounds) == "A has the lowest round of the first probe with 75 % test accuracy"
+    ratio = make_claim(check="ratio", stated=(1.79,))
+    assert value_in_words(ratio, 1.794) == "1.79 \N{MULTIPLICATION SIGN}"
+
+
+def test_the_page_holds_everything_and_escapes_it() -> None:
+    claim = make_claim(says="A < B", quote="<script>", stated=(0.81, 0.7), why="1 & 2", panel="", measure="last")
+    runs = (make_run("A", [0.1, 0.5]), make_run("B", [0.1, 0.6]))
+    verdict = judge(claim, runs, [], "tiny")
+    result = Result("r", "about r", runs, (), 2, (verdict,), None, ("no data",))
+    other = replace(result, recipe="other", verdicts=())
+    page = render([Paper(name="p", title="P", reference="R", claims=(claim,))], [result, other], "tiny")
+    for text in ("A &lt; B", "&lt;script&gt;", "1 &amp; 2", "81.0 %", "50.0 %", "-31.0 points", "no data", "1 fail"):
+        assert text in page
+    assert page.index('id="r"') < page.index("Beyond the papers</h2>") < page.index('id="other"')
+    assert page.count("data:image/svg+xml;base64,") == 2
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert count([verdict]) == "1 fail"
+
+
+def test_a_folder_without_runs_gives_claims_that_are_not_run(tmp_path: Path) -> None:
+    claim = make_claim(recipe="quickstart", runs=("FedAvg",), check="at-least", bound=0.5)
+    paper = Paper(name="p", title="P", reference="R", claims=(claim,))
+    result = gather("quickstart", [paper], "tiny", tmp_path / "nowhere", ["no data"])
+    assert (result.finished, result.expected, result.cost) == (0, 2, None)
+    assert [verdict.status for verdict in result.verdicts] == ["not run"]
+    json.dumps(result.verdicts[0].claim.model_dump())

@@ -1,0 +1,294 @@
+"""Sweeps without processes: what `--over` says, the runs it makes, and what their metrics come to."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll import InputError
+from atoll.config import make_runs, read_experiment
+from atoll.sweep import axes, planning, table
+from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
+from atoll.sweep.planning import Member, make_members
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("seed=0..3", ("0", "1", "2", "3")),
+        ("seed=3..3", ("3",)),
+        ("seed=0..1,5", ("0", "1", "5")),
+        ("local.lr=0.01, 0.05", ("0.01", "0.05")),
+        ("local.lr=1e-3,1e-2", ("1e-3", "1e-2")),
+        ("network.grid=[2, 5],[5,2]", ("[2, 5]", "[5,2]")),
+        ("local.optimizer=sgd,adam", ("sgd", "adam")),
+        ("data.root=../here,../there", ("../here", "../there")),
+        ('data.root="a,b",c', ('"a,b"', "c")),
+    ],
+)
+def test_values(text: str, values: tuple[str, ...]) -> None:
+    (axis,) = parse_axes([text])
+    assert axis.texts == values
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["local.lr"], "must have the form"),
+        (["=1"], "must have the form"),
+        (["local.=1"], "must have the form"),
+        (["local.lr="], "must have the form"),
+        (["local.lr=0.1,"], "has an empty value"),
+        (["seed=4..0"], "is empty"),
+        (["seed=0..1000000000000"], "at most 10,000"),
+        (["seed=0..999", "rounds=1..11"], "11,000 combinations; at most 10,000"),
+        (["local.lr=0.1..0.2"], "of whole numbers"),
+        (["local.lr=1..2:log"], "of whole numbers"),
+        (["local.lr=0.1,0.10"], "0.10 comes twice"),
+        (["local.lr=1,1.0"], "1.0 comes twice"),
+        (["seed=1..3,2"], "2 comes twice"),
+        (["seed=1", "seed=2"], "is given twice"),
+        (["label=a,b"], "says what a run is called"),
+    ],
+)
+def test_bad_values(texts: list[str], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        parse_axes(texts)
+
+
+def test_space() -> None:
+    assert parse_space(["local.lr=0.001..0.1:log", "local.steps=5..40", "local.proximal=0..0.5", "seed.x=a,b"]) == [
+        Interval("local.lr", 0.001, 0.1, False, True),
+        Interval("local.steps", 5, 40, True, False),
+        Interval("local.proximal", 0, 0.5, False, False),
+        Axis("seed.x", ("a", "b")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("seed=0..4", "a lucky seed"),
+        ("local.lr=0.2..0.1", "is empty"),
+        ("local.lr=0.1..0.1", "is empty"),
+        ("local.lr=0..1:log", "must begin above 0"),
+    ],
+)
+def test_bad_space(text: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        parse_space([text])
+
+
+TABLE: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"clients": 6, "samples": 8},
+    "runs": [{"label": "One", "method": {"name": "fedcluster"}}, {"label": "Two", "method": {"name": "fedavg"}}],
+    "clustering": {"clusters": 2},
+    "scales": {"small": {"rounds": 1}},
+}
+
+
+def test_every_run_with_every_combination() -> None:
+    """Twin: the same settings given by `--set`."""
+    members = make_members(TABLE, parse_axes(["local.lr=0.1,0.2", "seed=4..6"]), "small", ["local.steps=3"])
+    assert len(members) == 2 * 2 * 3
+    assert [member.name for member in members[:3]] == ["one,lr=0.1,seed=4", "two,lr=0.1,seed=4", "one,lr=0.1,seed=5"]
+    expected = [
+        settings.model_copy(update={"label": f"{settings.label}, lr = {lr}, seed {seed}"})
+        for lr in ("0.1", "0.2")
+        for seed in (4, 5, 6)
+        for settings in make_runs(TABLE, "small", ["local.steps=3", f"local.lr={lr}", f"seed={seed}"])
+    ]
+    assert [member.settings for member in members] == expected
+    assert {member.setting for member in members if member.values["local.lr"] == 0.1 and member.run == "One"} == {
+        members[0].setting
+    }
+
+
+def test_only_some_runs() -> None:
+    members = make_members(TABLE, parse_axes(["seed=0..1"]), only=["Two"])
+    assert [(member.name, member.run) for member in members] == [("seed=0", ""), ("seed=1", "")]
+    assert {member.settings.method.name for member in members} == {"fedavg"}
+
+
+def test_two_runs_of_the_same_folder_are_refused() -> None:
+    with pytest.raises(InputError, match="come to the same folder name 'root=a-b'"):
+        make_members({}, parse_axes(["data.root=a/b,a-b"]))
+
+
+def test_long_values_are_told_apart_or_refused() -> None:
+    first, second = (make_members({}, parse_axes([f"data.root={'x' * 300}{end},y"])) for end in ("a", "b"))
+    assert len(first[0].name) < 255
+    assert first[0].name == second[0].name
+    with pytest.raises(InputError, match="come to the same folder name"):
+        make_members({}, parse_axes([f"data.root={'x' * 300}a,{'x' * 300}b"]))
+
+
+@pytest.mark.parametrize(
+    ("over", "told"),
+    [
+        ("local.lrr=1,2", "local.lrr: unknown, did you mean 'lr'"),
+        ("nothing=1,2", "nothing: unknown"),
+        ("local.lr=0.1,-1", "local.lr = -1: must be"),
+        ("local.steps=0.5,1", "local.steps = 0.5: must be a whole number"),
+    ],
+)
+def test_bad_settings_are_told_as_ever(over: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        make_members({}, parse_axes([over]))
+
+
+def test_what_a_run_cannot_do_is_told_with_its_name() -> None:
+    members = make_members(TABLE, parse_axes(["clustering.clusters=2,99", "seed=0..1"]))
+    with pytest.raises(InputError, match=r"one,clusters=99,seed=0: clustering.clusters = 99: must be at most"):
+        planning.check_members(members)
+
+
+# The table ------------------------------------------------------------------------------------------------------------
+
+
+def test_estimate_by_hand() -> None:
+    found = table.estimate([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (found.n, found.mean) == (5, 3.0)
+    assert found.std == pytest.approx(math.sqrt(2.5))
+    half = 2.776445 * math.sqrt(2.5) / math.sqrt(5)  # the 97.5 % point of Student's t with 4 degrees of freedom
+    assert (found.low, found.high) == (pytest.approx(3 - half), pytest.approx(3 + half))
+    assert table.estimate([7.0]) == table.Estimate(1, 7.0, None, None, None)
+
+
+def test_the_interval_holds_the_mean_in_95_of_100_samples() -> None:
+    rng = np.random.default_rng(0)
+    found = [table.estimate(list(rng.normal(3.0, 2.0, 4))) for _ in range(4000)]
+    covered = np.mean([one.low is not None and one.high is not None and one.low <= 3 <= one.high for one in found])
+    assert covered == pytest.approx(0.95, abs=0.012)  # three and a half standard errors
+
+
+def write_run(folder: Path, accuracies: Sequence[float | None], finished: bool = True) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('name = "a"\n')
+    rows = [{"event": i, "round": i, "test_accuracy": a, "test_loss": 2.0 - i} for i, a in enumerate(accuracies)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if finished:
+        (folder / "summary.json").write_text("{}")
+
+
+def test_the_table(tmp_path: Path) -> None:
+    members = make_members({}, parse_axes(["local.lr=0.1,0.2,0.3", "seed=0..2"]))
+    curves = {
+        ("0.1", 0): [0.1, 0.9, 0.5],
+        ("0.1", 1): [0.1, 0.7, 0.7],
+        ("0.2", 0): [0.1, 0.65, 0.65],
+        ("0.2", 1): [0.1, 0.75, 0.75],
+        ("0.2", 2): [0.1, 0.7, 0.7],
+    }
+    for (lr, seed), curve in curves.items():
+        write_run(tmp_path / f"lr={lr},seed={seed}", curve)
+    write_run(tmp_path / "lr=0.1,seed=2", [0.1, 1.0], finished=False)
+    lines = table.sum_up(tmp_path, members, "test_accuracy")
+    assert [line.values for line in lines] == [{"local.lr": lr} for lr in (0.1, 0.2, 0.3)]
+    first, second, third = lines
+    assert first.last is not None
+    assert first.best is not None
+    assert (first.last.n, first.last.mean, first.last.std) == (2, pytest.approx(0.6), pytest.approx(0.02**0.5))
+    assert (first.best.mean, first.seeds) == (pytest.approx(0.8), 3)
+    assert second.last is not None
+    assert (second.last.n, second.last.mean, second.last.std) == (3, pytest.approx(0.7), pytest.approx(0.05))
+    assert (third.last, third.best) == (None, None)
+    assert [(line.is_best_last, line.is_best) for line in lines] == [(False, True), (True, False), (False, False)]
+    text = table.as_markdown(lines, "test_accuracy")
+    assert "70.00 ± 5.00 %" in text
+    assert "2 of 3" in text
+    assert table.as_csv(lines, "test_accuracy").count("\n") == 4
+    json.dumps(table.as_dicts(lines, "test_accuracy"), allow_nan=False)
+
+
+def test_of_a_loss_the_least_is_best(tmp_path: Path) -> None:
+    members = make_members({}, parse_axes(["local.lr=0.1,0.2"]))
+    write_run(tmp_path / "lr=0.1", [0.1, 0.2])
+    write_run(tmp_path / "lr=0.2", [0.1, 0.2, 0.3])
+    lines = table.sum_up(tmp_path, members, "test_loss")
+    assert [line.last.mean for line in lines if line.last] == [1.0, 0.0]
+    assert [line.is_best_last for line in lines] == [False, True]
+
+
+def test_a_metric_that_was_not_recorded_leaves_dashes(tmp_path: Path) -> None:
+    members = make_members({}, parse_axes(["local.lr=0.1,0.2"]))
+    write_run(tmp_path / "lr=0.1", [None, None])
+    assert [line.last for line in table.sum_up(tmp_path, members, "test_accuracy")] == [None, None]
+    assert [line.last for line in table.sum_up(tmp_path, members, "ari")] == [None, None]
+
+
+def test_unknown_metrics_are_refused() -> None:
+    with pytest.raises(InputError, match="--metric test_acuracy: unknown, did you mean 'test_accuracy'"):
+        table.require_metric("test_acuracy")
+
+
+# The folder -----------------------------------------------------------------------------------------------------------
+
+
+def note_of(members: Sequence[Member]) -> dict[str, Any]:
+    return {"kind": "grid", "runs": {member.name: {} for member in members}}
+
+
+def test_a_sweep_may_grow_but_not_change(tmp_path: Path) -> None:
+    few, more = (make_members({}, parse_axes([f"seed=0..{last}"])) for last in (1, 3))
+    assert not planning.require_folder(tmp_path / "new", note_of(few), resume=False)
+    with planning.claimed(tmp_path / "new", note_of(few)):
+        pass
+    with pytest.raises(InputError, match="add --resume"):
+        planning.require_folder(tmp_path / "new", note_of(few), resume=False)
+    assert planning.require_folder(tmp_path / "new", note_of(more), resume=True)
+    with planning.claimed(tmp_path / "new", note_of(more)):
+        pass
+    with pytest.raises(InputError, match="another sweep, with 2 runs that this one lacks, such as seed=2"):
+        planning.require_folder(tmp_path / "new", note_of(few), resume=True)
+    with pytest.raises(InputError, match="holds a grid, not a search"):
+        planning.require_folder(tmp_path / "new", {**note_of(few), "kind": "search"}, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("other.txt", "", "is not empty and holds no sweep"),
+        ("config.toml", "", "is not empty and holds no sweep"),
+        ("sweep.json", "{", "cannot be read"),
+        ("sweep.json", "[]", "cannot be read"),
+        ("sweep.json", '{"runs": []}', "cannot be read"),
+    ],
+)
+def test_other_folders_are_refused(name: str, content: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=told):
+        planning.require_folder(tmp_path, note_of([]), resume=True)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match="is a file, or lies below one"):
+            planning.require_folder(path, note_of([]), resume=False)
+
+
+def test_what_a_killed_sweep_began_with_is_taken_over(tmp_path: Path) -> None:
+    for name in (".lock", "experiment.json", ".sweep.json.part"):
+        (tmp_path / name).write_text("")
+    assert not planning.require_folder(tmp_path, note_of([]), resume=True)
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
+    with (
+        planning.claimed(tmp_path, note_of([])),
+        pytest.raises(InputError, match="is in use by process"),
+        planning.claimed(tmp_path, note_of([])),
+    ):
+        pass
+
+
+def test_a_recipe_can_be_swept() -> None:
+    members = make_members(read_experiment("quickstart"), parse_axes(["seed=0..1"]))
+    assert [member.name for member in members][:2] == ["fedcluster-m-10,seed=0", "fedavg,seed=0"]
+    assert axes.file_part("../up") == "..-up"
