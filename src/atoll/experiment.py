@@ -31,7 +31,7 @@ from atoll.plugins import asks_for, call, resolve
 from atoll.population import Population
 from atoll.problems import make_problem
 from atoll.restarts import choose_start
-from atoll.returned import read_labels
+from atoll.returned import read_clustering
 from atoll.schedules import Clock, Phase, Schedule
 from atoll.schedules.saved import fitting
 from atoll.seeds import generator
@@ -159,18 +159,7 @@ class Experiment:
         if asks_for(rule, "problem"):
             given["problem"] = replace(self.problem, network=self.networks[round_])
         made = call("clustering.method", rule, given, wanted.options)
-        clustering = made if isinstance(made, Clustering) else read_labels(made, wanted.clusters, wanted.method)
-        if len(clustering.labels) != len(self.population):
-            raise InputError(
-                f"clustering.method = {wanted.method!r}: gave {len(clustering.labels)} labels "
-                f"for {len(self.population)} clients"
-            )
-        if not self.has_network and (empty := np.flatnonzero(clustering.sizes == 0)).size:
-            raise InputError(
-                f"clustering.clusters = {clustering.clusters}: clustering.method = {wanted.method!r} leaves "
-                f"cluster {empty[0]} without clients; lower clustering.clusters"
-            )
-        return clustering
+        return read_clustering(made, wanted.clusters, wanted.method, len(self.population), may_empty=self.has_network)
 
     @cached_property
     def module(self) -> nn.Module:

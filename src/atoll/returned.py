@@ -33,6 +33,30 @@ def read_parts(made: Any, name: str) -> Parts:
     return parts
 
 
+def read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty: bool) -> Clustering:
+    """Return a clustering of so many clients, from one or from labels.
+
+    Args:
+        made: what the user's function returned.
+        clusters: `clustering.clusters`.
+        name: `clustering.method`.
+        clients: the number of clients.
+        may_empty: whether a cluster may be without clients.
+
+    Raises:
+        InputError: it is none, is of other clients, or has an empty cluster.
+    """
+    clustering = made if isinstance(made, Clustering) else read_labels(made, clusters, name)
+    if len(clustering.labels) != clients:
+        raise InputError(f"clustering.method = {name!r}: gave {len(clustering.labels)} labels for {clients} clients")
+    if not may_empty and (empty := np.flatnonzero(clustering.sizes == 0)).size:
+        raise InputError(
+            f"clustering.clusters = {clustering.clusters}: clustering.method = {name!r} leaves "
+            f"cluster {empty[0]} without clients; lower clustering.clusters"
+        )
+    return clustering
+
+
 def read_labels(made: Any, clusters: int, name: str) -> Clustering:
     """Return a clustering from an array of labels, one a client, -1 for a client left out.
 

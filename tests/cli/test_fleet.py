@@ -151,16 +151,17 @@ def test_a_node_without_its_data(atoll: Command, fleet: FleetConfiguration) -> N
     )
 
 
-def test_two_nodes_end_with_the_bits_of_the_simulation(process: Command, tmp_path: Path) -> None:
+def test_two_nodes_end_with_the_bits_of_the_simulation(atoll: Command, tmp_path: Path) -> None:
     """FedCluster, two clusters of one client: server and nodes are processes, with TLS and keys."""
     file = write_digits(tmp_path, rounds=2)
-    told = process("fleet", "up", file, "--nodes", "2", "--out", "fleet-run")
+    told = atoll("fleet", "up", file, "--nodes", "2", "--out", "fleet-run")
     assert "event 4 of 4" in told.err, told
-    process("run", file, "--out", "simulated").succeeded()
+    atoll("run", file, "--out", "simulated").succeeded()
     assert tensors_of(tmp_path / "fleet-run") == tensors_of(tmp_path / "simulated")
     assert not _processes_of("atoll-fleet-")
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     file = write_digits(tmp_path, rounds=10_000)
     with open(tmp_path / "told", "wb") as log:

@@ -116,6 +116,11 @@ def test_the_page_draws_its_curves_and_is_used_by_mouse_and_keyboard(browser: An
         page.get_by_label("Show on the first chart").select_option(label="Test loss")
         until(page, "document.querySelector('#charts h3').textContent", "Test loss")
 
+        line = page.locator("#settings tr", has=page.locator("th", has_text="dataset"))
+        assert not line.is_visible()
+        page.get_by_label("also settings that are the same").check()
+        assert line.is_visible()
+
 
 def test_the_page_fits_a_phone_and_follows_the_theme(browser: Any, page_file: Path) -> None:
     with opened(browser, page_file, viewport={"width": 360, "height": 740}, color_scheme="dark") as page:
@@ -152,14 +157,6 @@ def test_a_screen_reader_finds_its_way(browser: Any, page_file: Path) -> None:
         assert page.evaluate("document.activeElement.id") == "main"
         levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(h => Number(h.tagName[1]))")
         assert all(after <= before + 1 for before, after in pairwise(levels)), levels
-
-
-def test_settings_that_are_the_same_are_shown_on_demand(browser: Any, page_file: Path) -> None:
-    with opened(browser, page_file) as page:
-        line = page.locator("#settings tr", has=page.locator("th", has_text="dataset"))
-        assert not line.is_visible()
-        page.get_by_label("also settings that are the same").check()
-        assert line.is_visible()
 
 
 @pytest.mark.slow

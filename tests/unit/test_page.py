@@ -115,10 +115,10 @@ def test_targets_tell_all_costs_with_their_speed_up_and_spread(tmp_path: Path) -
         return next(row["round"] for row in make_rows(20, rate) if row["test_accuracy"] >= 0.5)
 
     slows, fasts = [rounds(10.0), rounds(8.0)], [rounds(4.0), rounds(5.0)]
-    assert first[1] == f"{statistics.mean(slows):.1f} ± {statistics.stdev(slows):.1f}".replace(".0", "")
+    assert first[1] == f"{statistics.mean(slows):.1f} ± {statistics.stdev(slows):.1f}"
     assert second[1].split("|")[1] == f"{statistics.mean(slows) / statistics.mean(fasts):.2f}×"
     assert {cell.split("|")[1] for cell in second[1:]} == {second[1].split("|")[1]}  # all costs grow with rounds here
-    assert first[3] == "16.5 kB ± 2.12 kB"
+    assert first[3] == "16.5 ± 2.1 kB"
 
 
 def test_no_speed_up_where_a_seed_does_not_get_there(tmp_path: Path) -> None:

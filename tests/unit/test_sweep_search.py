@@ -11,8 +11,8 @@ from atoll import InputError
 from atoll.config import make_runs
 from atoll.record import Row
 from atoll.settings import Settings
-from atoll.sweep import tuning
 from atoll.sweep import trials as listing
+from atoll.sweep import tuning
 from atoll.sweep.axes import Axis, Interval, parse_space
 from atoll.sweep.tuning import Search
 from atoll.sweep.worker import Job, News

@@ -13,6 +13,8 @@ from typing import Any
 from atoll.sweep.worker import Answer, Job, News, work
 
 _TICK_SECONDS = 0.3
+# What a run imports, some of it only when it trains: PyTorch's optimizers import torch._dynamo, which takes 2 s.
+_PRELOADED = ["atoll.sweep.worker", "torch._dynamo", "sklearn.datasets"]
 _PATIENCE_SECONDS = 15.0  # for a process that was told to stop at once, and saves its run
 
 
@@ -73,7 +75,7 @@ def _context() -> Any:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["atoll.sweep.worker"])
+    context.set_forkserver_preload(_PRELOADED)
     return context
 
 

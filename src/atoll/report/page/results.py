@@ -1,6 +1,7 @@
 """The page's table of results: where every setting ends, as mean and deviation over its seeds."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,12 +9,24 @@ from atoll.report.page.groups import Group, Panel
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.page.numbers import bytes_sent
 from atoll.report.runs import Run
-from atoll.report.spread import Moments
-from atoll.report.style import format_seconds
+from atoll.report.style import time_unit
 from atoll.report.tables import DASH
 
 SEEDS_NOTE = "Where a setting has several seeds: mean ± sample standard deviation over those that finished."
-Writer = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a quantity is written: a factor, the format of a value and of a deviation, and the unit's symbol."""
+
+    factor: float
+    value: str
+    deviation: str
+    symbol: str = ""
+
+
+UnitOf = Callable[[float], Unit]
+"""Chooses the unit in which a value of this size is read."""
 
 
 def results_table(panels: Sequence[Panel]) -> str:
@@ -30,7 +43,7 @@ def results_table(panels: Sequence[Panel]) -> str:
                     Cell(group.label),
                     *([Cell(_seeds(group))] if seeds else []),
                     _state(group),
-                    *(Cell(write_moments(_values(group.counted, value), write)) for _, value, write in columns),
+                    *(Cell(write_moments(_values(group.counted, value), unit_of)) for _, value, unit_of in columns),
                 ]
                 for group in panel.groups
             ],
@@ -40,38 +53,50 @@ def results_table(panels: Sequence[Panel]) -> str:
     return table("Where each run ends", header, bodies, SEEDS_NOTE if seeds else "", "results")
 
 
-def write_moments(values: Sequence[float], write: Writer) -> str:
-    """Return the mean, and with several values the deviation, each as `write` writes it; a dash for no value.
+def write_moments(values: Sequence[float], unit_of: UnitOf) -> str:
+    """Return the mean, and the sample standard deviation where it is not 0, in one unit; a dash for no value.
 
-    >>> write_moments([1.0, 3.0], lambda value: f"{value:.1f}")
-    '2.0 ± 1.4'
+    >>> write_moments([60.0, 240.0], seconds), write_moments([7.0, 7.0], count), write_moments([], count)
+    ('2.5 ± 2.1 min', '7', '–')
     """
     if not values:
         return DASH
-    found = moments(values)
-    return write(found.mean) if found.std is None else f"{write(found.mean)} ± {write(found.std)}"
+    mean = float(np.mean(values))
+    unit = unit_of(mean)
+    text = f"{unit.factor * mean:{unit.value}}"
+    if len(set(values)) > 1:
+        text += f" ± {unit.factor * float(np.std(values, ddof=1)):{unit.deviation}}"
+    return f"{text} {unit.symbol}".rstrip()
 
 
-def moments(values: Sequence[float]) -> Moments:
-    """Return the mean and the sample standard deviation of at least one value."""
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Moments(len(values), float(np.mean(values)), std)
+def size(mean: float) -> Unit:
+    """Return the unit of a number of bytes.
 
-
-def format_bytes(count: float) -> str:
-    """Write a number of bytes in its own best unit, to three digits.
-
-    >>> format_bytes(1_234_000)
+    >>> write_moments([1_234_000], size)
     '1.23 MB'
     """
-    for size, symbol in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= size:
-            return f"{count / size:.3g} {symbol}"
-    return f"{count:.0f} B"
+    sizes = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+    length, symbol = next((each for each in sizes if mean >= each[0]), sizes[-1])
+    return Unit(1 / length, ".3g", ".2g", symbol)
 
 
-def _columns() -> list[tuple[str, Callable[[Run], float], Writer]]:
-    """Return the columns of results: title, a run's value, and how it is written."""
+def seconds(mean: float) -> Unit:
+    """Return the unit of a time in seconds, as in the other tables."""
+    unit = time_unit(mean)
+    return Unit(1 / unit.seconds, ".3g", ".2g", unit.symbol)
+
+
+def count(mean: float) -> Unit:
+    """Return how a count is written, which as a mean need not be whole.
+
+    >>> write_moments([1234.0], count), write_moments([2.0, 3.0], count)
+    ('1,234', '2.5 ± 0.7')
+    """
+    return Unit(1, ",.0f" if mean == round(mean) or mean >= 100 else ".1f", ",.0f" if mean >= 1000 else ".1f")
+
+
+def _columns() -> list[tuple[str, Callable[[Run], float], UnitOf]]:
+    """Return the columns of results: title, a run's value, and its unit."""
 
     def last(name: str) -> Callable[[Run], float]:
         return lambda run: float(run.rows[name][-1]) if name in run.rows else np.nan
@@ -79,16 +104,19 @@ def _columns() -> list[tuple[str, Callable[[Run], float], Writer]]:
     def best(run: Run) -> float:
         return float(np.fmax.reduce(run.rows["test_accuracy"]))
 
+    def share(_: float) -> Unit:
+        return Unit(100, ".2f", ".2f", "%")
+
     return [
-        ("Training loss", last("train_loss"), _loss),
-        ("Final accuracy", last("test_accuracy"), _percent),
-        ("Best accuracy", best, _percent),
-        ("Mean cluster accuracy", last("mean_cluster_accuracy"), _percent),
-        ("ARI", last("ari"), lambda value: f"{value:.3f}"),
-        ("Client updates", last("client_updates"), write_count),
-        ("Bytes sent", lambda run: float(bytes_sent(run)[-1]), format_bytes),
-        ("Virtual time", last("virtual_time"), format_seconds),
-        ("Wall time", last("wall_time"), format_seconds),
+        ("Training loss", last("train_loss"), lambda _: Unit(1, ".4g", ".2g")),
+        ("Final accuracy", last("test_accuracy"), share),
+        ("Best accuracy", best, share),
+        ("Mean cluster accuracy", last("mean_cluster_accuracy"), share),
+        ("ARI", last("ari"), lambda _: Unit(1, ".3f", ".3f")),
+        ("Client updates", last("client_updates"), count),
+        ("Bytes sent", lambda run: float(bytes_sent(run)[-1]), size),
+        ("Virtual time", last("virtual_time"), seconds),
+        ("Wall time", last("wall_time"), seconds),
     ]
 
 
@@ -117,20 +145,3 @@ def _state(group: Group) -> Cell:
     furthest = max(_values(group.runs, lambda run: float(run.rows["round"][-1])), default=0.0)
     planned = group.runs[0].config.get("rounds")
     return Cell(f"at round {furthest:,.0f}" + (f" of {planned:,}" if isinstance(planned, int) else ""), style="open")
-
-
-def _loss(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
-
-
-def write_count(value: float) -> str:
-    """Write a count, or the mean of several.
-
-    >>> write_count(1234.0), write_count(2.5)
-    ('1,234', '2.5')
-    """
-    return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"

@@ -7,9 +7,8 @@ import numpy as np
 from atoll.report.page.groups import Group, Panel
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.numbers import Floats, bytes_sent
-from atoll.report.page.results import Writer, format_bytes, write_count, write_moments
+from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
 from atoll.report.runs import Run
-from atoll.report.style import format_seconds
 from atoll.report.tables import DASH, rounds_to_target
 
 NOTE = (
@@ -34,18 +33,18 @@ def _choose(panel: Panel, targets: Sequence[float] | None) -> list[float]:
     return [reached.target for reached in rounds_to_target(panel.runs, targets)[0].targets] if known else []
 
 
-def _costs() -> list[tuple[str, Callable[[Run], Floats], Writer]]:
-    """Return what reaching a target costs: a title, the values at all probes, and how one is written."""
+def _costs() -> list[tuple[str, Callable[[Run], Floats], UnitOf]]:
+    """Return what reaching a target costs: a title, the values at all probes, and their unit."""
 
     def column(name: str) -> Callable[[Run], Floats]:
         return lambda run: run.rows[name]
 
     return [
-        ("Rounds", column("round"), write_count),
-        ("Client updates", column("client_updates"), write_count),
-        ("Bytes sent", bytes_sent, format_bytes),
-        ("Virtual time", column("virtual_time"), format_seconds),
-        ("Wall time", column("wall_time"), format_seconds),
+        ("Rounds", column("round"), count),
+        ("Client updates", column("client_updates"), count),
+        ("Bytes sent", bytes_sent, size),
+        ("Virtual time", column("virtual_time"), seconds),
+        ("Wall time", column("wall_time"), seconds),
     ]
 
 
@@ -57,11 +56,11 @@ def _table(panel: Panel, targets: Sequence[float]) -> str:
 
 def _lines(groups: Sequence[Group], target: float) -> list[list[Cell]]:
     lines = [[Cell(group.label)] for group in groups]
-    for _, column, write in _costs():
+    for _, column, unit_of in _costs():
         base = _reached(groups[0], target, column)
         for line, group in zip(lines, groups, strict=True):
             values = _reached(group, target, column)
-            cell = _cell(values, write)
+            cell = _cell(values, unit_of)
             line.append(cell if group is groups[0] else _with_speed_up(cell, values, base))
     return lines
 
@@ -76,12 +75,12 @@ def _reached(group: Group, target: float, column: Callable[[Run], Floats]) -> li
     return found
 
 
-def _cell(values: Sequence[float | None], write: Writer) -> Cell:
+def _cell(values: Sequence[float | None], unit_of: UnitOf) -> Cell:
     known = [value for value in values if value is not None]
     if not known:
         return Cell(DASH, style="missing")
     return Cell(
-        write_moments(known, write), "" if len(known) == len(values) else f"{len(known)} of {len(values)} seeds"
+        write_moments(known, unit_of), "" if len(known) == len(values) else f"{len(known)} of {len(values)} seeds"
     )
 
 

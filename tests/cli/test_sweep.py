@@ -1,0 +1,191 @@
+"""`atoll sweep` and `atoll schema`, as a user would call them."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll import report
+from tests.cli.conftest import Command, Done
+
+GRID = ("sweep", "tiny.toml", "--over", "local.lr=0.1,0.2")
+
+
+def untimed(folder: Path) -> list[dict[str, Any]]:
+    return [{**json.loads(line), "wall_time": None} for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_grid_over_seeds(atoll: Command, folder: Path) -> None:
+    printed = atoll(*GRID, "--over", "seed=0..1", "--jobs", 2, "--out", "s").succeeded()
+    assert "2 of 2" in printed
+    assert printed.endswith("Results: s\n")
+    names = [f"lr={lr},seed={seed}" for lr in ("0.1", "0.2") for seed in (0, 1)]
+    assert sorted(path.name for path in (folder / "s").iterdir()) == sorted(
+        [*names, "experiment.json", "sweep.json", "table.csv", "table.md"]
+    )
+    assert list(json.loads((folder / "s/sweep.json").read_bytes())["runs"]) == names
+    rows = list(csv.DictReader((folder / "s/table.csv").read_text().splitlines()))
+    assert [row["local.lr"] for row in rows] == ["0.1", "0.2"]
+    finals = [report.read_run(folder / "s" / name).rows["test_accuracy"][-1] for name in names[:2]]
+    assert float(rows[0]["last_mean"]) == pytest.approx(sum(finals) / 2)
+    # each run is that of `atoll run`
+    atoll("run", "tiny.toml", "--set", "local.lr=0.2", "--set", "seed=1", "--out", "alone").succeeded()
+    assert untimed(folder / "s/lr=0.2,seed=1") == untimed(folder / "alone")
+    # the other commands take the folder as that of an experiment
+    assert len(json.loads(atoll("report", "s", "--json").succeeded())) == 4
+    # the command that is printed as the best runs
+    (best,) = [line for line in printed.splitlines() if line.startswith("Best: atoll ")]
+    atoll(*best.split()[2:], "--out", "best").succeeded()
+
+
+def test_a_finished_sweep_is_not_run_again_and_may_grow(atoll: Command, folder: Path) -> None:
+    atoll(*GRID, "--out", "s").succeeded()
+    before = (folder / "s/lr=0.1/metrics.jsonl").stat().st_mtime_ns
+    done = atoll("sweep", "tiny.toml", "--over", "local.lr=0.1,0.2,0.3", "--out", "s", "--resume", "--json")
+    found = json.loads(done.succeeded())
+    assert [line["local.lr"] for line in found["settings"]] == [0.1, 0.2, 0.3]
+    assert [line["finished"] for line in found["settings"]] == [1, 1, 1]
+    assert found["failed"] == {}
+    assert found["best"].startswith("atoll run tiny.toml --set local.lr=")
+    assert done.err == ""
+    assert (folder / "s/lr=0.1/metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_failing_run_is_told_at_the_end(atoll: Command, folder: Path) -> None:
+    done = atoll("sweep", "tiny.toml", "--over", "local.lr=1e30,0.1", "--out", "s")
+    assert done.code == 1
+    assert "1e+30" in done.out
+    (line,) = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: lr=1e30: ")
+    assert "not finite" in line
+    assert (folder / "s/lr=0.1/summary.json").is_file()
+    rows = list(csv.DictReader((folder / "s/table.csv").read_text().splitlines()))
+    assert [row["finished"] for row in rows] == ["0", "1"]
+    assert [row["is_best_last"] for row in rows] == ["False", "True"]
+
+
+def interrupt(words: list[str], folder: Path, begun: Path) -> Done:
+    """Call the command line and press Ctrl-C, which reaches all its processes, once a run has made some rows."""
+    command = [sys.executable, "-m", "atoll", *words]
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    for _ in range(1200):
+        if begun.is_file() and begun.read_bytes().count(b"\n") > 3:
+            break
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    told = process.communicate(timeout=120)
+    return Done(process.returncode, *told)
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_goes_on_by_the_command_that_it_prints(atoll: Command, folder: Path) -> None:
+    words = ["sweep", "tiny.toml", "--set", "rounds=300", "--over", "seed=0..2", "--jobs", "2", "--out", "s"]
+    done = interrupt(words, folder, folder / "s/seed=0/metrics.jsonl")
+    assert (done.code, done.out) == (130, "")
+    assert "Traceback" not in done.err
+    line = done.err.splitlines()[-1]
+    assert line.startswith("interrupted; to go on from here: atoll sweep tiny.toml --set rounds=300")
+    assert not (folder / "s/seed=0/summary.json").exists()
+    assert list((folder / "s/seed=0/checkpoint").iterdir())
+    atoll(*line.partition("atoll ")[2].split()).succeeded()
+    for seed in range(3):
+        atoll("run", "tiny.toml", "--set", "rounds=300", "--set", f"seed={seed}", "--out", f"{seed}").succeeded()
+        assert untimed(folder / f"s/seed={seed}") == untimed(folder / f"{seed}")
+
+
+def test_a_killed_sweep_leaves_no_runs_behind(folder: Path, atoll: Command) -> None:
+    command = [sys.executable, "-m", "atoll", "sweep", "tiny.toml", "--set", "rounds=3000", "--over", "seed=0..1"]
+    process = subprocess.Popen([*command, "--out", "s"], cwd=folder, stderr=subprocess.DEVNULL)
+    rows = folder / "s/seed=0/metrics.jsonl"
+    while not (rows.is_file() and rows.read_bytes().count(b"\n") > 3):
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    for _ in range(300):
+        if not (folder / "s/seed=0/.lock").exists():  # the run has ended, in order
+            break
+        time.sleep(0.1)
+    assert not (folder / "s/seed=0/.lock").exists()
+    assert not (folder / "s/seed=0/summary.json").exists()
+    assert list((folder / "s/seed=0/checkpoint").iterdir())
+
+
+def test_a_search(atoll: Command, folder: Path) -> None:
+    words = ("sweep", "tiny.toml", "--tune", "--over", "local.lr=0.001..1:log", "--over", "local.optimizer=sgd,adam")
+    printed = atoll(*words, "--trials", 2, "--out", "s").succeeded()
+    assert "best" in printed
+    assert (folder / "s/trial-001/summary.json").is_file()
+    found = json.loads(atoll(*words, "--trials", 3, "--out", "s", "--resume", "--json").succeeded())
+    assert [trial["trial"] for trial in found["trials"]] == [0, 1, 2]
+    accuracies = [report.read_run(folder / "s" / f"trial-00{i}").rows["test_accuracy"][-1] for i in range(3)]
+    assert [trial["value"] for trial in found["trials"]] == accuracies
+    (best,) = [trial for trial in found["trials"] if trial["is_best"]]
+    assert best["value"] == max(accuracies)
+    assert f"--set local.lr={best['local.lr']}" in found["best"]
+    refused = atoll(*words, "--metric", "test_loss", "--out", "s", "--resume").refused()
+    assert refused == "--resume: s holds another search; what differs: metric; give the same options again (more " + (
+        "--trials are fine), or another folder"
+    )
+
+
+BAD = {
+    "--over local.lr": "--over 'local.lr': must have the form section.key=value,value or section.key=first..last",
+    "--over local.lrr=1,2": "local.lrr: unknown, did you mean 'lr'?",
+    "--over seed=4..0": "--over seed=4..0: is empty; the first number must be at most the last",
+    "--over local.lr=0.1,0.10": "--over local.lr: the value 0.10 comes twice",
+    "--over seed=0..1 --jobs 0": "--jobs 0: must be at least 1",
+    "--over seed=0..1 --trials 3": "--trials 3: is for --tune; without it every combination is run",
+    "--over seed=0..1 --tune --trials 0": "--trials 0: must be at least 1",
+    "--over seed=0..1 --tune": "--over seed: a search would pick a lucky seed",
+    "--over local.lr=0.1..1": "--over local.lr=0.1..1: a range of a grid is of whole numbers",
+    "--over local.lr=-1..1 --tune": "local.lr=-1.0: local.lr = -1.0: must be",
+    "--over seed=0..1 --metric accuracy": "--metric accuracy: unknown, did you mean",
+    "--over seed=0..1 --out tiny.toml": "--out tiny.toml: is a file, or lies below one; give the path of a new folder",
+    "--over seed=0..1 --out .": "--out .: is not empty and holds no sweep; give the path of a new folder",
+    "--over clustering.clusters=2,99": "clusters=99: clustering.clusters = 99: must be at most data.clients = 6",
+    "--over seed=0..1 --scale huge": "--scale huge: unknown",
+    "--over seed=0..1 --only other": "--only other: no run has this in its panel or label",
+    "--over data.root=a/b,a-b": "--over: {'data.root': 'a/b'} and {'data.root': 'a-b'} come to the same folder name",
+    "--over run.executor=fleet,serial": "executor=fleet: run.executor = 'fleet': needs a fleet",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_told_before_anything_is_written(words: str, atoll: Command, folder: Path) -> None:
+    before = sorted(path.name for path in folder.rglob("*"))
+    assert BAD[words] in atoll("sweep", "tiny.toml", *words.split()).refused()
+    assert sorted(path.name for path in folder.rglob("*")) == before
+
+
+def test_a_search_is_of_one_run(atoll: Command) -> None:
+    told = atoll("sweep", "quickstart", "--tune", "--over", "local.lr=0.01..0.1").refused()
+    assert told == "--tune: the experiment has 2 runs; choose one with --only, of FedCluster, M = 10; FedAvg"
+
+
+def test_a_folder_of_other_runs_is_refused(atoll: Command, folder: Path) -> None:
+    atoll(*GRID, "--out", "s").succeeded()
+    assert "holds a sweep already; add --resume" in atoll(*GRID, "--out", "s").refused()
+    told = atoll("sweep", "tiny.toml", "--over", "seed=0..1", "--out", "s", "--resume").refused()
+    assert told.startswith("--resume: s holds another sweep, with 2 runs that this one lacks, such as lr=0.1")
+    told = atoll(*GRID, "--set", "rounds=5", "--out", "s", "--resume").refused()
+    assert told == "--resume: s/lr=0.1 was run with other settings: rounds was 2, is now 5"
+    (folder / "s/lr=0.3").mkdir()
+    (folder / "s/lr=0.3/notes.txt").write_text("mine")
+    told = atoll("sweep", "tiny.toml", "--over", "local.lr=0.1,0.2,0.3", "--out", "s", "--resume").refused()
+    assert told == "--out s/lr=0.3: is not empty and holds no run; give the path of a new folder"
+
+
+def test_the_schema_is_json(atoll: Command) -> None:
+    found = json.loads(atoll("schema").succeeded())
+    assert found["properties"]["rounds"]["type"] == "integer"
+    assert found["definitions"]["Local"]["properties"]["lr"]["exclusiveMinimum"] == 0
