@@ -1,6 +1,7 @@
 """The report page in a browser: it asks for nothing, is drawn, and can be used by mouse, keyboard and on a phone."""
 
 import importlib.util
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
+from atoll.report.page.render import eager
 from tests.cli.conftest import Command
 from tests.made_runs import make_rows, write_run
 
@@ -159,31 +162,39 @@ def test_a_screen_reader_finds_its_way(browser: Any, page_file: Path) -> None:
         assert all(after <= before + 1 for before, after in pairwise(levels)), levels
 
 
+def opening(browser: Any, file: Path, ready: str) -> tuple[float, float]:
+    """Open a file until there is an element; return seconds waited and seconds that the page's thread has worked."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    session = context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    begun = time.monotonic()
+    page.goto(file.as_uri(), wait_until="commit")
+    page.locator(ready).last.wait_for(state="attached")
+    waited = time.monotonic() - begun
+    metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+    context.close()
+    return waited, metrics["TaskDuration"]
+
+
 @pytest.mark.slow
 def test_twenty_runs_of_a_thousand_probes_open_at_once(browser: Any, tmp_path: Path, atoll: Command) -> None:
     for index in range(20):
         more = {"local_loss": 1.0 / (1 + index), "cluster_accuracy": [0.1 * index / 2] * 10}
         write_run(
-            tmp_path / "runs" / f"run {index:02}", make_rows(1000, 50 + 20 * index, **more), local={"lr": 0.1 + index}
+            tmp_path / "runs" / f"{index:02}", make_rows(1000, 50 + 20 * index, **more), local={"lr": 0.1 + index}
         )
     atoll("report", tmp_path / "runs", "--html", "page.html").succeeded()
-    file = tmp_path / "page.html"
-    assert file.stat().st_size < 8_000_000
-    used, waited = [], []
-    for _ in range(4):
-        context = browser.new_context(viewport={"width": 1200, "height": 900})
-        page = context.new_page()
-        session = context.new_cdp_session(page)
-        session.send("Performance.enable", {"timeDomain": "threadTicks"})
-        begun = time.monotonic()
-        page.goto(file.as_uri(), wait_until="commit")
-        page.locator("#charts path.js-line").nth(19).wait_for(state="attached")
-        waited.append(time.monotonic() - begun)
-        metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
-        used.append(metrics["TaskDuration"])
-        context.close()
-    print(f"page of {file.stat().st_size / 1e6:.2f} MB: {min(used):.2f} s of work, open after {min(waited):.2f} s")
-    assert min(used) < 2  # seconds of the processor: how long one waits depends on what else the machine does
+    (tmp_path / "bare.html").write_text(f"<script>{eager(get_plotlyjs())}</script><p>")
+    size = (tmp_path / "page.html").stat().st_size
+    assert size < 8_000_000
+    bare = min(opening(browser, tmp_path / "bare.html", "p")[1] for _ in range(3))
+    times = [opening(browser, tmp_path / "page.html", "#charts path.js-line") for _ in range(4)]
+    waited, worked = map(min, zip(*times, strict=True))
+    print(f"{size / 1e6:.2f} MB: open after {waited:.2f} s and {worked:.2f} s of work, {bare:.2f} s of it plotly's")
+    assert worked < 2 * bare  # reading plotly.js is most of it, however slow the machine is at the moment
+    if os.getloadavg()[0] < (os.cpu_count() or 1):  # else others' work is measured
+        assert waited < 2
 
 
 @pytest.mark.parametrize(

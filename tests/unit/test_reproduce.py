@@ -174,13 +174,13 @@ def test_runs_that_are_missing_unfinished_or_of_another_panel_do_not_count() -> 
 
 
 def test_the_cost_of_paper_scale() -> None:
-    """Figure 3 at the tiny scale: 8 of 100 rounds, another model."""
+    """Figure 3 at the tiny scale: 16 of 100 rounds, another model."""
     recipe = "fedcluster-figure-3"
     here = make_runs(read_experiment(recipe), "tiny")
     paper = make_runs(read_experiment(recipe), "paper")
     model = (flops(paper[0]) or 0) / (flops(here[0]) or 1)
     assert model > 50
-    for number, factor in ((0, 100 / 8 * model), (2, 100 / 8 * model)):
+    for number, factor in ((0, 100 / 16 * model), (2, 100 / 16 * model)):
         settings = here[number]
         run = replace(make_run(settings.label, RISING, settings.panel), config=resolved(settings))
         cost = cost_of(recipe, [run])

@@ -1,5 +1,6 @@
 """Trackers: what was logged is read back, and equals the rows of ``metrics.jsonl``, each of them once."""
 
+import importlib
 import json
 import struct
 import sys
@@ -88,11 +89,15 @@ def rows_of(place: Path) -> Series:
     return series
 
 
-def read_tensorboard(place: Path) -> Series:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def accumulated(place: Path) -> Any:
+    """What TensorBoard itself reads from the event files."""
+    reading = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    found = reading.EventAccumulator(str(place / "trackers/tensorboard"), size_guidance={"scalars": 0})
+    return found.Reload()
 
-    found = EventAccumulator(str(place / "trackers/tensorboard"), size_guidance={"scalars": 0})
-    found.Reload()
+
+def read_tensorboard(place: Path) -> Series:
+    found = accumulated(place)
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
@@ -130,12 +135,11 @@ def read_wandb(place: Path) -> Series:
 
 def wandb_records(place: Path) -> list[Any]:
     """Return the records of the one offline run, once W&B's own process has written the last of them."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    read = importlib.import_module("wandb.proto.wandb_internal_pb2").Record.FromString
     for _ in range(200):
         files = list(place.glob("trackers/wandb/offline-run-*/*.wandb"))
         if len(files) == 1:
-            records = [Record.FromString(content) for content in leveldb_records(files[0].read_bytes())]
+            records = [read(content) for content in leveldb_records(files[0].read_bytes())]
             if records and records[-1].WhichOneof("record_type") == "exit":
                 return records
         time.sleep(0.1)
@@ -188,13 +192,11 @@ def test_every_row_is_logged(name: str, tmp_path: Path) -> None:
 
 
 def test_tensorboard_has_settings_and_summary(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+    HParamsPluginData = importlib.import_module("tensorboard.plugins.hparams.plugin_data_pb2").HParamsPluginData
 
     of = experiment("tensorboard")
     list(steps(of, tmp_path))
-    found = EventAccumulator(str(tmp_path / "trackers/tensorboard"))
-    found.Reload()
+    found = accumulated(tmp_path)
     content = found.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     hparams = HParamsPluginData.FromString(content).session_start_info.hparams
     assert hparams["local.lr"].number_value == 0.05

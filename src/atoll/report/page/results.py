@@ -12,7 +12,7 @@ from atoll.report.runs import Run
 from atoll.report.style import time_unit
 from atoll.report.tables import DASH
 
-SEEDS_NOTE = "Where a setting has several seeds: mean ± sample standard deviation over those that finished."
+SEEDS_NOTE = "Of several seeds: mean ± sample standard deviation over those that finished; no ± where they agree."
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// Data, units and the theme. All scripts of the page are joined in one function, in the order core, curves, details, live.
+// Data, units and the theme. The scripts are joined in one function, in the order core, curves, details, live.
 let data = JSON.parse(byId("atoll-data").textContent);
 let arrays = [];
 
@@ -12,7 +12,7 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Return an array of the pool, which holds little-endian float32 as base64; each is decoded when it is first asked for. */
+/** Return an array of the pool, little-endian float32 as base64; each is decoded when it is first asked for. */
 function column(place) {
   if (place === undefined) return null;
   if (!arrays[place]) {
@@ -63,10 +63,13 @@ function faded(hex, alpha) {
 
 /** Return a layout in the page's own type and colours. */
 function layoutOf(x, y, more = {}) {
-  const axis = { gridcolor: color("--line"), linecolor: color("--edge"), zerolinecolor: color("--line"), automargin: true,
-    ticks: "", title: { standoff: 8, font: { size: 12, color: color("--quiet") } }, tickfont: { color: color("--quiet") } };
+  const axis = {
+    gridcolor: color("--line"), linecolor: color("--edge"), zerolinecolor: color("--line"), automargin: true, ticks: "",
+    title: { standoff: 8, font: { size: 12, color: color("--quiet") } }, tickfont: { color: color("--quiet") },
+  };
   const merged = (own) => ({ ...axis, ...own, title: { ...axis.title, text: own.title || "" } });
-  return { font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("--ink") }, showlegend: false,
+  const family = getComputedStyle(document.body).fontFamily;
+  return { font: { family, size: 12, color: color("--ink") }, showlegend: false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 52, r: 12, t: 10, b: 44 },
     hovermode: "closest", hoverlabel: { bgcolor: color("--paper"), bordercolor: color("--edge"),
       font: { color: color("--ink"), size: 12 }, namelength: -1 },
@@ -100,7 +103,11 @@ function plot(element, traces, layout) {
 }
 
 function clearPlots(container) {
-  for (const element of container.querySelectorAll(".plot")) { sight.unobserve(element); pending.delete(element); Plotly.purge(element); }
+  for (const element of container.querySelectorAll(".plot")) {
+    sight.unobserve(element);
+    pending.delete(element);
+    Plotly.purge(element);
+  }
   container.replaceChildren();
 }
 
@@ -130,4 +137,6 @@ byId("theme").hidden = false;
 setTheme();
 
 byId("same-label").hidden = false;
-byId("same").addEventListener("change", (event) => byId("settings").classList.toggle("differing", !event.target.checked));
+byId("same").addEventListener("change", (event) => {
+  byId("settings").classList.toggle("differing", !event.target.checked);
+});

@@ -2,8 +2,9 @@
 const view = { x: "round", y: [], log: null, band: true, hidden: new Set() };
 
 function fill(select, options, value) {
-  const same = select.options.length === options.length && options.every((o, i) => select.options[i].value === o.column && select.options[i].text === o.title);
-  if (!same) select.replaceChildren(...options.map((o) => make("option", { value: o.column }, o.title)));
+  const isSame = (option, i) => select.options[i].value === option.column && select.options[i].text === option.title;
+  // An open list stays open.
+  if (select.options.length !== options.length || !options.every(isSame)) select.replaceChildren(...options.map((o) => make("option", { value: o.column }, o.title)));
   select.value = value;
 }
 
@@ -12,9 +13,13 @@ function quantity(name) { return data.curves.quantities.find((q) => q.column ===
 /** Keep what the reader chose as long as it exists; else begin with accuracy beside training loss. */
 function settleView() {
   const names = data.curves.quantities.map((q) => q.column);
-  const preferred = [["test_accuracy", "mean_cluster_accuracy", "train_loss"], ["train_loss", "parameter_error", "ari", "test_loss"]];
+  const preferred = [
+    ["test_accuracy", "mean_cluster_accuracy", "train_loss"],
+    ["train_loss", "parameter_error", "ari", "test_loss"],
+  ];
   preferred.forEach((wanted, i) => {
-    if (!names.includes(view.y[i])) view.y[i] = wanted.find((name) => names.includes(name) && name !== view.y[0]) || names[0];
+    const isFree = (name) => names.includes(name) && name !== view.y[0];
+    if (!names.includes(view.y[i])) view.y[i] = wanted.find(isFree) || names[0];
   });
   if (names.length > 1 && view.y[0] === view.y[1]) view.y[1] = names.find((name) => name !== view.y[0]);
 }
@@ -29,28 +34,41 @@ function buildControls() {
   byId("band-label").hidden = byId("seeds-note").hidden = !hasSeeds;
 }
 
+/** All values of a column in a panel's runs. */
+function* valuesOf(panel, name) {
+  for (const group of panel.groups) for (const run of group.runs) yield* column(run[name]) || [];
+}
+
 function spansDecades(name) {
   let low = Infinity, high = 0;
-  for (const panel of data.curves.panels) for (const group of panel.groups) for (const run of group.runs)
-    for (const value of column(run[name]) || []) if (value > 0) { low = Math.min(low, value); high = Math.max(high, value); }
+  for (const panel of data.curves.panels) {
+    for (const value of valuesOf(panel, name)) {
+      if (value > 0) { low = Math.min(low, value); high = Math.max(high, value); }
+    }
+  }
   return high > 30 * low;
 }
 
-function swatch(style) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [name, value] of Object.entries({ width: 34, height: 14, viewBox: "0 0 34 14", "aria-hidden": "true" })) svg.setAttribute(name, value);
-  const line = document.createElementNS(svg.namespaceURI, "path");
-  for (const [name, value] of Object.entries({ d: "M1 7H33", fill: "none", "stroke-width": 2.4, stroke: style.color, "stroke-dasharray": SVG_DASHES[style.dash] })) line.setAttribute(name, value);
-  const shape = document.createElementNS(svg.namespaceURI, "path");
-  shape.setAttribute("d", SHAPES[style.symbol]);
-  shape.setAttribute("fill", style.color);
-  svg.append(line, shape);
-  return svg;
+function drawing(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
 }
-const SHAPES = { circle: "M13 7a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", square: "M13.5 3.5h7v7h-7z", diamond: "M17 2l5 5l-5 5l-5-5z",
+
+/** A piece of a curve for the legend: its colour, dashes and marker. */
+function swatch(style) {
+  const stroke = { stroke: style.color, "stroke-width": 2.4, "stroke-dasharray": SVG_DASHES[style.dash] };
+  const line = drawing("path", { d: "M1 7H33", fill: "none", ...stroke });
+  const shape = drawing("path", { d: SHAPES[style.symbol], fill: style.color });
+  return drawing("svg", { width: 34, height: 14, viewBox: "0 0 34 14", "aria-hidden": "true" }, line, shape);
+}
+const SHAPES = {
+  circle: "M13 7a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", square: "M13.5 3.5h7v7h-7z", diamond: "M17 2l5 5l-5 5l-5-5z",
   "triangle-up": "M17 2.5l4.5 8h-9z", cross: "M15.5 3h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5z",
   x: "M13 4.5l1.5-1.5l2.5 2.5l2.5-2.5l1.5 1.5l-2.5 2.5l2.5 2.5l-1.5 1.5l-2.5-2.5l-2.5 2.5l-1.5-1.5l2.5-2.5z",
-  star: "M17 2l1.5 3.4l3.6.3l-2.7 2.5l.8 3.6l-3.2-1.9l-3.2 1.9l.8-3.6l-2.7-2.5l3.6-.3z" };
+  star: "M17 2l1.5 3.4l3.6.3l-2.7 2.5l.8 3.6l-3.2-1.9l-3.2 1.9l.8-3.6l-2.7-2.5l3.6-.3z",
+};
 
 function buildLegend() {
   const list = byId("legend");
@@ -117,11 +135,15 @@ function tracesOf(panel, y, factor, unit) {
       const bottom = y.share || !view.log ? low : low.map((v, i) => Math.max(v, mean.y[i] / 100)); // log: none below 0
       traces.push({ ...quiet, x: xs.concat([...xs].reverse()), y: high.concat([...bottom].reverse()), fill: "toself",
         fillcolor: faded(style.color, 0.16), line: { width: 0 } });
-      for (const run of runs) traces.push({ ...quiet, x: scaled(run.x), y: run.y, line: { color: faded(style.color, 0.35), width: 1 } });
+      const thin = { color: faded(style.color, 0.35), width: 1 };
+      for (const run of runs) traces.push({ ...quiet, x: scaled(run.x), y: run.y, line: thin });
     }
-    traces.push({ type: "scatter", mode: mean.y.length > 1 ? "lines+markers" : "markers", x: scaled(mean.x), y: mean.y,
-      name: plain(label), text: plain(label), hovertemplate: `%{text}<br>%{x:,.4~r} ${unit}<br><b>%{y:.4~r}${y.share ? " %" : ""}</b><extra></extra>`,
-      line: { color: style.color, width: 2.2, dash: style.dash }, marker: { color: style.color, symbol: style.symbol, size: 7, maxdisplayed: 8 } });
+    traces.push({
+      type: "scatter", mode: mean.y.length > 1 ? "lines+markers" : "markers", x: scaled(mean.x), y: mean.y,
+      name: plain(label), text: plain(label), line: { color: style.color, width: 2.2, dash: style.dash },
+      marker: { color: style.color, symbol: style.symbol, size: 7, maxdisplayed: 8 },
+      hovertemplate: `%{text}<br>%{x:,.4~r} ${unit}<br><b>%{y:.4~r}${y.share ? " %" : ""}</b><extra></extra>`,
+    });
     if (mean.y.length) told.push(`${label}: ${summary(mean.y, y)}`);
   }
   return [traces, told];
@@ -130,7 +152,8 @@ function tracesOf(panel, y, factor, unit) {
 function summary(values, y) {
   const write = (value) => y.share ? `${value.toFixed(1)} %` : value.toPrecision(3);
   const best = values.reduce((a, b) => (y.share ? Math.max(a, b) : Math.min(a, b)));
-  return `from ${write(values[0])} to ${write(values[values.length - 1])}, ${y.share ? "highest" : "lowest"} ${write(best)}`;
+  const extreme = `${y.share ? "highest" : "lowest"} ${write(best)}`;
+  return `from ${write(values[0])} to ${write(values[values.length - 1])}, ${extreme}`;
 }
 
 let shape = "";
@@ -149,10 +172,12 @@ function buildCharts(slots) {
   byId("charts").append(...data.curves.panels.map((panel, index) => {
     const figures = slots.map((slot) => {
       const element = make("div", { class: "plot", role: "img", "data-place": `${index} ${slot}` });
-      const reset = make("button", { type: "button" }, "Zoom out"), save = make("button", { type: "button" }, "Save PNG");
+      const reset = make("button", { type: "button" }, "Zoom out");
+      const save = make("button", { type: "button" }, "Save PNG");
       reset.onclick = () => Plotly.relayout(element, { "xaxis.autorange": true, "yaxis.autorange": true });
       save.onclick = () => Plotly.downloadImage(element, { format: "png", scale: 2, filename: "curves" });
-      return make("figure", {}, make("figcaption", {}, make(panel.title ? "h4" : "h3"), make("span", {}, reset, " ", save)), element);
+      const heading = make(panel.title ? "h4" : "h3");
+      return make("figure", {}, make("figcaption", {}, heading, make("span", {}, reset, " ", save)), element);
     });
     const pair = make("div", { class: "pair" }, ...figures);
     return make("div", { class: "panel" }, ...(panel.title ? [make("h3", {}, panel.title)] : []), pair);
@@ -163,21 +188,22 @@ function drawCurve(element, panel, slot) {
   const y = quantity(view.y[slot]), axis = data.curves.axes.find((a) => a.column === view.x);
   if (!y) return;
   let most = 0;
-  for (const group of panel.groups) for (const run of group.runs) for (const x of column(run[view.x]) || []) if (x > most) most = x;
+  for (const x of valuesOf(panel, view.x)) if (x > most) most = x;
   const [factor, unit] = unitOf(axis.kind, most);
   const title = axis.title + (unit ? ` (${unit})` : "");
   const [traces, told] = tracesOf(panel, y, factor, unit || axis.title.toLowerCase());
   const where = panel.title ? `, ${panel.title}` : "";
-  element.setAttribute("aria-label", `${y.title} against ${axis.title.toLowerCase()}${where}. ${told.join("; ") || "No curve is shown."}`);
+  const what = `${y.title} against ${axis.title.toLowerCase()}${where}`;
+  element.setAttribute("aria-label", `${what}. ${told.join("; ") || "No curve is shown."}`);
   const figure = element.closest("figure");
   figure.querySelector("h3, h4").textContent = y.title + (y.share ? " (%)" : "");
   const [reset, save] = figure.querySelectorAll("button");
   reset.setAttribute("aria-label", `Zoom out: ${y.title}${where}`);
   save.setAttribute("aria-label", `Save as PNG: ${y.title}${where}`);
   const log = view.log && !y.share;
-  plot(element, traces, layoutOf({ title, rangemode: "tozero", zeroline: false, tickformat: axis.kind === "count" ? "~s" : "" },
-    { type: log ? "log" : "linear", zeroline: false, ...(log ? { dtick: undefined, exponentformat: "power" } : {}) },
-    { uirevision: `${view.x} ${y.column} ${log}` }));
+  const across = { title, rangemode: "tozero", zeroline: false, tickformat: axis.kind === "count" ? "~s" : "" };
+  const up = { type: log ? "log" : "linear", zeroline: false, exponentformat: "power" };
+  plot(element, traces, layoutOf(across, up, { uirevision: `${view.x} ${y.column} ${log}` })); // the zoom stays as long
 }
 
 function told() {
@@ -185,7 +211,11 @@ function told() {
   say(`The curves show ${names} against ${data.curves.axes.find((a) => a.column === view.x).title}.`);
 }
 byId("x").addEventListener("change", (event) => { view.x = event.target.value; drawCurves(); told(); });
-[0, 1].forEach((i) => byId(`y${i}`).addEventListener("change", (event) => { view.y[i] = event.target.value; drawCurves(); told(); }));
+[0, 1].forEach((i) => byId(`y${i}`).addEventListener("change", (event) => {
+  view.y[i] = event.target.value;
+  drawCurves();
+  told();
+}));
 byId("log").addEventListener("change", (event) => { view.log = event.target.checked; drawCurves(); });
 byId("band").addEventListener("change", (event) => { view.band = event.target.checked; drawCurves(); });
 byId("all").addEventListener("click", () => { toggle(data.curves.labels, true); say("All curves are shown."); });
