@@ -61,7 +61,8 @@ def load_dataset(settings: Settings) -> Dataset:
         given = {**dict(wanted), "rng": generator(settings.seed, "regression")}
         return call("data.dataset", make_regression, given, wanted.options)  # type: ignore[no-any-return]
     if wanted.dataset == "folder":
-        return _read_folder_once(wanted.root, json.dumps(wanted.options, sort_keys=True, default=str), stamp(wanted.root))
+        options = json.dumps(wanted.options, sort_keys=True, default=str)
+        return _read_folder_once(wanted.root, options, stamp(wanted.root))
     if ":" in wanted.dataset:
         made = call("data.dataset", resolve("data.dataset", wanted.dataset, {}), {"root": wanted.root}, {})
         return read_dataset(made, wanted.dataset)

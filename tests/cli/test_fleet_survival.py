@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 KILLS = 7
 EXPERIMENT = """
 name = "survives"
-rounds = 30
+rounds = 45
 
 [data]
 clients = 2
@@ -96,6 +96,7 @@ def test_a_node_that_is_killed_is_done_without_and_comes_back(fleet: Machines, a
     begin(fleet)
     for kill in range(KILLS):
         fleet.wait_for_rows(3 + 3 * kill)
+        wait_until(lambda kill=kill: fleet.said("node-0").count("connected") > kill, 60)  # type: ignore[misc]
         fleet.kill("node-0")
         began, rows = time.monotonic(), fleet.rows()
         fleet.start_node(0)

@@ -1,20 +1,20 @@
 """What the papers' own scale would cost, from the time that the runs at hand took."""
 
-import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from atoll.batches import LOSSES
+from atoll.batches import cross_entropy
 from atoll.config import validate
-from atoll.datasets import BUILT_IN
-from atoll.models import MODELS
+from atoll.models import MODELS, Shape, place
 from atoll.report import Run
 from atoll.reproduce.running import settings_of
 from atoll.settings import Settings
+from atoll.threads import one_thread
 
 _SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
 
@@ -61,14 +61,13 @@ def _key(config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _factor(run: Run, paper: Settings) -> float | None:
-    """Return how many times a run's work its paper scale is: rounds, clients, samples a client, the model's cost."""
+    """Return how many times as long a run takes at paper scale: its rounds, clients, steps, and the time of a step."""
     here = validate(run.config)
-    per_sample = [flops(settings) for settings in (here, paper)]
-    if None in per_sample:
+    works = [local_seconds(settings) for settings in (here, paper)]
+    if works[0] is None or works[1] is None:
         return None
     share = 1.0 if paper.method.name in ("centralized", "fedbcd") else paper.data.clients / here.data.clients
-    work = [_samples(settings) * (flop or 0) for settings, flop in zip((here, paper), per_sample, strict=True)]
-    return _length(here, paper) * share * work[1] / work[0]
+    return _length(here, paper) * share * works[1] / works[0]
 
 
 def _length(here: Settings, paper: Settings) -> float:
@@ -78,25 +77,34 @@ def _length(here: Settings, paper: Settings) -> float:
     return paper.rounds / here.rounds
 
 
-def _samples(settings: Settings) -> float:
-    """Return the samples that a client's local training processes, up to a factor that scales do not change."""
-    batch = settings.local.batch_size
-    return settings.local.steps * (float(settings.data.samples or math.nan) if batch == "full" else batch)
+def local_seconds(settings: Settings) -> float | None:
+    """Return the seconds that a client's local training takes now, by timing a step; None for a user's model or data.
 
-
-def flops(settings: Settings) -> int | None:
-    """Return the operations of a step on one sample, forward and backward; None for a user's own model or data.
-
-    Counted are products and convolutions, a multiplication and an addition as two, as in `atoll bench`.
+    A cohort that takes one step of SGD together is timed as that.
     """
-    shape = _SHAPES.get(settings.data.dataset)
-    if settings.data.dataset in BUILT_IN and shape is None:
-        return 1  # regression: of one width at all scales
-    if shape is None or settings.model.name not in MODELS:
+    local, data = settings.local, settings.data
+    if data.dataset == "regression":
+        return float(local.steps * (data.samples or 1))
+    if data.dataset not in _SHAPES or settings.model.name not in MODELS:
         return None
-    with torch.device("meta"):  # shapes without numbers
-        module = MODELS[settings.model.name](shape, 10)
-        inputs, targets = torch.empty(1, *shape), torch.empty(1, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counter:
-        LOSSES["cross-entropy"](module(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
-    return int(counter.get_total_flops())
+    batch = (data.samples or 0) if local.batch_size == "full" else local.batch_size
+    if settings.method.name == "hierarchical" and local.steps == 1:
+        batch *= max(1, data.clients // settings.clustering.clusters)
+    return local.steps * _step_seconds(settings.model.name, _SHAPES[data.dataset], batch) if batch else None
+
+
+@cache
+@one_thread()
+def _step_seconds(model: str, shape: Shape, batch: int) -> float:
+    """Return the seconds of one step of SGD, the least of three after one that warms up."""
+    module = place(MODELS[model](shape, 10))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    inputs, targets = torch.rand(batch, *shape), torch.arange(batch) % 10
+    least = float("inf")
+    for _ in range(4):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        cross_entropy(module(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        least = min(least, time.perf_counter() - began)
+    return least

@@ -180,8 +180,8 @@ def _costs(costs: Sequence[Cost], scale: str) -> str:
     if scale != "paper":
         told += (
             f" Paper scale is expected to take {seconds_in_words(sum(expected))} of one core: the time of each run, "
-            "times its rounds (or virtual seconds), clients, samples a client and the model's operations a sample, "
-            "each over what they are here. Probes grow less than that, merging of models not at all."
+            "times its rounds (or virtual seconds), its clients, and the seconds of a client's local training, timed "
+            "now for both, each over what they are in the run. A machine that did other things too makes it longer."
         )
     return (
         f'<section><h2>Time</h2><p>{escape(told)}</p><div class="scroll" tabindex="0" role="region" aria-label="Time">'
