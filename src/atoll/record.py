@@ -28,6 +28,7 @@ FILES = (
     *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, "environment.json", "schedule.npz"),
     "checkpoint",
 )
+TRACKED = "trackers"  # what `run.trackers` write, each in its own way; they see to it themselves
 
 
 def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bool) -> list[Path]:
@@ -150,7 +151,7 @@ class RunFolder:
                 f"--out {self.path}: holds a run already; add --resume to continue it, --overwrite to replace it, "
                 "or give another folder"
             )
-        if not self.is_run and _is_taken(self.path, FILES):
+        if not self.is_run and _is_taken(self.path, (*FILES, TRACKED)):
             raise InputError(f"--out {self.path}: is not empty and holds no run; give the path of a new folder")
 
     def create(

@@ -27,14 +27,14 @@ class Data(Section):
     """What the clients hold."""
 
     dataset: str = Field(
-        "digits", description="digits, regression, mnist, cifar10, or module:function giving an atoll.Dataset"
+        "digits", description="digits, regression, mnist, cifar10, folder, or module:function giving an atoll.Dataset"
     )
     root: Annotated[str | None, MAY_DIFFER] = Field(
         None, description="folder with the data files; else ATOLL_DATA, else the user's cache"
     )
     fetch: Annotated[bool, MAY_DIFFER] = Field(True, description="download missing files")
     partition: str = Field(
-        "iid", description="iid, dirichlet, shards, major-class, one-label, rotated, planted, module:function"
+        "iid", description="iid, dirichlet, shards, major-class, one-label, rotated, planted, natural, module:function"
     )
     clients: Positive = Field(100, description="number of clients")
     samples: Positive | None = Field(None, description="samples a client; unset: the pool is dealt out")
@@ -46,7 +46,9 @@ class Data(Section):
         1.0, description="one-label: clients' sizes are drawn evenly from a range whose ends have this ratio"
     )
     clients_file: str | None = Field(None, description="CSV with one row a client: utc_offset, longitude, slots")
-    options: Options = Field(default_factory=dict, description="arguments of regression, or of your own partition")
+    options: Options = Field(
+        default_factory=dict, description="arguments of regression, of folder, or of your own partition"
+    )
 
 
 class ModelSettings(Section):

@@ -445,6 +445,7 @@ def test_the_workers_end_with_the_process_that_forked_them(way: signal.Signals) 
     ours, theirs = fork.Pipe()
     parent = fork.Process(target=train_for_long, args=(theirs,))
     parent.start()
+    theirs.close()  # so that what the process leaves unsaid is an error here, not a wait
     pids = ours.recv()
     try:
         assert len(pids) >= 2

@@ -15,7 +15,11 @@ from atoll.errors import InputError
 from atoll.settings import Settings
 
 TEXTS = {"name": "another name", "run.device": "cpu"}
-VALUES: dict[str, tuple[str, Any]] = {"data.size_ratio": ("2.5", 2.5), "network.grid": ("[2, 3]", [2, 3])}
+VALUES: dict[str, tuple[str, Any]] = {
+    "data.size_ratio": ("2.5", 2.5),
+    "network.grid": ("[2, 3]", [2, 3]),
+    "run.trackers": ('["tensorboard"]', ["tensorboard"]),
+}
 
 
 def leaves(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, FieldInfo]:

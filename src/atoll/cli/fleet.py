@@ -33,6 +33,7 @@ from atoll.fleet.certificates import require_flower
 from atoll.fleet.configuration import Plan, init_fleet, read_fleet, read_node, renew_certificate
 from atoll.record import prepare_folders
 from atoll.runner import carry_out
+from atoll.trackers import require_trackers, tracked
 
 fleet_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Run an experiment on real machines.")
 app.add_typer(fleet_app, name="fleet")
@@ -212,6 +213,7 @@ def _carry_out(experiment: Experiment, place: Path, resume: bool, overwrite: boo
     if resume and overwrite:
         raise InputError("--resume and --overwrite: give one of them, not both")
     experiment.check()
+    require_trackers(experiment.settings)
     prepare_folders([""], place, resume, overwrite)
     with Interrupts() as interrupts:
         try:
@@ -228,7 +230,8 @@ def _carry_out(experiment: Experiment, place: Path, resume: bool, overwrite: boo
 def _watch(
     experiment: Experiment, place: Path, resume: bool, overwrite: bool, fleet: Fleet, interrupts: Interrupts
 ) -> None:
-    with closing(carry_out(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)) as steps:
+    live = carry_out(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)
+    with closing(tracked(live, experiment.settings, place, resume)) as steps:
         for progress in steps:
             for warning in progress.warnings:
                 _tell(f"warning: {warning}")
