@@ -57,7 +57,6 @@ OPTIONS = {
         "--epsilon",
         "--utc-offset",
         "--slot",
-        "--attached",
     ],
     "fleet status": ["--config", "--json"],
     "recipes": ["--json"],
@@ -67,7 +66,8 @@ OPTIONS = {
 
 def parameters(command: Any) -> list[str]:
     """Return a command's arguments and options by the names that a user types."""
-    return [p.opts[0] if p.param_type_name == "option" else p.metavar or p.name.upper() for p in command.params]
+    shown = [p for p in command.params if not getattr(p, "hidden", False)]
+    return [p.opts[0] if p.param_type_name == "option" else p.metavar or p.name.upper() for p in shown]
 
 
 def test_commands_and_options_are_frozen() -> None:

@@ -35,7 +35,11 @@ from atoll.record import prepare_folders
 from atoll.runner import carry_out
 from atoll.trackers import require_trackers, tracked
 
-fleet_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Run an experiment on real machines.")
+fleet_app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Run an experiment on real machines.\n\nExample: atoll fleet up quickstart --only FedAvg --nodes 4",
+)
 app.add_typer(fleet_app, name="fleet")
 
 ConfigDir = Annotated[Path, typer.Option("--config", metavar="DIR", help="The folder that atoll fleet init made.")]
@@ -93,7 +97,7 @@ def up(
 ) -> None:
     """Run an experiment on a whole fleet on this machine: a server and nodes as processes, with TLS and keys.
 
-    Example: atoll fleet up quickstart --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
+    Example: atoll fleet up quickstart --only FedAvg --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
     """
     require_flower()
     from atoll.fleet.flower_local import LocalFleet
