@@ -14,11 +14,13 @@ from atoll.engine import State
 from atoll.environment import package_versions
 from atoll.errors import InputError
 from atoll.files import to_json, write_atomically
-from atoll.models import Model
+from atoll.models import Model, form_of, without_moments
 from atoll.origin import Origin
 
 FORMAT = 1
 KEPT = 2
+DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError)
+"""What reading a damaged checkpoint may raise."""
 
 Note = dict[str, Any]
 
@@ -70,12 +72,8 @@ def load_checkpoint(folder: Path, first: State, origin: Origin) -> tuple[State, 
         try:
             note = _read_note(path)
             _require_origin(path, note, origin)
-            content = path.with_suffix(".safetensors").read_bytes()
-            if hashlib.sha256(content).hexdigest() != note["tensors"]:
-                raise ValueError("its tensors' checksum does not fit")
-            device = next(iter(first.starts[0].values())).device
-            state = _restore(note["state"], {key: tensor.to(device) for key, tensor in load(content).items()})
-        except (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+            state = read_state(path, note, next(iter(first.starts[0].values())).device)
+        except DAMAGED as error:
             told = error.strerror if isinstance(error, OSError) and error.strerror else error
             warnings.append(f"the checkpoint {path.stem} is damaged ({told}); an earlier one is used")
             continue
@@ -84,6 +82,23 @@ def load_checkpoint(folder: Path, first: State, origin: Origin) -> tuple[State, 
     if warnings:
         raise InputError(f"--resume: every checkpoint in {folder} is damaged; add --overwrite to start again")
     return None
+
+
+def read_state(path: Path, note: Note, device: torch.device) -> State:
+    """Return the state that a checkpoint's tensors hold.
+
+    Args:
+        path: the checkpoint's JSON file.
+        note: its content.
+        device: where to put the tensors.
+
+    Raises:
+        ValueError: the tensors are not those it was written with; other errors of `DAMAGED` where it is damaged else.
+    """
+    content = path.with_suffix(".safetensors").read_bytes()
+    if hashlib.sha256(content).hexdigest() != note["tensors"]:
+        raise ValueError("its tensors' checksum does not fit")
+    return _restore(note["state"], {key: tensor.to(device) for key, tensor in load(content).items()})
 
 
 def drop_others(folder: Path, events_done: int) -> None:
@@ -191,17 +206,12 @@ def _restore(layout: dict[str, Any], tensors: Model) -> State:
 
 def _require_same(state: State, first: State) -> None:
     """Refuse models of other names, shapes or types: the user's own module may have changed since."""
-    wanted = _form(first.starts[0])
+    wanted = form_of(first.starts[0])
     if len(state.starts) != len(first.starts):
         raise InputError(
             f"--resume: the checkpoint has {len(state.starts)} clusters, method.name now makes {len(first.starts)}"
         )
     server = () if state.server is None else (state.server,)
     for model in (*server, *state.starts, *state.published):
-        # Beyond the module's tensors, a model may carry the optimiser's, named parameter@slot.
-        if {key: form for key, form in _form(model).items() if "@" not in key} != wanted:
+        if without_moments(form_of(model)) != wanted:
             raise InputError("--resume: the checkpoint is of another model than model.name makes now")
-
-
-def _form(model: Model) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in model.items()}

@@ -13,6 +13,7 @@ from atoll.errors import InputError
 Shape = tuple[int, ...]
 
 Model = dict[str, Tensor]
+Form = dict[str, tuple[torch.Size, torch.dtype]]
 """A model as it is sent: the module's parameters and buffers by name, and, where a rule carries them, the
 optimiser's moments as ``parameter@slot``."""
 
@@ -167,6 +168,16 @@ def read_model(module: nn.Module) -> Model:
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in module.state_dict().items()
     }
+
+
+def form_of(model: Model) -> Form:
+    """Return the shape and type of each tensor."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in model.items()}
+
+
+def without_moments(form: Form) -> Form:
+    """Return the form of a model alone, without an optimiser's moments that travel with it (named parameter@slot)."""
+    return {name: each for name, each in form.items() if "@" not in name}
 
 
 def count_bytes(model: Model) -> int:

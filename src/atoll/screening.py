@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from atoll.combine import Combine, Weighted
 from atoll.local import Outcome, is_finite
-from atoll.models import Model
+from atoll.models import Model, form_of, without_moments
 from atoll.robust import update_norm
 
 Reason = Literal["wrong_form", "not_finite", "too_large"]
@@ -48,8 +46,5 @@ class Screened:
 def _has_form(model: Model, start: Model) -> bool:
     """Return whether names, shapes and types are those that were sent; moments are checked where some were sent."""
     carried = any("@" in name for name in start)
-    return _form(model, carried) == _form(start, carried)
-
-
-def _form(model: Model, carried: bool) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in model.items() if carried or "@" not in name}
+    own, sent = form_of(model), form_of(start)
+    return own == sent if carried else without_moments(own) == without_moments(sent)

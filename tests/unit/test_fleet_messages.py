@@ -21,11 +21,11 @@ from atoll.fleet.messages import (
     decode,
     decode_reply,
     encode,
-    form_of,
     most_bytes,
     pack,
 )
 from atoll.fleet.replies import Asked, read_losses, read_trained
+from atoll.models import form_of
 
 KINDS: list[type[Header]] = [
     DescribeRequest,

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,13 @@ def read_experiments(
     if not chosen:
         raise InputError(f"--only {only}: no run has this in its panel or label; they are {'; '.join(titles)}")
     return [Experiment(settings) for settings in chosen]
+
+
+def experiment_words(name: str, scale: str | None, changes: Iterable[str] | None, only: str | None) -> list[str]:
+    """Return the words of a command line that `read_experiments` reads into the same runs."""
+    words = [name, *(word for change in changes or () for word in ("--set", change))]
+    given = [(option, value) for option, value in (("--scale", scale), ("--only", only)) if value is not None]
+    return words + [word for pair in given for word in pair]
 
 
 def title_of(experiment: Experiment) -> str:

@@ -21,6 +21,7 @@ from atoll.cli.common import (
     SetOption,
     app,
     err,
+    experiment_words,
     out,
     print_json,
     read_experiments,
@@ -106,9 +107,8 @@ def up(
     clients = len(found.population)
     if nodes > clients:
         raise InputError(f"--nodes {nodes}: there are only data.clients = {clients} clients to share")
-    words = [str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment]
-    words += [word for change in changes or () for word in ("--set", change)]
-    words += [word for name, value in (("--scale", scale), ("--only", only)) if value for word in (name, value)]
+    name = str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment
+    words = experiment_words(name, scale, changes, only)
     with tempfile.TemporaryDirectory(prefix="atoll-fleet-") as place:
         fleet = LocalFleet(Path(place), found, nodes, words)
         _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)

@@ -18,6 +18,7 @@ from atoll.cli.common import (
     SetOption,
     app,
     err,
+    experiment_words,
     out,
     print_json,
     read_experiments,
@@ -101,9 +102,8 @@ def _command(
     as_json: bool,
 ) -> str:
     """Return the command that goes on with these runs."""
-    words = ["atoll", "run", experiment]
-    words += [word for change in changes or () for word in ("--set", change)]
-    for option, value in (("--scale", scale), ("--only", only), ("--out", folder), ("--schedule", schedule)):
+    words = ["atoll", "run", *experiment_words(experiment, scale, changes, only)]
+    for option, value in (("--out", folder), ("--schedule", schedule)):
         words += [] if value is None else [option, str(value)]
     return shlex.join([*words, *(["--json"] if as_json else []), "--resume"])
 

@@ -16,6 +16,7 @@ from atoll.cli.common import (
     SetOption,
     app,
     err,
+    experiment_words,
     out,
     print_json,
     read_experiments,
@@ -69,10 +70,7 @@ class _Asked:
         return shlex.join([*words, *(["--json"] if self.as_json else []), "--resume"])
 
     def _experiment(self, changes: Sequence[str] = (), only: str | None = None) -> list[str]:
-        words = [self.experiment, *(word for change in (*self.changes, *changes) for word in ("--set", change))]
-        for option, value in (("--scale", self.scale), ("--only", only or self.only)):
-            words += [] if value is None else [option, value]
-        return words
+        return experiment_words(self.experiment, self.scale, (*self.changes, *changes), only or self.only)
 
 
 @app.command()

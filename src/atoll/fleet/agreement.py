@@ -10,9 +10,8 @@ from torch import nn
 
 from atoll.datasets import Dataset
 from atoll.errors import InputError
-from atoll.fleet.messages import Form, form_of
 from atoll.local import LocalRule, Task, descend
-from atoll.models import read_model
+from atoll.models import Form, form_of, read_model
 from atoll.settings import FaultSettings, Settings
 
 _OF_METHOD = ("name", "beta", "resample", "options")

@@ -25,14 +25,13 @@ from atoll.fleet.messages import (
     Unreadable,
     decode,
     encode,
-    form_of,
     pack,
 )
 from atoll.fleet.private import respond
 from atoll.fleet.site import Site
 from atoll.fleet.store import Store
 from atoll.local import Task
-from atoll.models import Model
+from atoll.models import Model, form_of, without_moments
 from atoll.precision import products_in
 from atoll.threads import one_thread
 
@@ -150,7 +149,7 @@ def _require_client(site: Site, clients: Sequence[int]) -> int:
 def _require_form(site: Site, models: list[Model], count: int) -> list[Model]:
     """Refuse other than so many models of the agreed form; moments may be left out, as at first there are none."""
     form = site.agreement.form
-    without = {name: one for name, one in form.items() if "@" not in name}
+    without = without_moments(form)
     if len(models) != count or not models or not all(form_of(model) in (form, without) for model in models):
         raise Refused("unreadable")
     return models

@@ -14,12 +14,10 @@ from atoll.fleet.messages import (
     ClientReport,
     DescribeReply,
     DescribeRequest,
-    Refusal,
-    Unreadable,
-    decode_reply,
     encode,
     most_bytes,
 )
+from atoll.fleet.replies import open_reply
 
 CLOCKS_APART_SECONDS = 3600.0
 _DESCRIBING_SECONDS = 60.0
@@ -134,14 +132,10 @@ def _describe(
 def _read(content: bytes | Failure, nonce: str) -> DescribeReply | str:
     if isinstance(content, Failure):
         return content.reason
-    if len(content) > most_bytes({}, models=0):
-        return "oversized"
-    try:
-        head, _ = decode_reply(content, DescribeReply)
-    except Unreadable:
-        return "unreadable"
-    if isinstance(head, Refusal):
-        return head.code
+    opened = open_reply(content, DescribeReply, most_bytes({}, models=0))
+    if isinstance(opened, str):
+        return opened
+    head, _ = opened
     return head if head.nonce == nonce else "repeated"
 
 

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from atoll.models import Model
+from atoll.models import Form, Model
 from atoll.settings import LARGEST
 
 MAGIC = b"ATL1"
@@ -23,7 +23,6 @@ Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 Word = Annotated[str, Field(pattern=r"^[\w.+-]{1,40}$")]
 
-Form = dict[str, tuple[torch.Size, torch.dtype]]
 """Shape and type of each tensor of a model, by name, in order."""
 
 RefusalCode = Literal["unreadable", "unknown_task", "wrong_settings", "wrong_client", "failed"]
@@ -163,11 +162,6 @@ class Refusal(Header):
 
 
 AnyHeader = TypeVar("AnyHeader", bound=Header)
-
-
-def form_of(model: Model) -> Form:
-    """Return the form of a model."""
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in model.items()}
 
 
 def pack(models: Sequence[Model]) -> bytes:

@@ -8,18 +8,17 @@ import numpy.typing as npt
 
 from atoll.fleet import base
 from atoll.fleet.messages import (
-    Form,
+    AnyHeader,
     LossesReply,
     Refusal,
     RefusalCode,
     TrainReply,
     Unreadable,
     decode_reply,
-    form_of,
     most_bytes,
 )
 from atoll.local import Outcome, is_finite
-from atoll.models import Model
+from atoll.models import Form, Model, form_of
 from atoll.robust import update_norm
 
 Floats = npt.NDArray[np.float64]
@@ -152,6 +151,23 @@ def read_losses(asked: Asked, sender: str, reply: bytes | base.Failure) -> Float
     return np.array(head.losses, np.float64)
 
 
+def open_reply(reply: bytes, kind: type[AnyHeader], most: int) -> tuple[AnyHeader, list[Model]] | Reason:
+    """Return a reply's header and models, or why they are refused.
+
+    Args:
+        reply: what came.
+        kind: of the header.
+        most: bytes that it may have.
+    """
+    if len(reply) > most:
+        return "oversized"
+    try:
+        head, models = decode_reply(reply, kind)
+    except Unreadable:
+        return "unreadable"
+    return head.code if isinstance(head, Refusal) else (head, models)
+
+
 def _open(
     asked: Asked, sender: str, reply: bytes | base.Failure, kind: type[OfClient], most: int
 ) -> tuple[OfClient, list[Model]] | Reason:
@@ -159,14 +175,7 @@ def _open(
         return "oversized" if reply.reason == "too_large" else reply.reason
     if sender != asked.node:
         return "wrong_sender"
-    if len(reply) > most:
-        return "oversized"
-    try:
-        head, models = decode_reply(reply, kind)
-    except Unreadable:
-        return "unreadable"
-    if isinstance(head, Refusal):
-        return head.code
-    if head.client != asked.client:
+    opened = open_reply(reply, kind, most)
+    if not isinstance(opened, str) and opened[0].client != asked.client:
         return "wrong_sender"
-    return head, models
+    return opened

@@ -1,17 +1,13 @@
 """The model of a run's folder, finished or not: its latest whole checkpoint, read without making the run again."""
 
-import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import safetensors
-from safetensors.torch import load
+import torch
 
-from atoll.checkpoint import FORMAT
+from atoll.checkpoint import DAMAGED, FORMAT, read_state
 from atoll.combine import mean
 from atoll.config import validate
 from atoll.engine import State
@@ -97,7 +93,7 @@ def read_saved(folder: Path | str) -> SavedRun:
     for note in notes:
         try:
             state = _read_state(note)
-        except (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError):
+        except DAMAGED:
             continue
         return SavedRun(folder, settings, state, (folder / "summary.json").is_file() and note == notes[0])
     told = "every checkpoint in it is damaged" if notes else "it has no checkpoint yet, which is written while it runs"
@@ -114,21 +110,4 @@ def _read_state(path: Path) -> State:
     note = json.loads(path.read_bytes())
     if note["format"] != FORMAT:
         raise InputError(f"{path}: has format {note['format']}, this version of Atoll reads {FORMAT}")
-    content = path.with_suffix(".safetensors").read_bytes()
-    if hashlib.sha256(content).hexdigest() != note["tensors"]:
-        raise ValueError("its tensors' checksum does not fit")
-    return _lay_out(note["state"], load(content))
-
-
-def _lay_out(layout: Mapping[str, Any], tensors: Model) -> State:
-    models: dict[int, Model] = {}
-    for key, tensor in tensors.items():
-        number, _, name = key.partition("/")
-        models.setdefault(int(number), {})[name] = tensor
-    return State(
-        events_done=layout["events_done"],
-        server=None if layout["server"] is None else models[layout["server"]],
-        starts=tuple(models[number] for number in layout["starts"]),
-        published=tuple(models[number] for number in layout["published"]),
-        refused=layout["refused"],
-    )
+    return read_state(path, note, torch.device("cpu"))

@@ -52,11 +52,26 @@ def spread_over_seeds(runs: Sequence[Run]) -> list[Spread]:
     groups = defaultdict[str, dict[int, Run]](dict)
     for run in runs:
         if run.finished:
-            settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
-            groups[json.dumps(settings, sort_keys=True, default=str)].setdefault(int(run.config.get("seed", 0)), run)
+            groups[setting_of(run)].setdefault(seed_of(run), run)
     if all(len(members) < 2 for members in groups.values()):
         return []
     return [_sum_up(members) for members in groups.values()]
+
+
+def setting_of(run: Run) -> str:
+    """Return what runs share that differ in seed and label alone."""
+    settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def seed_of(run: Run) -> int:
+    """Return a run's seed."""
+    return int(run.config.get("seed", 0))
+
+
+def label_of_seeds(runs: Sequence[Run]) -> str:
+    """Return what runs of one setting are called together."""
+    return _common_label([str(run.config.get("label") or run.name) for run in runs]) or runs[0].name
 
 
 def spread_as_markdown(spreads: Sequence[Spread]) -> str:
@@ -76,7 +91,7 @@ def _sum_up(members: dict[int, Run]) -> Spread:
     }
     return Spread(
         panel=runs[0].panel,
-        label=_common_label([str(run.config.get("label") or run.name) for run in runs]) or runs[0].name,
+        label=label_of_seeds(runs),
         seeds=tuple(members),
         final={name: _moments(values) for name, values in last.items() if np.isfinite(values).all()},
     )

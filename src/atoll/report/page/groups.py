@@ -1,12 +1,11 @@
 """Runs that differ in their seed alone, taken together, and the panels in which they may be compared."""
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from atoll.report.runs import Run
-from atoll.report.spread import spread_over_seeds
+from atoll.report.spread import label_of_seeds, seed_of, setting_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +23,7 @@ class Group:
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seed of each run."""
-        return tuple(int(run.config.get("seed", 0)) for run in self.runs)
+        return tuple(map(seed_of, self.runs))
 
     @property
     def counted(self) -> tuple[Run, ...]:
@@ -55,9 +54,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     members = defaultdict[tuple[str, int], list[Run]](list)
     seen = Counter[tuple[str, int]]()
     for run in runs:
-        settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
-        key = json.dumps(settings, sort_keys=True, default=str)
-        seed = int(run.config.get("seed", 0))
+        key, seed = setting_of(run), seed_of(run)
         members[key, seen[key, seed]].append(run)
         seen[key, seed] += 1
     return _with_unique_labels([_make_group(group) for group in members.values()])
@@ -77,9 +74,7 @@ def make_panels(groups: Sequence[Group]) -> list[Panel]:
 
 def _make_group(runs: Sequence[Run]) -> Group:
     first = runs[0]
-    label = first.label
-    if len(runs) > 1:  # as the table of the spread calls it
-        label = spread_over_seeds([replace(run, finished=True) for run in runs])[0].label
+    label = first.label if len(runs) == 1 else label_of_seeds(runs)
     data = first.config.get("data")
     dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
     return Group(first.panel, dataset, label, tuple(runs))
