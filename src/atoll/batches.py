@@ -1,6 +1,6 @@
 """Batches: samples gathered from the pool, their losses, and many models measured on them at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from atoll.models import Model, load_model
 Floats = npt.NDArray[np.float64]
 
 _SHARED_BATCH = 1000  # samples in one forward pass when models are measured
+_FETCHED = 2000  # samples that are fetched from the pool at once, where they are used in several batches
 
 
 class Batches:
@@ -23,7 +24,7 @@ class Batches:
         """Share the training pool's arrays with PyTorch; nothing is copied on the CPU."""
         first = next(module.parameters())
         self.dtype = first.dtype
-        self.scale = data.scale
+        self.scale = torch.tensor(data.scale, dtype=self.dtype) if data.scale != 1 else None
         self.turns = data.turns
         self.inputs = torch.from_numpy(data.inputs).to(first.device)
         self.targets = torch.from_numpy(data.targets).to(first.device)
@@ -34,23 +35,33 @@ class Batches:
         """Return the number of samples, turned copies included."""
         return len(self.targets) * len(self.turns)
 
-    def locate(self, rows: npt.NDArray[np.integer]) -> Tensor:
-        """Return where these samples' images are in the pool, on the device, in the shape of `rows`."""
-        return torch.from_numpy(rows % len(self.targets)).to(self.inputs.device)
+    def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
+        """Return inputs [len(rows), ...] and targets of these samples."""
+        return next(self.gather_each(rows[None]))
 
-    def gather(self, rows: npt.NDArray[np.integer], located: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs [len(rows), ...] and targets of these samples, which may have been located before.
+    def gather_each(self, rows: npt.NDArray[np.integer]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of the samples in each row of `rows`, [batches, samples].
 
-        To locate many batches at once spares a GPU waiting for each.
+        The samples of several batches are fetched at once, and told to a GPU at once, so that it waits once.
         """
-        index = self.locate(rows) if located is None else located
-        inputs = self.inputs.index_select(0, index)
+        index = torch.from_numpy(rows % len(self.targets)).to(self.inputs.device)
+        several = max(1, _FETCHED // max(1, rows.shape[1]))
+        for low in range(0, len(rows), several):
+            fetched = index[low : low + several]
+            inputs, targets = (
+                pool.index_select(0, fetched.flatten()).reshape(*fetched.shape, *pool.shape[1:])
+                for pool in (self.inputs, self.targets)
+            )
+            for own, images, labels in zip(rows[low : low + several], inputs, targets, strict=True):
+                yield self._as_inputs(images, own), labels
+
+    def _as_inputs(self, images: Tensor, rows: npt.NDArray[np.integer]) -> Tensor:
+        """Return the images as the module takes them."""
         if len(self.turns) > 1:
-            inputs = self._turn(inputs, rows // len(self.targets))
-        inputs = inputs.to(self.dtype)
-        if self.scale != 1:
-            inputs *= self.scale
-        return inputs, self.targets.index_select(0, index)
+            images = self._turn(images, rows // len(self.targets))
+        if self.scale is None or images.is_floating_point():
+            images = images.to(self.dtype)
+        return images if self.scale is None else images * self.scale
 
     def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:
         """Turn each image as its copy says; most batches hold one copy only."""

@@ -30,7 +30,7 @@ def mean(models: Weighted) -> Model:
     """
     pairs = iter(models)
     total, first = next(pairs)
-    mixed = {name: tensor * total if tensor.is_floating_point() else tensor for name, tensor in first.items()}
+    mixed = {name: tensor * total if tensor.is_floating_point() else tensor.clone() for name, tensor in first.items()}
     for weight, model in pairs:
         total += weight
         for name, tensor in mixed.items():

@@ -15,6 +15,8 @@ from atoll.batches import LOSSES, cross_entropy, half_squared
 
 MakesLosses = Callable[[Tensor, Tensor], Tensor]
 
+_through_relu = torch.ops.aten.threshold_backward.default  # (slopes after it, what came out of it, 0)
+
 
 @dataclass(frozen=True, eq=False)
 class Dense:
@@ -45,29 +47,32 @@ class Dense:
         return cls(layers, losses) if whole and trained and apart and not hooked else None
 
     @torch.no_grad()
-    def step(self, inputs: Tensor, targets: Tensor, weights: Tensor, lr: float) -> Tensor:
-        """Take a step of SGD down the samples' weighted loss, in place; return each sample's loss before it.
+    def step(self, inputs: Tensor, targets: Tensor, lr: float, weights: Tensor | None = None) -> Tensor:
+        """Take a step of SGD down the samples' weighted loss, in place; return the outputs before it.
 
         Args:
             inputs: [samples, ...].
             targets: [samples] or [samples, outputs].
-            weights: each sample's weight in the loss, [samples]; 1 / samples for the mean.
             lr: learning rate.
+            weights: each sample's weight in the loss, [samples]; None for the mean.
         """
         passed = [inputs.flatten(1)]
         for layer in self.layers[:-1]:
             passed.append(nn.functional.linear(passed[-1], layer.weight, layer.bias).relu_())
         outputs = nn.functional.linear(passed[-1], self.layers[-1].weight, self.layers[-1].bias)
-        losses, slopes = _GRADIENTS[self.losses](outputs, targets)
-        slopes *= weights[:, None]
+        slopes = _SLOPES[self.losses](outputs, targets)
+        if weights is not None:
+            slopes *= weights[:, None]
+        scale = -lr if weights is not None else -lr / len(inputs)
+        ones = slopes.new_ones(len(inputs))
         for layer, entering in zip(reversed(self.layers), reversed(passed), strict=True):
-            before = None if entering is passed[0] else (slopes @ layer.weight).mul_(entering > 0)
-            layer.weight.addmm_(slopes.T, entering, alpha=-lr)
+            before = None if entering is passed[0] else _through_relu(slopes @ layer.weight, entering, 0)
+            layer.weight.addmm_(slopes.T, entering, alpha=scale)
             if layer.bias is not None:
-                layer.bias.sub_(slopes.sum(dim=0), alpha=lr)
+                layer.bias.addmv_(slopes.T, ones, alpha=scale)
             if before is not None:
                 slopes = before
-        return losses
+        return outputs
 
 
 def is_plain_sgd(optimizer: torch.optim.Optimizer, lr: float) -> bool:
@@ -79,21 +84,17 @@ def is_plain_sgd(optimizer: torch.optim.Optimizer, lr: float) -> bool:
     return group["lr"] == lr and not any(group[key] for key in others)
 
 
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each sample's loss and its gradient with respect to the outputs."""
-    logs = outputs.log_softmax(dim=1)
-    own = targets[:, None]
-    losses = -logs.gather(1, own)[:, 0]
-    slopes = logs.exp_()
-    return losses, slopes.scatter_add_(1, own, slopes.new_full((len(slopes), 1), -1.0))
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the gradient of each sample's loss with respect to its outputs."""
+    slopes = outputs.softmax(dim=1)
+    return slopes.scatter_add_(1, targets[:, None], slopes.new_full((len(slopes), 1), -1.0))
 
 
-def _half_squared(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    slopes = outputs - targets.reshape(outputs.shape)
-    return slopes.square().sum(dim=1) / 2, slopes.to(outputs)  # targets may be of another precision
+def _half_squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets.reshape(outputs.shape)).to(outputs)  # targets may be of another precision
 
 
-_GRADIENTS: dict[MakesLosses, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+_SLOPES: dict[MakesLosses, Callable[[Tensor, Tensor], Tensor]] = {
     cross_entropy: _cross_entropy,
     half_squared: _half_squared,
 }

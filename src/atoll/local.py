@@ -7,6 +7,8 @@ optimiser is named in the experiment file as ``optimizer = "module:function"``.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import Literal
 
 import numpy as np
@@ -126,6 +128,8 @@ class Trainer:
         self.precision = precision
         self.tolerant = tolerant
         self.batches = Batches(population.data, module)
+        # A GPU takes the optimiser's step for all parameters at once.
+        self.by_hand = by_hand and self.batches.inputs.device.type == "cpu"
         # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
         self.dense = dense_steps(rule, module, self.batches.losses) if by_hand and precision != "bfloat16" else None
 
@@ -142,7 +146,9 @@ class Trainer:
                 mean_loss, moments = self._step_by_hand(self.dense, task), Model()
             else:
                 losses = (self.batches.losses(self.module(x), y).mean() for x, y in self._draw_batches(task))
-                mean_loss, moments = descend(self.rule, dict(self.module.named_parameters()), task, losses)
+                mean_loss, moments = descend(
+                    self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand
+                )
         model = read_model(self.module)
         if not self.tolerant:
             require_finite(task, model, mean_loss, self.rule)
@@ -170,27 +176,23 @@ class Trainer:
 
     def _step_by_hand(self, dense: Dense, task: Task) -> float:
         """Take the rule's steps; return the mean loss."""
-        total, lr = torch.zeros((), device=self.batches.inputs.device), self.rule.lr_at(task.round)
-        for inputs, targets in self._draw_batches(task):
-            weights = inputs.new_full((len(inputs),), 1 / len(inputs))
-            total += dense.step(inputs, targets, weights, lr).mean()
-        return total.item() / self.rule.steps
+        lr = self.rule.lr_at(task.round)
+        outputs, targets = zip(*((dense.step(x, y, lr), y) for x, y in self._draw_batches(task)), strict=True)
+        return float(self.batches.losses(torch.cat(outputs), torch.cat(targets)).mean())
 
     def _draw_batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
-        gathered = None
-        for rows in self.draw_rows(task):
-            if gathered is None or self.rule.batch_size != "full":
-                gathered = self.batches.gather(rows)
-            yield gathered
+        rows = self.draw_rows(task)
+        if self.rule.batch_size == "full":
+            return repeat(self.batches.gather(rows[0]), self.rule.steps)
+        return self.batches.gather_each(rows)
 
-    def draw_rows(self, task: Task) -> Iterator[npt.NDArray[np.int32]]:
-        """Yield the positions in the pool of each local step's batch."""
+    def draw_rows(self, task: Task) -> npt.NDArray[np.int32]:
+        """Return the positions in the pool of each local step's batch, [steps, samples]."""
         samples = self._own(task.client, task.round, TRAINING_PART)
         if self.rule.batch_size == "full":
-            yield from (samples for _ in range(self.rule.steps))
-            return
+            return np.broadcast_to(samples, (self.rule.steps, len(samples)))
         rng = generator(self.seed, "batches", *task.key)
-        yield from samples[rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))]
+        return samples[rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))]
 
 
 def dense_steps(rule: LocalRule, module: nn.Module, losses: MakesLosses) -> Dense | None:
@@ -200,15 +202,23 @@ def dense_steps(rule: LocalRule, module: nn.Module, losses: MakesLosses) -> Dens
 
 
 def descend(
-    rule: LocalRule, parameters: dict[str, nn.Parameter], task: Task, losses: Iterable[Tensor]
+    rule: LocalRule,
+    parameters: dict[str, nn.Parameter],
+    task: Task,
+    losses: Iterable[Tensor],
+    by_hand: bool = False,
 ) -> tuple[float, Model]:
     """Take the rule's steps, one down each loss; a loss is asked for when the step before it has been taken.
 
-    Returns the mean loss, and the optimiser's moments of these parameters if the rule carries them.
+    With `by_hand` plain SGD's steps are made here, to the same bits. Returns the mean loss, and the optimiser's
+    moments of these parameters if the rule carries them.
     """
-    optimizer = rule.optimizer(parameters.values(), rule.lr_at(task.round))
+    lr = rule.lr_at(task.round)
+    optimizer = rule.optimizer(parameters.values(), lr)
     if rule.carry:
         _load_moments(optimizer, parameters, task.start)
+    plainly = by_hand and is_plain_sgd(optimizer, lr)
+    step = partial(_descend_plainly, parameters, lr) if plainly else optimizer.step
     total = torch.zeros((), device=next(iter(parameters.values())).device)
     for loss in losses:
         for parameter in parameters.values():
@@ -216,9 +226,17 @@ def descend(
         loss.backward()  # type: ignore[no-untyped-call]
         if rule.proximal:
             _add_proximal(parameters, task.start, rule.proximal)
-        optimizer.step()
+        step()
         total += loss.detach()
     return total.item() / rule.steps, _read_moments(optimizer, parameters) if rule.carry else {}
+
+
+@torch.no_grad()
+def _descend_plainly(parameters: dict[str, nn.Parameter], lr: float) -> None:
+    """Take the step of `torch.optim.SGD`, to the bit; for small models its bookkeeping takes as long."""
+    for parameter in parameters.values():
+        if parameter.grad is not None:
+            parameter.add_(parameter.grad, alpha=-lr)
 
 
 def require_finite(task: Task, model: Model, loss: float, rule: LocalRule) -> None:

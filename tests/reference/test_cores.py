@@ -469,6 +469,39 @@ def test_the_workers_end_with_the_process_that_forked_them(way: signal.Signals) 
                 os.kill(pid, signal.SIGKILL)
 
 
+def test_a_worker_has_its_next_request_before_it_answers_but_not_the_last_ones() -> None:
+    """Two workers, the second held up by its first request: nobody waits behind it but what it was given early."""
+
+    def answer(number: int) -> tuple[int, int]:
+        time.sleep(1 if number == 1 else 0.01)
+        return number, os.getpid()
+
+    workers = Workers(2, answer, str)
+    try:
+        answers = list(workers.map(range(8), 8, ahead=8))
+    finally:
+        workers.close()
+    assert [number for number, _ in answers] == list(range(8))
+    slow = answers[1][1]
+    assert [number for number, pid in answers if pid == slow] == [1, 3]
+
+
+def test_all_that_a_killed_worker_had_is_handed_out_again(tmp_path: Path) -> None:
+    first = tmp_path / "killed"
+
+    def answer(number: int) -> int:
+        if number == 0 and not first.exists():
+            first.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number**2
+
+    workers = Workers(1, answer, str)
+    try:
+        assert list(workers.map(range(5), 5, ahead=5)) == [0, 1, 4, 9, 16]
+    finally:
+        workers.close()
+
+
 def test_answers_come_in_order_and_requests_are_not_taken_too_early() -> None:
     taken = []
 
@@ -482,7 +515,7 @@ def test_answers_come_in_order_and_requests_are_not_taken_too_early() -> None:
         return number**2
 
     workers = Workers(3, answer, str)
-    for number, found in enumerate(workers.map(requests(), ahead=5)):
+    for number, found in enumerate(workers.map(requests(), 30, ahead=5)):
         assert found == number**2
         assert len(taken) <= number + 5
     assert len(taken) == 30

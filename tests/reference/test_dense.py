@@ -44,8 +44,8 @@ def test_steps_are_those_of_autograd(hidden: tuple[int, ...], bias: bool, losses
         optimizer.zero_grad()
         (each @ weights).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        own = network.step(inputs, TARGETS[losses], weights, lr=0.3)
-        np.testing.assert_allclose(own, each.detach(), rtol=0, atol=1e-14)
+        own = network.step(inputs, TARGETS[losses], 0.3, weights)
+        np.testing.assert_allclose(losses(own, TARGETS[losses]), each.detach(), rtol=0, atol=1e-14)
     np.testing.assert_allclose(as_vector(read_model(ours)), as_vector(read_model(theirs)), rtol=0, atol=1e-14)
     assert not np.allclose(as_vector(read_model(ours)), before)
 
@@ -61,7 +61,7 @@ def test_an_empty_layer_does_not_pass_a_slope_on() -> None:
     torch.optim.SGD(networks[0].parameters(), lr=1.0).step()
     ours = Dense.of(networks[1], cross_entropy)
     assert ours is not None
-    ours.step(inputs, targets, torch.full((2,), 0.5, dtype=torch.float64), lr=1.0)
+    ours.step(inputs, targets, lr=1.0)
     np.testing.assert_allclose(as_vector(read_model(networks[1])), as_vector(read_model(networks[0])), atol=1e-15)
 
 

@@ -33,7 +33,7 @@ from atoll.errors import RunError
 from atoll.models import Model, read_model
 from atoll.robust import update_norm
 
-TINY = Case("mlp", clients=3, steps=2, batch_size=4, cohorts=2, lr=0.1)
+TINY = Case("mlp", clients=3, steps=2, batch_size=4, cohorts=2, clusters=2, lr=0.1)
 PARAMETERS = 784 * 200 + 200 + 200 * 10 + 10
 
 linux = pytest.mark.skipif(not can_measure(), reason="this system does not tell what memory processes hold")
@@ -60,13 +60,13 @@ def alexnet_flops(batch: int) -> int:
     ("case", "a_step"),
     [
         (Case("mlp", 10), dense_flops(30)),
-        (Case("mlp", 7, steps=3, batch_size=5, cohorts=4), dense_flops(5)),
+        (Case("mlp", 7, steps=3, batch_size=5, cohorts=2, clusters=2), dense_flops(5)),
         (Case("cnn", 10), cnn_flops(30)),
         (Case("alexnet", 100), alexnet_flops(30)),
     ],
 )
 def test_operations_are_those_counted_by_hand(case: Case, a_step: int) -> None:
-    assert count_flops(case) == a_step * case.steps * case.clients * case.cohorts
+    assert count_flops(case) == a_step * case.steps * case.clients * case.cohorts * case.clusters
 
 
 def test_the_plain_loop_is_federated_averaging() -> None:
@@ -75,16 +75,17 @@ def test_the_plain_loop_is_federated_averaging() -> None:
     torch.manual_seed(3)
     found = train(start)
     torch.manual_seed(3)
-    expected = plain_twin(TINY, plain_twin(TINY, start))
+    one = plain_twin(TINY, range(3), plain_twin(TINY, range(3), start))
+    other = plain_twin(TINY, range(3, 6), plain_twin(TINY, range(3, 6), start))
     for name, tensor in found.items():
-        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(tensor, (one[name] + other[name]) / 2, rtol=1e-5, atol=1e-7)
 
 
-def plain_twin(case: Case, start: Model) -> Model:
+def plain_twin(case: Case, clients: range, start: Model) -> Model:
     """One cohort by hand, drawing batches in the plain loop's order."""
     images, labels = make_pool(case)
     ends = []
-    for client in range(case.clients):
+    for client in clients:
         x, y = images[samples_of(case, client)], labels[samples_of(case, client)]
         w = dict(start)
         for _ in range(case.steps):
@@ -164,6 +165,7 @@ def paced(
 
 def test_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(racing, "PATIENCE_SECONDS", 20.0)
+    there = descendants(os.getpid())  # other tests may have left some, such as multiprocessing's resource tracker
     raced = race(
         TINY,
         [
@@ -197,7 +199,7 @@ def test_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
         "missing": "/no/such/program: No such file or directory",
     }
     assert (slow.memory_bytes or 0) > 1e6 or not can_measure()
-    assert descendants(os.getpid()) == [os.getpid()] or not can_measure()
+    assert set(descendants(os.getpid())) <= set(there) or not can_measure()
 
 
 def test_a_contender_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Atoll's executors and the plain loop, each as a process of its own that is paced: ``python -m atoll.bench``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from atoll.combine import average_models
 from atoll.datasets import Dataset
 from atoll.executing import count_cores
 from atoll.executors import Cohort, Cores, Executor, Serial, Stacked, Weighted
+from atoll.executors.weighted import why_not_weighted
 from atoll.local import LocalRule, Trainer, sgd
 from atoll.memory import keep_freed_memory
 from atoll.models import MODELS, Model, count_bytes, read_model
@@ -21,7 +22,7 @@ from atoll.robust import update_norm
 
 EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
     "serial": Serial,
-    "cores": lambda trainer: Cores(trainer, count_cores(), count_bytes(read_model(trainer.module))),
+    "cores": lambda trainer: _make_cores(trainer),
     "stacked": Stacked,
     "weighted": Weighted,
 }
@@ -78,7 +79,13 @@ def make_clients(case: Case) -> Population:
     images, labels = make_pool(case)
     data = Dataset("random", images, labels, images[:1], labels[:1], CLASSES, scale=1 / 255)
     rows = np.arange(len(images))
-    return make_population(data, [rows[samples_of(case, client)] for client in range(case.clients)])
+    return make_population(data, [rows[samples_of(case, client)] for cohort in case.cohort_of for client in cohort])
+
+
+def _make_cores(trainer: Trainer) -> Cores:
+    """Return workers on all cores, as a run has them."""
+    by_cohort = None if why_not_weighted(trainer.rule, trainer.module) else Weighted(trainer)
+    return Cores(trainer, count_cores(), count_bytes(read_model(trainer.module)), by_cohort)
 
 
 def make_executor_round(case: Case, executor: Executor) -> Round:
@@ -87,12 +94,15 @@ def make_executor_round(case: Case, executor: Executor) -> Round:
 
     def train(start: Model) -> Model:
         nonlocal events
+        models, weights = [start] * case.clusters, np.ones(case.clients)
         for _ in range(case.cohorts):
-            clients, weights = np.arange(case.clients), np.ones(case.clients)
-            cohort = Cohort(events, events, 0, 0, clients, weights, float(case.clients), start)
-            start = executor.train([cohort], average_models)[0].model
+            cohorts = [
+                Cohort(events, events, 0, cluster, np.array(clients), weights, float(case.clients), models[cluster])
+                for cluster, clients in enumerate(case.cohort_of)
+            ]
+            models = [average.model for average in executor.train(cohorts, average_models)]
             events += 1
-        return start
+        return mean_of(models)
 
     return train
 
@@ -114,13 +124,22 @@ def make_plain_round(case: Case, module: nn.Module) -> Round:
         return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
     def train(start: Model) -> Model:
+        return mean_of([train_cluster(clients, start) for clients in case.cohort_of])
+
+    def train_cluster(clients: range, model: Model) -> Model:
+        places = [samples_of(case, client) for client in clients]
         for _ in range(case.cohorts):
-            places = [samples_of(case, client) for client in range(case.clients)]
-            models = [train_client(inputs[own], targets[own], start) for own in places]
-            start = {name: torch.stack([model[name] for model in models]).mean(dim=0) for name in start}
-        return start
+            model = mean_of([train_client(inputs[own], targets[own], model) for own in places])
+        return model
 
     return train
+
+
+def mean_of(models: Sequence[Model]) -> Model:
+    """Return the mean of models, as a user would write it."""
+    if len(models) == 1:
+        return models[0]
+    return {name: torch.stack([model[name] for model in models]).mean(dim=0) for name in models[0]}
 
 
 def _serve_products() -> None:

@@ -24,4 +24,4 @@ def count_flops(case: Case) -> int:
         targets = torch.empty(case.batch_size, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
         cross_entropy(module(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
-    return int(counter.get_total_flops()) * case.steps * case.clients * case.cohorts
+    return int(counter.get_total_flops()) * case.steps * case.clients * case.cohorts * case.clusters

@@ -21,14 +21,17 @@ SHAPES = {"mlp": (1, 28, 28), "lr": (1, 28, 28), "cnn": (1, 28, 28), "alexnet": 
 
 @dataclass(frozen=True)
 class Case:
-    """One round of a benchmark: cohorts of clients, one cohort after the other, each from the mean of the last.
+    """One round of a benchmark: in each cluster cohorts, one after the other, each from the mean of the one before.
+
+    The round ends with the mean of the clusters' models.
 
     Attributes:
         model: name of the model.
         clients: clients a cohort.
         steps: local steps of a client, each SGD on one batch.
         batch_size: samples a step.
-        cohorts: cohorts a round; more than one where a single one is too short to time.
+        cohorts: cohorts that train one after the other in a round.
+        clusters: clusters that train at once, each its own cohorts.
         lr: learning rate; inputs are random, so it matters only that training stays finite.
     """
 
@@ -37,12 +40,19 @@ class Case:
     steps: int = 20
     batch_size: int = 30
     cohorts: int = 1
+    clusters: int = 1
     lr: float = 0.01
 
     @property
     def name(self) -> str:
         """What tables and filters call it, such as ``mlp, 10 clients``."""
-        return f"{self.model}, {self.clients} clients" + (f", {self.steps} step" if self.steps == 1 else "")
+        several = f"{self.clusters} clusters of " if self.clusters > 1 else ""
+        return f"{self.model}, {several}{self.clients} clients" + (f", {self.steps} step" if self.steps == 1 else "")
+
+    @property
+    def cohort_of(self) -> list[range]:
+        """The clients of each cluster's cohorts."""
+        return [range(cluster * self.clients, (cluster + 1) * self.clients) for cluster in range(self.clusters)]
 
     @property
     def samples(self) -> int:
@@ -58,7 +68,7 @@ class Case:
 def make_pool(case: Case) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return random images [samples, *shape], values 0 to 255, and labels [samples]: all clients' samples."""
     rng = np.random.default_rng(0)
-    samples = min(case.clients, DISTINCT) * case.samples
+    samples = min(case.clusters * case.clients, DISTINCT) * case.samples
     return rng.integers(256, size=(samples, *case.shape), dtype=np.uint8), rng.integers(CLASSES, size=samples)
 
 

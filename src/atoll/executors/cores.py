@@ -105,7 +105,7 @@ class Cores:
         whole = self.by_cohort is not None and combine is average_models
         units = cohorts if whole else [client for cohort in cohorts for client in split_clients(cohort)]
         with self._working():
-            outcomes = self._train(units, whole)
+            outcomes = self._train(units, whole, kept=whole or combine is not average_models)
             if whole:
                 return [Average(outcome.model, outcome.loss) for outcome in outcomes]
             return combine_outcomes(cohorts, combine, outcomes)
@@ -118,15 +118,20 @@ class Cores:
             columns = [self._measure(models[low : low + slots], rows) for low in range(0, len(models), slots)]
         return np.hstack(columns)
 
-    def _train(self, units: Sequence[Cohort], whole: bool) -> Iterator[Outcome]:
-        """Yield what each unit comes to, in their order."""
+    def _train(self, units: Sequence[Cohort], whole: bool, kept: bool) -> Iterator[Outcome]:
+        """Yield what each unit comes to, in their order; with `kept` in memory of its own.
+
+        Otherwise a model stands until the next one is asked for: its slot may then be written again. Those that come
+        early are among the last ones, whose slots are not.
+        """
         order = self._order(units)
         early: dict[int, Outcome] = {}
         due = 0
-        answers = self.workers.map(self._place((units[i] for i in order), whole), self._ahead)
-        for number, (layout, loss) in enumerate(answers):
+        requests = self._place((units[i] for i in order), whole)
+        for number, (layout, loss) in enumerate(self.workers.map(requests, len(units), self._ahead)):
             shared = self._models.view(number % self._ahead, layout)
-            early[order[number]] = Outcome({name: tensor.clone() for name, tensor in shared.items()}, loss)
+            model = {name: tensor.clone() for name, tensor in shared.items()} if kept else shared
+            early[order[number]] = Outcome(model, loss)
             while due in early:
                 yield early.pop(due)
                 due += 1
@@ -155,7 +160,7 @@ class Cores:
         """Return the mean loss of no more models than there are slots, [clients, models]."""
         placed = tuple((slot, self._models.write(slot, model)) for slot, model in enumerate(models))
         parts = [_Measuring(placed, part) for part in cut_rows(rows)]
-        return mean_by_client(np.concatenate(list(self.workers.map(parts, ahead=len(parts)))), rows)
+        return mean_by_client(np.concatenate(list(self.workers.map(parts, len(parts), len(parts)))), rows)
 
     def _answer(self, work: _Training | _Measuring) -> Any:
         """Carry out a piece of work, in a worker."""

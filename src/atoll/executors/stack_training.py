@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -42,7 +41,7 @@ def kind_of(task: Task, trainer: Trainer, fit: Fit) -> object:
 def count_samples(task: Task, trainer: Trainer) -> int:
     """Return the samples of each of the task's batches."""
     size = trainer.rule.batch_size
-    return len(next(trainer.draw_rows(task))) if size == "full" else size
+    return trainer.draw_rows(task).shape[1] if size == "full" else size
 
 
 def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
@@ -85,7 +84,7 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[Task]) -> TrainedSta
             yield means.sum()
 
     module.train()
-    _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses())
+    _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses(), trainer.by_hand)
     stack = {name: parameter.detach() for name, parameter in parameters.items()}
     mean_losses = _require_finite(trainer, tasks, stack, total / rule.steps)
     common = {key: tensor for key, tensor in moments.items() if slot_of(key) in fit.shared}
@@ -96,21 +95,17 @@ def _draw_batches(trainer: Trainer, tasks: Sequence[Task]) -> Iterator[tuple[Ten
     """Yield inputs [clients, samples, ...], targets [clients x samples], and samples' shares where some are padding."""
     rule = trainer.rule
     if rule.batch_size != "full":
-        batches = np.stack([np.stack(list(trainer.draw_rows(task))) for task in tasks], axis=1)
-        for rows, located in zip(batches, trainer.batches.locate(batches), strict=True):
-            yield *_gather(trainer, rows, located), None
+        rows = np.concatenate([trainer.draw_rows(task) for task in tasks], axis=1)
+        for inputs, targets in trainer.batches.gather_each(rows):
+            yield inputs.reshape(len(tasks), -1, *inputs.shape[1:]), targets, None
         return
-    own = [next(trainer.draw_rows(task)) for task in tasks]
+    own = [trainer.draw_rows(task)[0] for task in tasks]
     sizes = np.array([len(rows) for rows in own])[:, None]
-    inputs, targets = _gather(trainer, np.stack([np.resize(rows, sizes.max()) for rows in own]))
+    inputs, targets = trainer.batches.gather(np.concatenate([np.resize(rows, sizes.max()) for rows in own]))
+    inputs = inputs.reshape(len(tasks), -1, *inputs.shape[1:])
     shares = torch.from_numpy((np.arange(sizes.max()) < sizes) / sizes).to(inputs.device, trainer.batches.dtype)
     for _ in range(rule.steps):
         yield inputs, targets, shares if sizes.min() < sizes.max() else None
-
-
-def _gather(trainer: Trainer, rows: npt.NDArray[np.int32], located: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    inputs, targets = trainer.batches.gather(rows.reshape(-1), None if located is None else located.reshape(-1))
-    return inputs.reshape(*rows.shape, *inputs.shape[1:]), targets
 
 
 def _require_finite(trainer: Trainer, tasks: Sequence[Task], stack: Stack, losses: Tensor) -> Floats:

@@ -50,7 +50,7 @@ class Weighted:
 
     def _take_step(self, cohort: Cohort) -> Average:
         tasks, trainer = cohort.tasks, self.trainer
-        rows = [next(trainer.draw_rows(task)) for task in tasks]
+        rows = [trainer.draw_rows(task)[0] for task in tasks]
         sizes = np.array([len(own) for own in rows])
         if sizes.sum() > MOST_SAMPLES:
             return self.serial.train([cohort], average_models)[0]
@@ -60,11 +60,12 @@ class Weighted:
         inputs, targets = trainer.batches.gather(np.concatenate(rows))
         weights = torch.from_numpy(np.repeat(shares / sizes, sizes)).to(inputs)
         if trainer.dense:
-            losses = trainer.dense.step(inputs, targets, weights, trainer.rule.lr_at(cohort.round))
-            loss = float(losses @ weights)
+            outputs = trainer.dense.step(inputs, targets, trainer.rule.lr_at(cohort.round), weights)
+            loss = float(trainer.batches.losses(outputs, targets) @ weights)
         else:
             losses = trainer.batches.losses(trainer.module(inputs), targets)
-            loss, _ = descend(trainer.rule, dict(trainer.module.named_parameters()), tasks[0], [losses @ weights])
+            parameters = dict(trainer.module.named_parameters())
+            loss, _ = descend(trainer.rule, parameters, tasks[0], [losses @ weights], trainer.by_hand)
         model = read_model(trainer.module)
         if not is_finite(model, loss):
             return self.serial.train([cohort], average_models)[0]  # says which client it is

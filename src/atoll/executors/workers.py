@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from atoll.errors import AtollError, InputError, RunError
 from atoll.memory import keep_freed_memory
 
 RETRIES = 3  # of a request whose worker was killed
+_AT_A_TIME = 2  # requests that a worker has, so that it need not wait for the next one
 
 Request = Any
 Answer = tuple[type[AtollError] | None, Any]
@@ -27,12 +28,11 @@ Answer = tuple[type[AtollError] | None, Any]
 
 @dataclass(eq=False)
 class Requests:
-    """Requests by number: still to come, to be handed out again, with a worker, answered."""
+    """Requests by number: still to come, to be handed out again, answered."""
 
     coming: Iterator[Request]
     handed_out: int = 0
     again: list[tuple[int, Request]] = field(default_factory=list)
-    busy: dict[Connection, tuple[int, Request]] = field(default_factory=dict)
     answers: dict[int, Answer] = field(default_factory=dict)
     deaths: Counter[int] = field(default_factory=Counter)
 
@@ -67,66 +67,91 @@ class Workers:
             raise InputError("run.executor = 'cores': this platform cannot fork processes; use 'serial'")
         self.count = count
         self.processes: dict[Connection, BaseProcess] = {}
+        self._under_way: dict[Connection, deque[tuple[int, Request]]] = {}
         self._answer = answer
         self._name = name
 
-    def map(self, requests: Iterable[Request], ahead: int) -> Iterator[Any]:
-        """Yield the answers in the order of the requests.
+    def map(self, requests: Iterable[Request], count: int, ahead: int) -> Iterator[Any]:
+        """Yield the answers in the order of the requests, of which there are so many.
 
-        Requests are handed out in order, each to a worker that is free, and request i only after the answer to
-        request i - ahead has been yielded and the next one asked for.
+        Requests are handed out in order, each to a worker that is free, or will soon be while there are others for
+        those that are free sooner; and request i only after the answer to request i - ahead has been yielded and the
+        next one asked for.
 
         Raises:
             AtollError: a request failed with it, the first in their order.
         """
         pending = Requests(iter(requests))
-        due = 0
-        while True:
-            self._collect(pending, block=due not in pending.answers)
-            self._hand_out(pending, due + ahead)
-            if due not in pending.answers:
-                if not pending.busy:
-                    return
-                continue
+        if any(self._under_way.values()):  # those before were not all asked for
+            self.close()
+        for due in range(count):
+            self._hand_out(pending, due + ahead, count)
+            while due not in pending.answers:
+                self._collect(pending)
+                self._hand_out(pending, due + ahead, count)
             error, content = pending.answers.pop(due)
             if error:
                 raise error(content)
             yield content
-            due += 1
 
     def close(self) -> None:
         """End all workers at once, whatever they do; new ones are forked if there is work again."""
         for pipe in list(self.processes):
             self._end(pipe)
 
-    def _collect(self, pending: Requests, block: bool) -> None:
-        """Take the answers that have come; wait for one if told to."""
-        ready = wait(list(pending.busy), None if block else 0) if pending.busy else []
-        for pipe in [each for each in pending.busy if each in ready]:
-            number, request = pending.busy.pop(pipe)
+    def _collect(self, pending: Requests) -> None:
+        """Wait for an answer, and take those that have come."""
+        ready = wait([pipe for pipe, given in self._under_way.items() if given])
+        for pipe in [each for each in self._under_way if each in ready]:
             try:
-                pending.answers[number] = pipe.recv()
+                answer = pipe.recv()
             except (EOFError, OSError):
-                code = self._end(pipe)
-                pending.deaths[number] += 1
-                if pending.deaths[number] <= RETRIES:
-                    pending.again.append((number, request))
-                    continue
-                told = f"{self._name(request)} ended its worker process {RETRIES + 1} times (exit code {code})"
-                pending.answers[number] = RunError, f"{told}; use fewer run.workers, or 'serial'"
+                self._give_up(pipe, pending)
+            else:
+                number, _ = self._under_way[pipe].popleft()
+                pending.answers[number] = answer
 
-    def _hand_out(self, pending: Requests, end: int) -> None:
-        """Give every free worker a request with a number below `end`."""
-        while len(pending.busy) < self.count and (taken := pending.take(end)):
-            while True:
-                free = [pipe for pipe in self.processes if pipe not in pending.busy]
-                pipe = free[0] if free else self._fork()
-                try:
-                    pipe.send(taken[1])
-                    break
-                except OSError:  # killed while it had nothing to do
-                    self._end(pipe)
-            pending.busy[pipe] = taken
+    def _give_up(self, pipe: Connection, pending: Requests) -> None:
+        """Hand out again what a killed worker had; the first of that is what it was doing."""
+        lost = list(self._under_way[pipe])
+        code = self._end(pipe)
+        number, request = lost[0]
+        pending.deaths[number] += 1
+        if pending.deaths[number] > RETRIES:
+            told = f"{self._name(request)} ended its worker process {RETRIES + 1} times (exit code {code})"
+            pending.answers[number] = RunError, f"{told}; use fewer run.workers, or 'serial'"
+            lost.pop(0)
+        pending.again += reversed(lost)  # the last one is taken first
+
+    def _hand_out(self, pending: Requests, end: int, count: int) -> None:
+        """Give requests with a number below `end` to the workers that have the fewest.
+
+        The last ones are given to free workers only, so that all end together. A worker that answers while it is sent
+        its next request does not block: one of the two is small.
+        """
+        while True:
+            fewest = min((len(given) for given in self._under_way.values()), default=0)
+            idle = len(self.processes) < self.count or fewest == 0
+            left = count - pending.handed_out + len(pending.again)
+            if not idle and (fewest == _AT_A_TIME or left <= self.count):
+                return
+            if not (taken := pending.take(end)):
+                return
+            self._send(taken)
+
+    def _send(self, taken: tuple[int, Request]) -> None:
+        while True:
+            pipe = min(self.processes, key=lambda each: len(self._under_way[each]), default=None)
+            if pipe is None or (self._under_way[pipe] and len(self.processes) < self.count):
+                pipe = self._fork()
+            try:
+                pipe.send(taken[1])
+                break
+            except OSError:  # it was killed
+                if self._under_way[pipe]:
+                    break  # all that it had is handed out again when that is noticed
+                self._end(pipe)
+        self._under_way[pipe].append(taken)
 
     def _fork(self) -> Connection:
         fork = multiprocessing.get_context("fork")
@@ -139,10 +164,12 @@ class Workers:
             raise RunError(f"run.workers = {self.count}: no further process can be started ({error})") from error
         theirs.close()
         self.processes[ours] = process
+        self._under_way[ours] = deque()
         return ours
 
     def _end(self, pipe: Connection) -> int | None:
         process = self.processes.pop(pipe)
+        del self._under_way[pipe]
         pipe.close()
         process.kill()
         process.join()
