@@ -14,12 +14,16 @@ from shared import client_arrays, read_case, work
 INIT = hk.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
 
 
-def linear(units):
-    return hk.Linear(units, w_init=INIT)
+def linear(units, entering):
+    return hk.Linear(units, w_init=INIT, b_init=first_biases(entering))
 
 
-def convolution(channels, padding):
-    return hk.Conv2D(channels, 5, padding=padding, w_init=INIT)
+def convolution(channels, entering, padding):
+    return hk.Conv2D(channels, 5, padding=padding, w_init=INIT, b_init=first_biases(25 * entering))
+
+
+def first_biases(entering):
+    return hk.initializers.RandomUniform(-(entering**-0.5), entering**-0.5)
 
 
 def standardize(images):
@@ -30,20 +34,20 @@ def standardize(images):
 
 
 def mlp(x):
-    return hk.Sequential([hk.Flatten(), linear(200), jax.nn.relu, linear(10)])(x)
+    return hk.Sequential([hk.Flatten(), linear(200, 784), jax.nn.relu, linear(10, 200)])(x)
 
 
 def cnn(x):
     pool = hk.MaxPool((1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    first, second = convolution(20, "VALID"), convolution(50, "VALID")
-    layers = [first, jax.nn.relu, pool, second, jax.nn.relu, pool, hk.Flatten(), linear(500), jax.nn.relu, linear(10)]
-    return hk.Sequential(layers)(x)
+    blocks = [convolution(20, 1, "VALID"), jax.nn.relu, pool, convolution(50, 20, "VALID"), jax.nn.relu, pool]
+    dense = [hk.Flatten(), linear(500, 800), jax.nn.relu, linear(10, 500)]
+    return hk.Sequential([*blocks, *dense])(x)
 
 
 def alexnet(x):
     pool = hk.MaxPool((1, 3, 3, 1), (1, 2, 2, 1), "VALID")
-    blocks = [convolution(64, "SAME"), jax.nn.relu, pool, convolution(64, "SAME"), jax.nn.relu, pool]
-    dense = [hk.Flatten(), linear(384), jax.nn.relu, linear(192), jax.nn.relu, linear(10)]
+    blocks = [convolution(64, 3, "SAME"), jax.nn.relu, pool, convolution(64, 64, "SAME"), jax.nn.relu, pool]
+    dense = [hk.Flatten(), linear(384, 2304), jax.nn.relu, linear(192, 384), jax.nn.relu, linear(10, 192)]
     return hk.Sequential([standardize, *blocks, *dense])(x)
 
 

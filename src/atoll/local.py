@@ -20,6 +20,7 @@ from atoll.batches import Batches, measure_models, measure_samples
 from atoll.dense import Dense, MakesLosses, is_plain_sgd
 from atoll.errors import RunError
 from atoll.models import Model, count_bytes, load_model, place, read_model
+from atoll.moments import load_moments, read_moments
 from atoll.population import Population
 from atoll.precision import Precision
 from atoll.seeds import generator, layers_drawing_from
@@ -216,7 +217,7 @@ def descend(
     lr = rule.lr_at(task.round)
     optimizer = rule.optimizer(parameters.values(), lr)
     if rule.carry:
-        _load_moments(optimizer, parameters, task.start)
+        load_moments(optimizer, parameters, task.start)
     plainly = by_hand and is_plain_sgd(optimizer, lr)
     step = partial(_descend_plainly, parameters, lr) if plainly else optimizer.step
     total = torch.zeros((), device=next(iter(parameters.values())).device)
@@ -228,7 +229,7 @@ def descend(
             _add_proximal(parameters, task.start, rule.proximal)
         step()
         total += loss.detach()
-    return total.item() / rule.steps, _read_moments(optimizer, parameters) if rule.carry else {}
+    return total.item() / rule.steps, read_moments(optimizer, parameters) if rule.carry else {}
 
 
 @torch.no_grad()
@@ -286,7 +287,7 @@ def carried_bytes(rule: LocalRule, module: nn.Module) -> int:
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    return count_bytes(_read_moments(optimizer, dict(module.named_parameters())))
+    return count_bytes(read_moments(optimizer, dict(module.named_parameters())))
 
 
 def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) -> None:
@@ -294,20 +295,3 @@ def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) 
     for name, parameter in parameters.items():
         if parameter.grad is not None:
             parameter.grad.add_(parameter.detach() - start[name], alpha=mu)
-
-
-def _load_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter], start: Model) -> None:
-    for key, tensor in start.items():
-        name, _, slot = key.partition("@")
-        if slot and name in parameters:
-            own, copy = parameters[name], tensor.clone()
-            optimizer.state[own][slot] = copy if copy.shape != own.shape else torch.empty_like(own).copy_(copy)
-
-
-def _read_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> Model:
-    return {
-        f"{name}@{slot}": tensor.clone(memory_format=torch.contiguous_format)
-        for name, parameter in parameters.items()
-        for slot, tensor in optimizer.state[parameter].items()
-        if isinstance(tensor, Tensor)
-    }

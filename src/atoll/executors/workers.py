@@ -85,6 +85,7 @@ class Workers:
         if any(self._under_way.values()):  # those before were not all asked for
             self.close()
         for due in range(count):
+            self._collect(pending, seconds=0)
             self._hand_out(pending, due + ahead, count)
             while due not in pending.answers:
                 self._collect(pending)
@@ -99,9 +100,10 @@ class Workers:
         for pipe in list(self.processes):
             self._end(pipe)
 
-    def _collect(self, pending: Requests) -> None:
-        """Wait for an answer, and take those that have come."""
-        ready = wait([pipe for pipe, given in self._under_way.items() if given])
+    def _collect(self, pending: Requests, seconds: float | None = None) -> None:
+        """Wait for an answer, for so long, and take those that have come."""
+        busy = [pipe for pipe, given in self._under_way.items() if given]
+        ready = wait(busy, seconds) if busy else []
         for pipe in [each for each in self._under_way if each in ready]:
             try:
                 answer = pipe.recv()
