@@ -21,11 +21,12 @@ from atoll.clustering.describe import class_shares
 from atoll.clustering.problem import PATTERNS, Pattern
 from atoll.experiment import Experiment
 from atoll.network import Network, event_seconds, matrix_network
-from atoll.report.style import STYLE
+from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
 from atoll.runner import carry_out
 from atoll.schedules import Event, Phase, Schedule, hierarchical_schedule
 
 PLAN = Path(__file__).with_name("planning.md")
+PERFORMANCE = Path(__file__).with_name("performance.md")
 _FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 PACES = (4.0, 6.0, 10.0)  # seconds of each cluster's work in the timelines of the patterns
@@ -49,6 +50,7 @@ def drawn() -> dict[str, bytes]:
         "quickstart-curves": quickstart_curves,
         "quickstart-clusters": lambda: clusters_of(quickstart()[0]),
         "quickstart-gantt": lambda: gantt_of(quickstart()[0]),
+        "performance-peers": peers,
         **{f"pattern-{pattern}": _timeline(pattern) for pattern in PATTERNS},
     }
     return {name: as_svg(draw()) for name, draw in figures.items()} | {
@@ -91,6 +93,26 @@ def gantt_of(experiment: Experiment) -> Figure:
 def bars_of(schedule: Schedule) -> list[tuple[int, float, float, int]]:
     """Return one bar for each piece of work, as `plot_gantt` takes them."""
     return [(c, began, e.seconds, e.round) for e in schedule.events for c, began in zip(e.active, e.began, strict=True)]
+
+
+def peers() -> Figure:
+    """Draw the speeds in performance.md's table of libraries as bars."""
+    _, _, text = PERFORMANCE.read_text(encoding="utf-8").partition("### Measured against them")
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    (_, *names, _), (_, *rows) = lines[0], lines[1:6]
+    figure = Figure(figsize=(WIDTH_INCHES, 2.6), layout="constrained")
+    with mpl.rc_context(STYLE):
+        axes = figure.subplots()
+        width = 0.8 / len(names)
+        for number, (name, colour) in enumerate(zip(names, PALETTE, strict=False)):
+            speeds = [float(row[1 + number]) for row in rows]
+            places = np.arange(len(rows)) + (number - (len(names) - 1) / 2) * width
+            axes.bar(places, speeds, width * 0.9, label=name.replace("`", "").strip(), color=colour)
+        axes.axhline(1, color=INK, linewidth=0.9)
+        axes.set_xticks(np.arange(len(rows)), [row[0].strip() for row in rows])
+        axes.set_ylabel("Times the plain loop's speed")
+        axes.legend(ncols=len(names), loc="lower center", bbox_to_anchor=(0.5, 1))
+    return figure
 
 
 def plan_figures() -> Iterator[tuple[str, Figure]]:

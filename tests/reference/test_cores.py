@@ -471,9 +471,13 @@ def test_the_workers_end_with_the_process_that_forked_them(way: signal.Signals) 
 
 def test_a_worker_has_its_next_request_before_it_answers_but_not_the_last_ones() -> None:
     """Two workers, the second held up by its first request: nobody waits behind it but what it was given early."""
+    last_began = multiprocessing.get_context("fork").Event()
 
     def answer(number: int) -> tuple[int, int]:
-        time.sleep(1 if number == 1 else 0.01)
+        if number == 1:
+            last_began.wait(30)
+        if number == 7:
+            last_began.set()
         return number, os.getpid()
 
     workers = Workers(2, answer, str)
