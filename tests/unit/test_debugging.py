@@ -67,7 +67,9 @@ def overflow(outputs: Tensor) -> Tensor:
 def test_the_first_bad_step_is_named_and_the_traceback_is_kept(trouble: Any, told: str, place: str) -> None:
     module = Troubled(trouble, client=2, step=4).double()
     with pytest.raises(RunError, match=rf"{WHERE} \({told}") as caught:
-        Serial(Trainer(module, POPULATION, RULE, 0), debug=True).train([cohort_of(module)], average_models)
+        Serial(Trainer(module, POPULATION, RULE, 0, by_hand=False), debug=True).train(
+            [cohort_of(module)], average_models
+        )
     (note,) = caught.value.__notes__
     assert place in note  # where the forward pass was, for what the backward pass meets too
     assert "Traceback" in note
@@ -112,7 +114,7 @@ class Steep(nn.Sequential):
 
 
 def test_a_parameter_that_becomes_infinite_is_named() -> None:
-    trainer = Trainer(network(), POPULATION, LocalRule(Jumping, lr=0.1, steps=5, batch_size=4), 0)
+    trainer = Trainer(network(), POPULATION, LocalRule(Jumping, lr=0.1, steps=5, batch_size=4), 0, by_hand=False)
     message = r"client 0, step 3: training failed \(BadStep: '0.bias' is not finite after the step\)"
     with pytest.raises(RunError, match=message):
         Serial(trainer, debug=True).train([cohort_of(network())], average_models)
@@ -123,14 +125,16 @@ def test_a_gradient_that_is_infinite_is_named() -> None:
     module[0].weight.requires_grad_(False)  # infinity times the inputs would be no number
     message = r"client 0, step 1: training failed \(BadStep: the gradient of '0.bias' is not finite\)"
     with pytest.raises(RunError, match=message):
-        Serial(Trainer(module, POPULATION, RULE, 0), debug=True).train([cohort_of(module)], average_models)
+        Serial(Trainer(module, POPULATION, RULE, 0, by_hand=False), debug=True).train(
+            [cohort_of(module)], average_models
+        )
 
 
 @pytest.mark.parametrize("optimizer", [sgd, momentum, adam])
 def test_nothing_changes_where_nothing_is_wrong(optimizer: Any) -> None:
     rule = LocalRule(optimizer, lr=0.1, steps=5, batch_size=4)
     (plain,) = Serial(Trainer(network(), POPULATION, rule, 0)).train([cohort_of(network())], average_models)
-    (watched,) = Serial(Trainer(network(), POPULATION, rule, 0), debug=True).train(
+    (watched,) = Serial(Trainer(network(), POPULATION, rule, 0, by_hand=False), debug=True).train(
         [cohort_of(network())], average_models
     )
     assert as_vector(watched.model).tobytes() == as_vector(plain.model).tobytes()
@@ -187,7 +191,9 @@ def test_a_users_own_warnings_come_through() -> None:
 
     module = nn.Sequential(Warns(4, 3)).double()
     with pytest.warns(UserWarning, match="mine"):
-        Serial(Trainer(module, POPULATION, RULE, 0), debug=True).train([cohort_of(module)], average_models)
+        Serial(Trainer(module, POPULATION, RULE, 0, by_hand=False), debug=True).train(
+            [cohort_of(module)], average_models
+        )
 
 
 @pytest.mark.parametrize("debug", [False, True])
