@@ -30,7 +30,8 @@ def bench(
     rounds = benchmark.QUICK_ROUNDS if quick else benchmark.ROUNDS
     results = []
     for case in [benchmark.quick(case) if quick else case for case in cases]:
-        title = f"{case.name}, batch {case.batch_size}, {case.steps} local steps; medians of {rounds} rounds"
+        steps = f", {case.steps} local steps" if case.steps > 1 else ""
+        title = f"{case.name}, batch {case.batch_size}{steps}; medians of {rounds} rounds"
         err.print(f"measuring {title}", markup=False)
         raced = benchmark.race(case, benchmark.own_contenders(case), rounds)
         results += raced
