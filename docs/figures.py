@@ -99,7 +99,7 @@ def peers() -> Figure:
     """Draw the speeds in performance.md's table of libraries as bars."""
     _, _, text = PERFORMANCE.read_text(encoding="utf-8").partition("### Measured against them")
     lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
-    (_, *names, _), (_, *rows) = lines[0], lines[1:6]
+    (_, *names, _), rows = lines[0], [line for line in lines[2:] if len(line) == len(lines[0])]
     figure = Figure(figsize=(WIDTH_INCHES, 2.6), layout="constrained")
     with mpl.rc_context(STYLE):
         axes = figure.subplots()
