@@ -109,7 +109,9 @@ def peers() -> Figure:
             places = np.arange(len(rows)) + (number - (len(names) - 1) / 2) * width
             axes.bar(places, speeds, width * 0.9, label=name.replace("`", "").strip(), color=colour)
         axes.axhline(1, color=INK, linewidth=0.9)
-        axes.set_xticks(np.arange(len(rows)), [row[0].strip() for row in rows])
+        axes.set_xticks(
+            np.arange(len(rows)), [row[0].strip().replace(", ", ",\n").replace(" (", "\n(") for row in rows]
+        )
         axes.set_ylabel("Times the plain loop's speed")
         axes.legend(ncols=len(names), loc="lower center", bbox_to_anchor=(0.5, 1))
     return figure
