@@ -64,10 +64,9 @@ class Timed:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.seconds = 0.0
-        self.precision = trainer.precision
-        self.losses = trainer.losses
-        self.identity_rows = trainer.identity_rows
-        self.sample_losses = trainer.sample_losses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.trainer, name)
 
     def train(self, task: Task) -> Outcome:
         began = time.process_time()

@@ -70,7 +70,7 @@ def load_checkpoint(folder: Path, first: State, origin: Origin) -> tuple[State, 
     warnings: list[str] = []
     for path in sorted(folder.glob("event-*.json"), reverse=True):
         try:
-            note = _read_note(path)
+            note = read_note(path)
             _require_origin(path, note, origin)
             state = read_state(path, note, next(iter(first.starts[0].values())).device)
         except DAMAGED as error:
@@ -140,7 +140,7 @@ def _checksum(note: Note) -> str:
     return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
 
 
-def _read_note(path: Path) -> Note:
+def read_note(path: Path) -> Note:
     """Return the content of a checkpoint's JSON file.
 
     Raises:

@@ -20,9 +20,16 @@ from atoll.models import MODELS, Model, count_bytes, read_model
 from atoll.population import Population, make_population
 from atoll.robust import update_norm
 
+
+def _make_cores(trainer: Trainer) -> Cores:
+    """Return workers on all cores, as a run has them."""
+    by_cohort = None if why_not_weighted(trainer.rule, trainer.module) else Weighted(trainer)
+    return Cores(trainer, count_cores(), count_bytes(read_model(trainer.module)), by_cohort)
+
+
 EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
     "serial": Serial,
-    "cores": lambda trainer: _make_cores(trainer),
+    "cores": _make_cores,
     "stacked": Stacked,
     "weighted": Weighted,
 }
@@ -79,13 +86,7 @@ def make_clients(case: Case) -> Population:
     images, labels = make_pool(case)
     data = Dataset("random", images, labels, images[:1], labels[:1], CLASSES, scale=1 / 255)
     rows = np.arange(len(images))
-    return make_population(data, [rows[samples_of(case, client)] for cohort in case.cohort_of for client in cohort])
-
-
-def _make_cores(trainer: Trainer) -> Cores:
-    """Return workers on all cores, as a run has them."""
-    by_cohort = None if why_not_weighted(trainer.rule, trainer.module) else Weighted(trainer)
-    return Cores(trainer, count_cores(), count_bytes(read_model(trainer.module)), by_cohort)
+    return make_population(data, [rows[samples_of(case, client)] for cohort in case.members for client in cohort])
 
 
 def make_executor_round(case: Case, executor: Executor) -> Round:
@@ -98,7 +99,7 @@ def make_executor_round(case: Case, executor: Executor) -> Round:
         for _ in range(case.cohorts):
             cohorts = [
                 Cohort(events, events, 0, cluster, np.array(clients), weights, float(case.clients), models[cluster])
-                for cluster, clients in enumerate(case.cohort_of)
+                for cluster, clients in enumerate(case.members)
             ]
             models = [average.model for average in executor.train(cohorts, average_models)]
             events += 1
@@ -124,7 +125,7 @@ def make_plain_round(case: Case, module: nn.Module) -> Round:
         return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
     def train(start: Model) -> Model:
-        return mean_of([train_cluster(clients, start) for clients in case.cohort_of])
+        return mean_of([train_cluster(clients, start) for clients in case.members])
 
     def train_cluster(clients: range, model: Model) -> Model:
         places = [samples_of(case, client) for client in clients]

@@ -50,8 +50,8 @@ class Case:
         return f"{self.model}, {several}{self.clients} clients" + (f", {self.steps} step" if self.steps == 1 else "")
 
     @property
-    def cohort_of(self) -> list[range]:
-        """The clients of each cluster's cohorts."""
+    def members(self) -> list[range]:
+        """Each cluster's clients, who are in all its cohorts."""
         return [range(cluster * self.clients, (cluster + 1) * self.clients) for cluster in range(self.clusters)]
 
     @property

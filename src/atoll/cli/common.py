@@ -65,6 +65,16 @@ def experiment_words(name: str, scale: str | None, changes: Iterable[str] | None
     return words + [word for pair in given for word in pair]
 
 
+def refuse_both(resume: bool, overwrite: bool) -> None:
+    """Refuse to go on with a run and to replace it.
+
+    Raises:
+        InputError: both were asked for.
+    """
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite: give one of them, not both")
+
+
 def title_of(experiment: Experiment) -> str:
     """Return what a run's tables and figures are headed by."""
     s = experiment.settings

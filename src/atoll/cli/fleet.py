@@ -25,6 +25,7 @@ from atoll.cli.common import (
     out,
     print_json,
     read_experiments,
+    refuse_both,
 )
 from atoll.cli.interrupts import Interrupts
 from atoll.errors import InputError
@@ -214,8 +215,7 @@ def _place_of(experiment: Experiment, folder: Path | None) -> Path:
 
 def _carry_out(experiment: Experiment, place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
     """Carry a run out to its end, or to the interrupt, telling each row of metrics as a line."""
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite: give one of them, not both")
+    refuse_both(resume, overwrite)
     experiment.check()
     require_trackers(experiment.settings)
     prepare_folders([""], place, resume, overwrite)

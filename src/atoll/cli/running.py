@@ -22,6 +22,7 @@ from atoll.cli.common import (
     out,
     print_json,
     read_experiments,
+    refuse_both,
 )
 from atoll.cli.interrupts import Interrupts
 from atoll.errors import InputError
@@ -52,18 +53,9 @@ def run(
 
     Example: atoll run quickstart --set method.name=fedavg --out runs/fedavg
     """
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite: give one of them, not both")
-    runs = read_experiments(experiment, scale, changes, only)
+    refuse_both(resume, overwrite)
+    runs = _checked(read_experiments(experiment, scale, changes, only), schedule)
     parent = folder or Path("runs") / runs[0].settings.name
-    if schedule is not None:
-        if len(runs) > 1:
-            raise InputError(f"--schedule: is for one run, the experiment has {len(runs)}; choose one with --only")
-        runs = [replaying(runs[0], schedule)]
-    for each in runs:
-        require_no_fleet(each.settings.run)
-        each.check()
-        require_trackers(each.settings)
     names = name_folders(runs)
     folders = prepare_folders(names, parent, resume, overwrite)
     begin_folders(parent, names)
@@ -79,8 +71,30 @@ def run(
         again = _command(experiment, changes, scale, only, folder, schedule, as_json)
         err.print(f"interrupted; to go on from here: {again}", markup=False)
         raise typer.Exit(interrupts.exit_code)
+    _tell_results(folders, parent, as_json)
+
+
+def _checked(runs: list[Experiment], schedule: Path | None) -> list[Experiment]:
+    """Return the runs, or the one run that replays a schedule, once all of them can be carried out here.
+
+    Raises:
+        InputError: one of them cannot, or several are to replay one schedule.
+    """
+    if schedule is not None:
+        if len(runs) > 1:
+            raise InputError(f"--schedule: is for one run, the experiment has {len(runs)}; choose one with --only")
+        runs = [replaying(runs[0], schedule)]
+    for each in runs:
+        require_no_fleet(each.settings.run)
+        each.check()
+        require_trackers(each.settings)
+    return runs
+
+
+def _tell_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
+    """Print the table of finished runs; of several also write the report beside them."""
     results = report.find_runs(folders)
-    files = report.write_report(results, parent / "report") if len(runs) > 1 else []
+    files = report.write_report(results, parent / "report") if len(folders) > 1 else []
     if as_json:
         print_json(report.as_dicts(report.rounds_to_target(results)))
         return

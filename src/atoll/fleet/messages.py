@@ -23,8 +23,6 @@ Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 Word = Annotated[str, Field(pattern=r"^[\w.+-]{1,40}$")]
 
-"""Shape and type of each tensor of a model, by name, in order."""
-
 RefusalCode = Literal["unreadable", "unknown_task", "wrong_settings", "wrong_client", "failed"]
 
 

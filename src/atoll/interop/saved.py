@@ -1,13 +1,12 @@
 """The model of a run's folder, finished or not: its latest whole checkpoint, read without making the run again."""
 
-import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from atoll.checkpoint import DAMAGED, FORMAT, read_state
+from atoll.checkpoint import DAMAGED, FORMAT, read_note, read_state
 from atoll.combine import mean
 from atoll.config import validate
 from atoll.engine import State
@@ -105,9 +104,9 @@ def _read_state(path: Path) -> State:
 
     Raises:
         InputError: it is of another format.
-        ValueError: its tensors are not those it was written with.
+        ValueError: its note or its tensors are not those it was written with.
     """
-    note = json.loads(path.read_bytes())
+    note = read_note(path)
     if note["format"] != FORMAT:
         raise InputError(f"{path}: has format {note['format']}, this version of Atoll reads {FORMAT}")
     return read_state(path, note, torch.device("cpu"))
