@@ -31,14 +31,13 @@ def mean(models: Weighted) -> Model:
     pairs = iter(models)
     total, first = next(pairs)
     mixed = {name: tensor * total if tensor.is_floating_point() else tensor.clone() for name, tensor in first.items()}
+    averaged = [(name, tensor) for name, tensor in mixed.items() if tensor.is_floating_point()]
     for weight, model in pairs:
         total += weight
-        for name, tensor in mixed.items():
-            if tensor.is_floating_point():
-                tensor.add_(model[name], alpha=weight)
-    for tensor in mixed.values():
-        if tensor.is_floating_point():
-            tensor.div_(total)
+        for name, tensor in averaged:
+            tensor.add_(model[name], alpha=weight)
+    for _, tensor in averaged:
+        tensor.div_(total)
     return mixed
 
 

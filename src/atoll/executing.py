@@ -3,18 +3,15 @@
 import multiprocessing
 import os
 import sys
-import time
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 
 from atoll.combine import average_models
 from atoll.engine import Method
-from atoll.errors import AtollError, InputError
+from atoll.errors import InputError
 from atoll.executors import (
-    Cohort,
     Cores,
     Executor,
     Ray,
@@ -22,25 +19,18 @@ from atoll.executors import (
     Stacked,
     Trains,
     Weighted,
+    carries_through,
     why_not_stacked,
     why_not_weighted,
 )
 from atoll.local import Trainer
 from atoll.memory import keep_freed_memory
 from atoll.models import Model
-from atoll.schedules import Event, Schedule
 from atoll.settings import Run, Settings
+from atoll.units import Units, time_unit
 from atoll.vertical import PartyTrainer
 
-# What `cores` takes beside training, measured on two cores that others used too: to hand one unit of work out and take
-# its result back, to copy each byte of its model there and back, to fork a worker.
-_HANDING_SECONDS = 0.0006
-_COPYING_SECONDS = 3e-9
-_FORKING_SECONDS = 0.05
 _WORTH_IT = 0.8  # of the time without workers; a smaller gain may be none on a machine that does something else too
-
-_LONG_SECONDS = 0.1  # training that takes so long is timed but once
-_GROUPS = 50  # of events that train together, from the start, which tell how much can be done at a time
 
 
 @dataclass(frozen=True)
@@ -74,7 +64,7 @@ def choose_executor(wanted: Run, method: Method, trainer: Trains, start: Model, 
     - on the CPU a cohort is one weighted pass where that fits, and is trained client by client elsewhere.
 
     On the CPU `cores` does either on several cores to the same bits. It is taken where it is expected to need at most
-    80 % of the time: `_predict` says how, from the time that one unit of work takes here and now.
+    80 % of the time: `Units.predict` says how, from the time that one unit of work takes here and now.
 
     Args:
         wanted: the section of the settings.
@@ -196,26 +186,29 @@ def _choose_on_gpu(method: Method, trainer: Trains) -> Choice:
 def _choose_on_cpu(wanted: Run, method: Method, trainer: Trains, start: Model, sent_bytes: int) -> Choice:
     """Return `cores` where it is expected to be faster, else what its workers would do, in this process."""
     whole = not _why_not_weighted(method, trainer)
-    unit, how = ("cohort", "a cohort is one step of SGD") if whole else ("client", "client by client")
+    how = "a cohort is one step of SGD" if whole else "client by client"
     workers = min(wanted.workers or count_cores(), count_cores())
     executor = Weighted(trainer) if whole and isinstance(trainer, Trainer) else Serial(trainer)
-    reason = why_not_fork() or _why_not_side_by_side(method.schedule, whole, workers)
+    units = Units(method.schedule, whole, carries_through(executor, method.combine))
+    reason = why_not_fork() or _why_not_side_by_side(units, workers)
     if not reason:
-        seconds = _time_unit(executor, _first_unit(method.schedule, whole, start))
-        before, after = _predict(method.schedule, whole, seconds, sent_bytes, workers)
-        expected = f"a {unit} takes {1000 * seconds:.3g} ms, all {before:.3g} s, {after:.3g} s with {workers} workers"
+        seconds = time_unit(executor, units.first(start))
+        before, after = units.predict(seconds, sent_bytes, workers)
+        expected = (
+            f"a {units.name} takes {1000 * seconds:.3g} ms, all {before:.3g} s, {after:.3g} s with {workers} workers"
+        )
         if after <= _WORTH_IT * before:
             return Choice("cores", f"{how}; {expected}", whole, workers)
         reason = expected
     return Choice("weighted" if whole else "serial", f"{how}; without workers, because {reason}", whole)
 
 
-def _why_not_side_by_side(schedule: Schedule, whole: bool, workers: int) -> str:
+def _why_not_side_by_side(units: Units, workers: int) -> str:
     """Return why nothing can be done at the same time; an empty text if something can."""
     if workers == 1:
         return "there is one core for them"
-    if _units_at_a_time(schedule, whole) < 2:
-        return f"one {'cohort' if whole else 'client'} trains at a time"
+    if units.at_a_time < 2:
+        return f"one {units.name} trains at a time"
     return ""
 
 
@@ -228,59 +221,6 @@ def why_not_fork() -> str:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "CUDA is in use in this process, and does not survive a fork"
     return ""
-
-
-def _predict(schedule: Schedule, whole: bool, seconds: float, model_bytes: int, cores: int) -> tuple[float, float]:
-    """Return the seconds that all training is expected to take, one unit after the other and with `cores`.
-
-    One after the other: ``units x seconds``. With workers: ``units x (seconds + handing out) / (units at a time, at
-    most the cores) + forking``; handing out one unit takes 0.6 ms, and 3 ns for each byte of its model.
-    """
-    units = sum(_units(event, schedule, whole) * event.intra_rounds for event in schedule.events)
-    handing = _HANDING_SECONDS + model_bytes * _COPYING_SECONDS
-    at_a_time = min(float(cores), _units_at_a_time(schedule, whole))
-    return units * seconds, units * (seconds + handing) / at_a_time + cores * _FORKING_SECONDS
-
-
-def _units(event: Event, schedule: Schedule, whole: bool) -> int:
-    """Return how many units of work an event is in each of its intra-cluster rounds: whole cohorts, or clients."""
-    if not whole:
-        return len(event.cohort)
-    clusters = schedule.clusters if event.clusters is None else len(np.unique(event.clusters))
-    return min(clusters, len(event.cohort))
-
-
-def _units_at_a_time(schedule: Schedule, whole: bool) -> float:
-    """Return how many units of work are ready at a time, on average over the first groups of events."""
-    counts: list[int] = []
-    done = 0
-    while len(counts) < _GROUPS and (events := schedule.ready(done)):
-        counts.append(sum(_units(event, schedule, whole) for event in events))
-        done += len(events)
-    return float(np.mean(counts))
-
-
-def _first_unit(schedule: Schedule, whole: bool, start: Model) -> Cohort:
-    """Return the first client of the first event, or as many as its cohorts have on average."""
-    event = schedule.events[0]
-    count = max(1, len(event.cohort) // _units(event, schedule, whole)) if whole else 1
-    weights = event.weights[:count]
-    return Cohort(event.index, event.round, 0, 0, event.cohort[:count], weights, float(weights.sum()), start)
-
-
-def _time_unit(executor: Executor, unit: Cohort) -> float:
-    """Return the seconds that a unit of work takes, the least of three; 0 if it fails, which the run will tell."""
-    least = float("inf")
-    for _ in range(3):
-        began = time.perf_counter()
-        try:
-            executor.train([unit], average_models)
-        except AtollError:
-            return 0.0
-        least = min(least, time.perf_counter() - began)
-        if least > _LONG_SECONDS:
-            break
-    return least
 
 
 def _why_not_stacked(trainer: Trains) -> str:

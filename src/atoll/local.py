@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from atoll.batches import Batches, measure_models, measure_samples
 from atoll.dense import Dense, MakesLosses, is_plain_sgd
 from atoll.errors import RunError
-from atoll.models import Model, count_bytes, load_model, place, read_model
+from atoll.models import Model, count_bytes, is_finite, load_model, place, read_model
 from atoll.moments import load_moments, read_moments
 from atoll.population import Population
 from atoll.precision import Precision
@@ -195,6 +195,11 @@ class Trainer:
         rng = generator(self.seed, "batches", *task.key)
         return samples[rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))]
 
+    def samples_a_step(self, clients: npt.NDArray[np.int64]) -> int:
+        """Return how many samples one step of all these clients takes, at most."""
+        size = self.rule.batch_size
+        return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
+
 
 def dense_steps(rule: LocalRule, module: nn.Module, losses: MakesLosses) -> Dense | None:
     """Return the network whose steps can be made by hand: dense, trained by plain SGD without a proximal term."""
@@ -251,14 +256,6 @@ def require_finite(task: Task, model: Model, loss: float, rule: LocalRule) -> No
             f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "
             f"(mean loss {loss}); lower local.lr = {rule.lr}"
         )
-
-
-def is_finite(model: Model, loss: float) -> bool:
-    """Return whether the loss and all numbers of the model are finite."""
-    numbers = [tensor for tensor in model.values() if tensor.is_floating_point()] or [torch.zeros(1)]
-    # So they are where their sums are, which is many times faster to find, and asks a GPU once.
-    summed = bool(torch.stack([tensor.sum().double() for tensor in numbers]).isfinite().all())
-    return bool(np.isfinite(loss)) and (summed or all(bool(tensor.isfinite().all()) for tensor in numbers))
 
 
 def sgd(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:

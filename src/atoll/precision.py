@@ -1,7 +1,7 @@
 """How exactly products are computed in training: matrix products and convolutions, which take nearly all the time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -21,9 +21,10 @@ _PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
     }
 )
 
+_AS_IT_IS = nullcontext()
 
-@contextmanager
-def products_in(precision: Precision) -> Iterator[None]:
+
+def products_in(precision: Precision) -> AbstractContextManager[object]:
     """Compute products of single precision in this one; other numbers, models too, stay as they are.
 
     Convolutions on a GPU are computed by algorithms that give the same bits every time.
@@ -33,6 +34,12 @@ def products_in(precision: Precision) -> Iterator[None]:
     - ``bfloat16``: what is multiplied is rounded to 7 bits, forward and backward; results are float32 again. PyTorch's
       autocast would do the same but does not reach all layers of stacked models (`torch.vmap`).
     """
+    exact_already = precision == "float32" and torch.get_float32_matmul_precision() == "highest"
+    return _AS_IT_IS if exact_already and not torch.cuda.is_initialized() else _set_products(precision)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _set_products(precision: Precision) -> Iterator[None]:
     cudnn, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
     convolutions = cudnn.allow_tf32, cudnn.deterministic
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")

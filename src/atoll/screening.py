@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atoll.combine import Combine, Weighted
-from atoll.local import Outcome, is_finite
-from atoll.models import Model, form_of, without_moments
+from atoll.local import Outcome
+from atoll.models import Model, form_of, is_finite, without_moments
 from atoll.robust import update_norm
 
 Reason = Literal["wrong_form", "not_finite", "too_large"]

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from atoll.combine import Combine
-from atoll.executors.base import Average, Cohort, Executor
+from atoll.executors.base import Average, Cohort, Executor, carries_through, weighted_mean
 from atoll.identity import Identity
 from atoll.models import Model
 from atoll.schedules import Event, Ids
@@ -44,20 +44,20 @@ def train_events(
 
     Clients that find no cluster are left out of their event.
     """
-    works = [_begin(event, starts, executor, identity) for event in events]
-    for repeat in range(max(event.intra_rounds for event in events)):
-        going = [work for work in works if repeat < work.event.intra_rounds]
-        asked = [work.cohorts(repeat) for work in going]
+    carried = carries_through(executor, combine)
+    works = [_begin(event, starts, executor, identity, carried) for event in events]
+    while going := [work for work in works if work.repeat < work.event.intra_rounds]:
+        asked = [work.cohorts() for work in going]
         wanted = [cohort for cohorts in asked for cohort in cohorts]
         done = iter(executor.train(wanted, combine) if wanted else [])
         for work, cohorts in zip(going, asked, strict=True):
-            work.take(repeat, cohorts, list(islice(done, len(cohorts))))
+            work.take(cohorts, list(islice(done, len(cohorts))))
     return [work.result(starts) for work in works]
 
 
-def _begin(event: Event, starts: Sequence[Model], executor: Executor, identity: Identity) -> "_Work":
+def _begin(event: Event, starts: Sequence[Model], executor: Executor, identity: Identity, carried: bool) -> "_Work":
     clusters = identity(event, starts, executor) if len(event.cohort) else event.cohort
-    if len(lost := np.flatnonzero(clusters < 0)):
+    if lost := int(np.count_nonzero(clusters < 0)):
         kept = clusters >= 0
         clusters = clusters[kept]
         event = replace(
@@ -65,44 +65,50 @@ def _begin(event: Event, starts: Sequence[Model], executor: Executor, identity: 
             cohort=event.cohort[kept],
             clusters=None if event.clusters is None else clusters,
             weights=event.weights[kept],
-            models_up=event.models_up - len(lost) * event.intra_rounds,
-            dropped=event.dropped + len(lost),
+            models_up=event.models_up - lost * event.intra_rounds,
+            dropped=event.dropped + lost,
         )
-    return _Work(event, clusters, starts)
+    return _Work(event, clusters, starts, carried)
 
 
 class _Work:
-    """An event under way."""
+    """An event under way, before its intra-cluster round `repeat`.
 
-    def __init__(self, event: Event, clusters: Ids, starts: Sequence[Model]) -> None:
+    With `carried` all its rounds are asked for at once, unless other clients train in each.
+    """
+
+    def __init__(self, event: Event, clusters: Ids, starts: Sequence[Model], carried: bool) -> None:
         self.event = event
+        self.repeat = 0
+        self.repeats = event.intra_rounds if carried and event.answered is None else 1
         self.clusters = clusters
-        self.rows = {int(c): np.flatnonzero(clusters == c) for c in np.unique(clusters)}
+        self.rows = {c: np.flatnonzero(clusters == c) for c in np.bincount(clusters).nonzero()[0].tolist()}
         self.averages = {c: Average(starts[c], math.nan, 0.0) for c in self.rows}
         self.weights: dict[int, float] = {}
         self.refused: Counter[str] = Counter()
         self.answered: Mask | None = None
 
-    def cohorts(self, repeat: int) -> list[Cohort]:
-        """Return the cohorts of an intra-cluster round, one a cluster that has clients in it, by ascending cluster."""
+    def cohorts(self) -> list[Cohort]:
+        """Return the next cohorts, one a cluster that has clients in them, by ascending cluster."""
         event = self.event
         number, round_ = event.begun_as or (event.index, event.round)
-        here = {c: self._rows(repeat, c) for c in self.rows}
-        weights = event.weights if event.answered is None else event.weights[event.answered[repeat]]
+        here = {c: self._rows(c) for c in self.rows}
+        weights = event.weights if event.answered is None else event.weights[event.answered[self.repeat]]
         total = float(weights.sum())
         return [
             Cohort(
-                *(event.index, round_, repeat, c, event.cohort[own], event.weights[own]),
+                *(event.index, round_, self.repeat, c, event.cohort[own], event.weights[own]),
                 event_weight=total,
                 start=self.averages[c].model,
                 draw=None if number == event.index else number,
+                repeats=self.repeats,
             )
             for c, own in here.items()
             if len(own)
         ]
 
-    def take(self, repeat: int, cohorts: Sequence[Cohort], averages: Sequence[Average]) -> None:
-        """Note what an intra-cluster round came to; a cluster of which nobody answered keeps what it has."""
+    def take(self, cohorts: Sequence[Cohort], averages: Sequence[Average]) -> None:
+        """Note what these cohorts came to; a cluster of which nobody answered keeps what it has."""
         self.weights = {}
         came = {cohort.cluster: (cohort, average) for cohort, average in zip(cohorts, averages, strict=True)}
         for cluster, before in self.averages.items():
@@ -111,36 +117,38 @@ class _Work:
                 continue
             cohort, average = came[cluster]
             self.averages[cluster] = average
-            self.refused.update(average.refused)
+            if average.refused:
+                self.refused.update(average.refused)
             if average.answered is not None:
-                self._note(repeat, cluster, average.answered)
+                self._note(cluster, average.answered)
                 if average.answered.any():
                     self.weights[cluster] = float(cohort.weights[average.answered].sum())
             elif average.arrived:
                 self.weights[cluster] = float(cohort.weights.sum()) * average.arrived
+        self.repeat += self.repeats
 
     def result(self, starts: Sequence[Model]) -> Trained:
         """Put the averages together; an active cluster that nobody trained publishes what it started from."""
         models = {} if self.event.clusters is None else {c: starts[c] for c in self.event.active}
         models |= {c: average.model for c, average in self.averages.items()}
         losses = [self.averages[c].loss for c in self.weights]
-        loss = float(np.average(losses, weights=list(self.weights.values()))) if losses else None
+        loss = weighted_mean(losses, self.weights.values()) if losses else None
         event = self.event
         if self.answered is not None:
             missing = int(self.answered.size - self.answered.sum())
             event = replace(event, answered=self.answered, models_up=event.models_up - missing)
         return Trained(event, self.clusters, models, self.weights, loss, self.refused)
 
-    def _rows(self, repeat: int, cluster: int) -> Ids:
+    def _rows(self, cluster: int) -> Ids:
         """Return the rows of the cohort that train in a cluster."""
         own = self.rows[cluster]
-        return own if self.event.answered is None else own[self.event.answered[repeat, own]]
+        return own if self.event.answered is None else own[self.event.answered[self.repeat, own]]
 
-    def _note(self, repeat: int, cluster: int, answered: Mask) -> None:
+    def _note(self, cluster: int, answered: Mask) -> None:
         """Note who of those asked did not answer."""
         if answered.all():
             return
         if self.answered is None:
             wanted = np.ones((self.event.intra_rounds, len(self.event.cohort)), bool)
             self.answered = wanted if self.event.answered is None else self.event.answered.copy()
-        self.answered[repeat, self._rows(repeat, cluster)[~answered]] = False
+        self.answered[self.repeat, self._rows(cluster)[~answered]] = False

@@ -178,6 +178,14 @@ def test_whole_cohorts_in_one_weighted_pass(workers: int) -> None:
         ):
             assert_same(ours.model, theirs.model)
             assert ours.loss == theirs.loss
+        through = [replace(each, repeats=1 + 3 * i % 5) for i, each in enumerate(cohorts)]
+        assert cores.carries_through(average_models)
+        assert not cores.carries_through(average_gradients)
+        for ours, theirs in zip(
+            cores.train(through, average_models), weighted.train(through, average_models), strict=True
+        ):
+            assert_same(ours.model, theirs.model)
+            assert ours.loss == theirs.loss
         for ours, theirs in zip(
             cores.train(cohorts, average_gradients), Serial(trainer).train(cohorts, average_gradients), strict=True
         ):
@@ -232,6 +240,11 @@ def test_results_do_not_share_memory_with_later_ones() -> None:
         before = {name: tensor.clone() for name, tensor in kept.items()}
         cores.train([second] * 10, last)
     assert_same(kept, before)
+
+
+def test_clients_that_workers_train_alone_are_not_carried_through() -> None:
+    with Cores(Trainer(linear_module(), POPULATION, RULE, SEED), 1, BYTES) as cores:
+        assert not cores.carries_through(average_models)
 
 
 def test_a_run_goes_on_from_a_state_to_the_same_bits() -> None:

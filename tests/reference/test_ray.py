@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -333,7 +334,10 @@ def test_whole_cohorts_in_one_weighted_pass() -> None:
     with Ray(trainer, 2, whole=True) as executor:
         assert bits_of(executor) == "weighted"
         found = executor.train(cohorts, average_models)
-    assert_same_averages(found, Weighted(trainer).train(cohorts, average_models))
+        assert executor.carries_through(average_models)
+        through = [replace(each, repeats=1 + s) for s, each in enumerate(cohorts)]
+        found += executor.train(through, average_models)
+    assert_same_averages(found, Weighted(trainer).train([*cohorts, *through], average_models))
 
 
 @needs_ray

@@ -1,17 +1,25 @@
 """The weighted pass against the clients trained one by one."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from atoll import InputError, LocalRule, RunError, Serial, Trainer, read_model
+from atoll import Event, InputError, LocalRule, RunError, Serial, Trainer, read_model
 from atoll.combine import Combine, average_gradients, average_models
 from atoll.config import make_runs
-from atoll.executors import Cohort, Weighted, why_not_weighted
+from atoll.executors import Average, Cohort, Executor, Weighted, why_not_weighted
+from atoll.executors.base import Floats, Ids, carries_through
 from atoll.experiment import Experiment
-from atoll.local import adam, momentum, sgd
+from atoll.identity import fixed
+from atoll.local import MakeOptimizer, adam, momentum, sgd
 from atoll.models import Model
+from atoll.schedules.base import Mask
+from atoll.training import Trained, train_events
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 POPULATION = classification(clients=7, samples=9)
@@ -70,6 +78,108 @@ def test_a_very_large_cohort_is_trained_client_by_client(monkeypatch: pytest.Mon
     assert as_vector(few).tobytes() == as_vector(serial).tobytes()
 
 
+def one_at_a_time(executor: Executor, through: Cohort) -> Average:
+    average = Average(through.start, 0.0)
+    for repeat in range(through.repeat, through.repeat + through.repeats):
+        alone = replace(through, repeat=repeat, repeats=1, start=average.model)
+        (average,) = executor.train([alone], average_models)
+    return average
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+@pytest.mark.parametrize("batch_size", [4, "full"])
+@pytest.mark.parametrize("optimizer", [sgd, momentum])
+def test_intra_cluster_rounds_at_once_give_the_bits_of_one_at_a_time(
+    optimizer: MakeOptimizer, batch_size: Literal["full"] | int, by_hand: bool
+) -> None:
+    rule = LocalRule(optimizer, lr=0.3, steps=1, batch_size=batch_size, lr_decay=0.9)
+    trainer = Trainer(network(), POPULATION, rule, seed=5, by_hand=by_hand)
+    weighted = Weighted(trainer)
+    assert weighted.carries_through(average_models)
+    through = [
+        replace(cohort(read_model(network(seed=1)), [0, 2, 5], [9.0, 11.0, 2.5]), repeats=4),
+        replace(cohort(read_model(network(seed=2)), [6], [4.0]), repeats=2),
+    ]
+    for whole, found in zip(through, weighted.train(through, average_models), strict=True):
+        expected = one_at_a_time(weighted, whole)
+        assert as_vector(found.model).tobytes() == as_vector(expected.model).tobytes()
+        assert found.loss == expected.loss
+        by_client = one_at_a_time(Serial(trainer), whole)
+        np.testing.assert_allclose(as_vector(found.model), as_vector(by_client.model), rtol=0, atol=1e-13)
+        assert found.loss == pytest.approx(by_client.loss, rel=1e-6)
+
+
+def test_intra_cluster_rounds_of_a_very_large_cohort_are_trained_client_by_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = Trainer(network(), POPULATION, LocalRule(sgd, lr=0.3, steps=1, batch_size="full"), seed=5)
+    through = replace(cohort(read_model(network(seed=1)), [0, 2], [1.0, 2.0]), repeats=3)
+    monkeypatch.setattr("atoll.executors.weighted.MOST_SAMPLES", 10)
+    (found,) = Weighted(trainer).train([through], average_models)
+    expected = one_at_a_time(Serial(trainer), through)
+    assert as_vector(found.model).tobytes() == as_vector(expected.model).tobytes()
+    assert found.loss == expected.loss
+
+
+def test_a_proximal_term_which_pulls_to_each_rounds_own_start_is_not_carried() -> None:
+    rule = LocalRule(sgd, lr=0.3, steps=1, proximal=0.5)
+    assert not carries_through(Weighted(Trainer(network(), POPULATION, rule, seed=5)), average_models)
+
+
+class Counting:
+    """An executor that notes what it is asked for, and says what it carries through as another one does."""
+
+    def __init__(self, executor: Executor, carrying: bool) -> None:
+        self.executor = executor
+        self.asked: list[list[tuple[int, int]]] = []
+        if carrying:
+            self.carries_through = lambda combine: carries_through(executor, combine)
+
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+        self.asked.append([(each.repeat, each.repeats) for each in cohorts])
+        return self.executor.train(cohorts, combine)
+
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        return self.executor.losses(models, clients, round_)
+
+    def close(self) -> None:
+        self.executor.close()
+
+
+def trained(executor: Executor, answered: Mask | None = None, combine: Combine = average_models) -> list[Trained]:
+    clients, weights, clusters = np.array([0, 2, 5, 6]), np.array([9.0, 11.0, 2.5, 4.0]), np.array([0, 1, 1, 0])
+    one = Event(0, 0, 1.0, (0, 1), (0.0, 0.0), clients, clusters, weights, intra_rounds=3, answered=answered)
+    other = Event(1, 0, 1.0, (2,), (0.0,), np.array([1]), np.array([2]), np.ones(1), intra_rounds=5)
+    starts = [read_model(network(seed=s)) for s in range(3)]
+    return train_events([one, other], starts, executor, fixed, combine)
+
+
+def test_events_ask_for_all_their_intra_cluster_rounds_at_once_where_that_is_possible() -> None:
+    trainer = Trainer(network(), POPULATION, LocalRule(sgd, lr=0.3, steps=1, batch_size=4), seed=5)
+    carrying, plain = Counting(Weighted(trainer), carrying=True), Counting(Weighted(trainer), carrying=False)
+    for found, expected in zip(trained(carrying), trained(plain), strict=True):
+        assert found.models.keys() == expected.models.keys()
+        for cluster, model in found.models.items():
+            assert as_vector(model).tobytes() == as_vector(expected.models[cluster]).tobytes()
+        assert (found.loss, found.weights) == (expected.loss, expected.weights)
+    assert carrying.asked == [[(0, 3), (0, 3), (0, 5)]]
+    assert plain.asked == [[(r, 1)] * (3 if r < 3 else 1) for r in range(5)]
+    many = Counting(Weighted(trainer), carrying=True)
+    trained(many, combine=average_gradients)
+    assert many.asked == plain.asked
+
+
+def test_where_others_answer_in_each_intra_cluster_round_it_is_asked_for_alone() -> None:
+    trainer = Trainer(network(), POPULATION, LocalRule(sgd, lr=0.3, steps=1, batch_size=4), seed=5)
+    answered = np.array([[1, 1, 1, 1], [1, 0, 0, 1], [1, 1, 0, 0]], bool)
+    carrying, plain = Counting(Weighted(trainer), carrying=True), Counting(Weighted(trainer), carrying=False)
+    for found, expected in zip(trained(carrying, answered), trained(plain, answered), strict=True):
+        for cluster, model in found.models.items():
+            assert as_vector(model).tobytes() == as_vector(expected.models[cluster]).tobytes()
+        assert (found.loss, found.weights) == (expected.loss, expected.weights)
+    assert carrying.asked == [[(0, 1), (0, 1), (0, 5)], [(1, 1)], [(2, 1), (2, 1)]]
+
+
 def test_another_combine_rule_is_honoured() -> None:
     trainer = Trainer(network(), POPULATION, LocalRule(sgd, lr=0.3, steps=1), seed=5)
     half = Cohort(0, 0, 0, 0, np.array([1, 2]), np.ones(2), 4.0, read_model(network(seed=1)))
@@ -83,8 +193,10 @@ def test_a_step_that_is_not_finite_names_the_client() -> None:
     population = classification(clients=3)
     population.data.inputs[population.samples(1)] = np.nan
     trainer = Trainer(network(), population, LocalRule(sgd, lr=0.3, steps=1, batch_size="full"), seed=5)
-    with pytest.raises(RunError, match="event 3, cluster 1, client 1"):
-        Weighted(trainer).train([cohort(read_model(network()), [0, 1, 2], [1.0, 1, 1])], average_models)
+    once = cohort(read_model(network()), [0, 1, 2], [1.0, 1, 1])
+    for each in once, replace(once, repeats=3):
+        with pytest.raises(RunError, match="event 3, cluster 1, client 1"):
+            Weighted(trainer).train([each], average_models)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ from atoll.executors import Average, Cohort, Cores, Stacked, Weighted
 from atoll.experiment import Experiment
 from atoll.local import Outcome, Task, sgd
 from atoll.methods import fedcluster, ifca
+from atoll.schedules import Schedule
 from atoll.settings import Run
+from atoll.units import Units, time_unit
 from tests.problems import classification, network
 
 POPULATION = classification(clients=7)
@@ -39,7 +41,7 @@ def experiment(**run: Any) -> Experiment:
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cores, and training that takes a tenth of a second a client or cohort."""
     monkeypatch.setattr(e, "count_cores", lambda: 4)
-    monkeypatch.setattr(e, "_time_unit", lambda executor, unit: 0.1)
+    monkeypatch.setattr(e, "time_unit", lambda executor, unit: 0.1)
 
 
 def choose(method: Method, wanted: Run | None = None, device: str = "cpu", module: nn.Module | None = None) -> Choice:
@@ -74,7 +76,7 @@ def test_auto_spreads_clients_over_the_cores_where_that_pays() -> None:
 def test_auto_follows_what_work_takes(
     monkeypatch: pytest.MonkeyPatch, rule: LocalRule, rounds: int, seconds: float, name: str
 ) -> None:
-    monkeypatch.setattr(e, "_time_unit", lambda executor, unit: seconds)
+    monkeypatch.setattr(e, "time_unit", lambda executor, unit: seconds)
     assert choose(fedavg_of(rule, rounds)).name == name
 
 
@@ -101,7 +103,7 @@ def test_auto_never_flips_between_executors_of_different_bits(
         for seconds in (0.0, 1e-4, 1e-2, 10.0):
             for methods in (["fork", "spawn"], ["spawn"]):
                 monkeypatch.setattr(e, "count_cores", lambda count=count: count)
-                monkeypatch.setattr(e, "_time_unit", lambda executor, unit, seconds=seconds: seconds)
+                monkeypatch.setattr(e, "time_unit", lambda executor, unit, seconds=seconds: seconds)
                 monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda methods=methods: methods)
                 choice = choose(method)
                 assert choice.whole is (plain == "weighted")
@@ -232,17 +234,30 @@ def test_work_that_fails_is_not_timed_and_the_run_tells_of_it() -> None:
         def train(self, task: Task) -> Outcome:
             raise ValueError
 
-    unit = e._first_unit(fedavg_of(RULE).schedule, False, read_model(network()))
+    unit = Units(fedavg_of(RULE).schedule, whole=False).first(read_model(network()))
     assert unit.clients.tolist() == [fedavg_of(RULE).schedule.events[0].cohort[0]]
-    assert e._time_unit(Fails(), unit) == 0.0  # type: ignore[arg-type]
+    assert time_unit(Fails(), unit) == 0.0  # type: ignore[arg-type]
 
 
 def test_what_is_timed_is_a_client_or_an_average_cohort() -> None:
     start = read_model(network())
     schedule = ifca(POPULATION, RULE, 2, 3, fraction=1.0, seed=0).schedule
-    assert len(e._first_unit(schedule, True, start).clients) == 7 // 3
-    assert len(e._first_unit(schedule, False, start).clients) == 1
-    assert e._time_unit(Serial(Trainer(network(), POPULATION, RULE, 0)), e._first_unit(schedule, False, start)) > 0
+    assert len(Units(schedule, whole=True).first(start).clients) == 7 // 3
+    unit = Units(schedule, whole=False).first(start)
+    assert len(unit.clients) == 1
+    assert time_unit(Serial(Trainer(network(), POPULATION, RULE, 0)), unit) > 0
+
+
+def test_what_is_carried_through_intra_cluster_rounds_is_handed_out_once() -> None:
+    schedule = ifca(POPULATION, RULE, 2, 3, fraction=1.0, seed=0).schedule
+    events = tuple(replace(event, intra_rounds=5) for event in schedule.events)
+    again = Schedule(events, schedule.clusters, schedule.rounds, has_server=False)
+    megabytes = 1_000_000
+    plain, after_plain = Units(again, whole=True).predict(0.01, megabytes, 3)
+    carried, after_carried = Units(again, whole=True, carried=True).predict(0.01, megabytes, 3)
+    assert plain == carried == pytest.approx(2 * 5 * 3 * 0.01)
+    assert after_plain == pytest.approx(2 * 5 * 3 * (0.01 + 0.0006 + 0.003) / 3 + 3 * 0.05)
+    assert after_carried == pytest.approx(2 * 5 * 0.01 + 2 * (0.0006 + 0.003) + 3 * 0.05)
 
 
 def test_cuda_is_not_woken_up_before_workers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,10 @@ def test_products_of_every_kind(product: Callable[[Tensor, Tensor], Tensor]) -> 
     ("precision", "products", "convolutions"),
     [("float32", "highest", False), ("tf32", "high", True), ("bfloat16", "highest", False)],
 )
-def test_the_process_is_as_before_afterwards(precision: Precision, products: str, convolutions: bool) -> None:
+@pytest.mark.parametrize("user", ["highest", "medium"])
+def test_the_process_is_as_before_afterwards(
+    precision: Precision, products: str, convolutions: bool, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def now() -> tuple[Any, ...]:
         cudnn = torch.backends.cudnn
         return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.deterministic
@@ -88,10 +91,29 @@ def test_the_process_is_as_before_afterwards(precision: Precision, products: str
             assert now() == (products, convolutions, True)
             raise KeyError
 
-    before = now()
-    with pytest.raises(KeyError):
-        fail()
-    assert now() == before
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)  # else convolutions on a GPU do not matter
+    default = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(user)
+        before = now()
+        with pytest.raises(KeyError):
+            fail()
+        assert now() == before
+    finally:
+        torch.set_float32_matmul_precision(default)
+
+
+def test_what_a_user_set_for_products_is_undone_without_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    default = torch.get_float32_matmul_precision()
+    try:
+        for user in "highest", "medium":
+            torch.set_float32_matmul_precision(user)
+            with products_in("float32"):
+                assert torch.get_float32_matmul_precision() == "highest"
+            assert torch.get_float32_matmul_precision() == user
+    finally:
+        torch.set_float32_matmul_precision(default)
 
 
 def trained(executor: Callable[[Trainer], Executor], trainer: Trainer, start: Any, clients: list[int]) -> Any:

@@ -1,7 +1,8 @@
 """Atoll's executors and the plain loop, each as a process of its own that is paced: ``python -m atoll.bench``."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from itertools import count
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,13 +13,16 @@ from atoll.bench.work import CLASSES, Case, Pace, make_pool, samples_of
 from atoll.combine import average_models
 from atoll.datasets import Dataset
 from atoll.executing import count_cores
-from atoll.executors import Cohort, Cores, Executor, Serial, Stacked, Weighted
+from atoll.executors import Cores, Executor, Serial, Stacked, Weighted
 from atoll.executors.weighted import why_not_weighted
+from atoll.identity import fixed
 from atoll.local import LocalRule, Trainer, sgd
 from atoll.memory import keep_freed_memory
 from atoll.models import MODELS, Model, count_bytes, read_model
 from atoll.population import Population, make_population
 from atoll.robust import update_norm
+from atoll.schedules import Event
+from atoll.training import train_events
 
 
 def _make_cores(trainer: Trainer) -> Cores:
@@ -90,20 +94,25 @@ def make_clients(case: Case) -> Population:
 
 
 def make_executor_round(case: Case, executor: Executor) -> Round:
-    """Return a round by an executor; every cohort is an event of its own, so no two draw the same batches."""
-    events = 0
+    """Return a round by an executor, as a run trains an event: its cohorts are the intra-cluster rounds."""
+    clusters = range(case.clusters)
+    clients = np.concatenate([list(own) for own in case.members])
+    fields: dict[str, Any] = {
+        "seconds": 0.0,
+        "active": tuple(clusters),
+        "began": (0.0,) * case.clusters,
+        "cohort": clients,
+        "clusters": np.repeat(clusters, case.clients),
+        "weights": np.ones(len(clients)),
+        "intra_rounds": case.cohorts,
+    }
+    numbers = count()  # every round is another event, so that no two draw the same batches
 
     def train(start: Model) -> Model:
-        nonlocal events
-        models, weights = [start] * case.clusters, np.ones(case.clients)
-        for _ in range(case.cohorts):
-            cohorts = [
-                Cohort(events, events, 0, cluster, np.array(clients), weights, float(case.clients), models[cluster])
-                for cluster, clients in enumerate(case.members)
-            ]
-            models = [average.model for average in executor.train(cohorts, average_models)]
-            events += 1
-        return mean_of(models)
+        number = next(numbers)
+        event = Event(index=number, round=number, **fields)
+        (trained,) = train_events([event], [start] * case.clusters, executor, fixed, average_models)
+        return mean_of([trained.models[cluster] for cluster in clusters])
 
     return train
 

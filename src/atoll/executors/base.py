@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
+from operator import mul
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ Rows = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Clients of one cluster that train once, all from one model.
+    """Clients of one cluster that train once, all from one model; or several times, as an executor may be asked to.
 
     Attributes:
         event: number of the event.
@@ -36,6 +37,8 @@ class Cohort:
         event_weight: the sum of weights over all clients of the event, whatever cluster.
         start: the model that they are sent.
         draw: what their random numbers are keyed with; None: the number of the event.
+        repeats: intra-cluster rounds to train, from `repeat` on, each from the average of the one before. Above 1 only
+            for an executor that `carries_through`.
     """
 
     event: int
@@ -47,10 +50,11 @@ class Cohort:
     event_weight: float
     start: Model
     draw: int | None = None
+    repeats: int = 1
 
     @property
     def tasks(self) -> list[Task]:
-        """One task a client, in order."""
+        """One task a client, in order, in the first of its intra-cluster rounds."""
         common = self.event, self.round, self.repeat, self.cluster
         return [Task(*common, int(client), self.start, self.draw) for client in self.clients]
 
@@ -117,6 +121,20 @@ class Executor(Protocol):
         ...
 
 
+@runtime_checkable
+class CarriesThrough(Executor, Protocol):
+    """An executor that can train cohorts through several intra-cluster rounds without giving the models in between."""
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return whether it does so where results are combined by this rule."""
+        ...
+
+
+def carries_through(executor: Executor | None, combine: Combine) -> bool:
+    """Return whether an executor's cohorts may have several `repeats`; not unless it says so."""
+    return isinstance(executor, CarriesThrough) and executor.carries_through(combine)
+
+
 def split_clients(cohort: Cohort) -> Iterator[Cohort]:
     """Yield a cohort of each client alone."""
     alone = replace(cohort, weights=np.ones(1), event_weight=1.0)
@@ -146,12 +164,12 @@ def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[Outcome]) -> A
     losses: list[float] = []
     weights: list[float] = []
     refused: Counter[str] = Counter()
+    screened = combine if isinstance(combine, Screened) else None
 
     def good() -> Iterator[tuple[float, Model]]:
         for weight in cohort.weights.tolist():
             outcome = next(outcomes)
-            reason = combine.why_refused(outcome, cohort.start) if isinstance(combine, Screened) else None
-            if reason:
+            if screened and (reason := screened.why_refused(outcome, cohort.start)):
                 refused[reason] += 1
                 continue
             losses.append(outcome.loss)
@@ -170,5 +188,14 @@ def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[Outcome]) -> A
     except Exception as error:  # whatever a user's combine rule may raise
         where = f"event {cohort.event}, cluster {cohort.cluster}"
         raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
-    arrived = float(np.sum(weights) / cohort.weights.sum()) if refused else 1.0
-    return Average(model, float(np.average(losses, weights=weights)), arrived, refused)
+    arrived = math.fsum(weights) / float(cohort.weights.sum()) if refused else 1.0
+    return Average(model, weighted_mean(losses, weights), arrived, refused)
+
+
+def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:
+    """Return the weighted mean of some numbers: exactly rounded sums, whatever their order.
+
+    >>> weighted_mean([0.0, 4.0], [1.0, 3.0])
+    3.0
+    """
+    return math.fsum(map(mul, weights, values)) / math.fsum(weights)

@@ -17,6 +17,7 @@ from atoll.executors.base import (
     Ids,
     Rows,
     Trains,
+    carries_through,
     combine_outcomes,
     only_model,
     split_clients,
@@ -110,6 +111,10 @@ class Cores:
                 return [Average(outcome.model, outcome.loss) for outcome in outcomes]
             return combine_outcomes(cohorts, combine, outcomes)
 
+    def carries_through(self, combine: Combine) -> bool:
+        """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
+        return carries_through(self.by_cohort, combine)
+
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
         rows = self.trainer.identity_rows(clients, round_)
@@ -186,6 +191,5 @@ class Cores:
 
 def _cost(unit: Cohort, trainer: Trains) -> int:
     """Return the samples that a unit's clients take a step on, which its time goes with."""
-    if isinstance(trainer, Trainer) and trainer.rule.batch_size == "full":
-        return int(trainer.population.sizes[unit.clients].sum())
-    return len(unit.clients)
+    samples = trainer.samples_a_step(unit.clients) if isinstance(trainer, Trainer) else len(unit.clients)
+    return samples * unit.repeats

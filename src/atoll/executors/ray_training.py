@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.batches import cut_rows, mean_by_client
 from atoll.combine import Combine, average_models
-from atoll.executors.base import Average, Cohort, Executor, Floats, Ids, Trains, combine_outcomes
+from atoll.executors.base import Average, Cohort, Executor, Floats, Ids, Trains, carries_through, combine_outcomes
 from atoll.executors.ray_cluster import Cluster, connect
 from atoll.executors.ray_worker import Measuring, Training, hold, pack, unpack
 from atoll.executors.ray_workers import RayWorkers
@@ -91,6 +91,10 @@ class Ray:
             if whole:
                 return [Average(outcome.model, outcome.loss) for outcome in outcomes]
             return combine_outcomes(cohorts, combine, outcomes)
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
+        return carries_through(self.by_cohort, combine)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""

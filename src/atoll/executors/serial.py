@@ -24,17 +24,16 @@ class Serial:
         self.trainer = trainer
         self.debug = debug
 
+    @one_thread()
     def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
         """Return what each cohort comes to, in their order."""
         outcomes = (self._train(task) for cohort in cohorts for task in cohort.tasks)
         return combine_outcomes(cohorts, combine, outcomes)
 
-    @one_thread()
     def _train(self, task: Task) -> Outcome:
-        train = train_watched if self.debug else _train
         try:
             with products_in(self.trainer.precision):
-                return train(self.trainer, task)
+                return train_watched(self.trainer, task) if self.debug else self.trainer.train(task)
         except AtollError:
             raise
         except Exception as error:  # whatever a user's model, loss or optimiser may raise
@@ -50,7 +49,3 @@ class Serial:
         if self.debug:
             return measure_watched(self.trainer, models, clients, round_)
         return self.trainer.losses(models, clients, round_)
-
-
-def _train(trainer: Trains, task: Task) -> Outcome:
-    return trainer.train(task)

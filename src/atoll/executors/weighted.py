@@ -1,6 +1,8 @@
 """All clients of a cohort in one weighted pass, where they take one step of SGD each."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,8 +13,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from atoll.combine import Combine, average_models
 from atoll.executors.base import Average, Cohort, Floats, Ids
 from atoll.executors.serial import Serial
-from atoll.local import LocalRule, Trainer, descend, is_finite
-from atoll.models import Model, load_model, read_model
+from atoll.local import LocalRule, Trainer, descend
+from atoll.models import Model, is_finite, load_model, read_model
 from atoll.precision import products_in
 from atoll.threads import one_thread
 
@@ -43,33 +45,47 @@ class Weighted:
             return self.serial.train(cohorts, combine)
         return [self._train(cohort) for cohort in cohorts]
 
+    def carries_through(self, combine: Combine) -> bool:
+        """Return whether cohorts may go through several intra-cluster rounds; the model then stays where it trains."""
+        return combine is average_models and not self.trainer.rule.proximal  # which pulls to each round's own start
+
     @one_thread()
     def _train(self, cohort: Cohort) -> Average:
+        rounds = [replace(cohort, repeat=cohort.repeat + i, repeats=1) for i in range(cohort.repeats)]
+        module = self.trainer.module
+        if self.trainer.samples_a_step(cohort.clients) > MOST_SAMPLES:
+            return self._train_each(rounds)
         with products_in(self.trainer.precision):
-            return self._take_step(cohort)
+            load_model(module, cohort.start)
+            module.train()
+            losses = [self._take_step(each) for each in rounds]
+            model = read_model(module)
+        if is_finite(model, sum(losses)):
+            return Average(model, losses[-1])
+        return self._train_each(rounds)  # which says what client it is that is not finite
 
-    def _take_step(self, cohort: Cohort) -> Average:
+    def _train_each(self, rounds: Sequence[Cohort]) -> Average:
+        """Train client by client, in one intra-cluster round after the other."""
+        average = Average(rounds[0].start, math.nan)
+        for each in rounds:
+            (average,) = self.serial.train([replace(each, start=average.model)], average_models)
+        return average
+
+    def _take_step(self, cohort: Cohort) -> float:
+        """Take the clients' step from what the module holds; return their mean loss."""
         tasks, trainer = cohort.tasks, self.trainer
         rows = [trainer.draw_rows(task)[0] for task in tasks]
         sizes = np.array([len(own) for own in rows])
-        if sizes.sum() > MOST_SAMPLES:
-            return self.serial.train([cohort], average_models)[0]
         shares = cohort.weights / cohort.weights.sum()
-        load_model(trainer.module, cohort.start)
-        trainer.module.train()
         inputs, targets = trainer.batches.gather(np.concatenate(rows))
         weights = torch.from_numpy(np.repeat(shares / sizes, sizes)).to(inputs)
         if trainer.dense:
             outputs = trainer.dense.step(inputs, targets, trainer.rule.lr_at(cohort.round), weights)
-            loss = float(trainer.batches.losses(outputs, targets) @ weights)
-        else:
-            losses = trainer.batches.losses(trainer.module(inputs), targets)
-            parameters = dict(trainer.module.named_parameters())
-            loss, _ = descend(trainer.rule, parameters, tasks[0], [losses @ weights], trainer.by_hand)
-        model = read_model(trainer.module)
-        if not is_finite(model, loss):
-            return self.serial.train([cohort], average_models)[0]  # says which client it is
-        return Average(model, loss)
+            return float(trainer.batches.losses(outputs, targets) @ weights)
+        losses = trainer.batches.losses(trainer.module(inputs), targets)
+        parameters = dict(trainer.module.named_parameters())
+        loss, _ = descend(trainer.rule, parameters, tasks[0], [losses @ weights], trainer.by_hand)
+        return loss
 
     def close(self) -> None:
         """Hold nothing to let go of."""

@@ -17,8 +17,8 @@ from atoll.fleet.messages import (
     decode_reply,
     most_bytes,
 )
-from atoll.local import Outcome, is_finite
-from atoll.models import Form, Model, form_of
+from atoll.local import Outcome
+from atoll.models import Form, Model, form_of, is_finite
 from atoll.robust import update_norm
 
 Floats = npt.NDArray[np.float64]
