@@ -319,7 +319,7 @@ def test_a_worker_killed_while_it_has_nothing_to_do() -> None:
     cohorts = [cohort_of(far_starts(1)[0], range(7))]
     with Cores(trainer, 2, BYTES) as cores:
         (before,) = cores.train(cohorts, average_models)
-        for process in cores.workers.processes.values():
+        for process in cores.workers.processes:
             os.kill(process.pid or 0, signal.SIGKILL)
         (after,) = cores.train(cohorts, average_models)
     assert_same(after.model, before.model)
@@ -390,7 +390,7 @@ def is_gone(pid: int) -> bool:
 
 def pids_of(executor: Executor) -> list[int]:
     assert isinstance(executor, Cores)
-    return [process.pid or 0 for process in executor.workers.processes.values()]
+    return [process.pid or 0 for process in executor.workers.processes]
 
 
 def shared_bytes() -> int:

@@ -48,6 +48,21 @@ class Requests:
         return None
 
 
+@dataclass(eq=False)
+class _Worker:
+    """A process, seen from the one that forked it.
+
+    Attributes:
+        pipe: what it is asked and answers through.
+        process: its handle.
+        under_way: numbers of its requests, with them; it answers them in this order.
+    """
+
+    pipe: Connection
+    process: BaseProcess
+    under_way: deque[tuple[int, Request]] = field(default_factory=deque)
+
+
 class Workers:
     """At most so many processes, forked when there is work for them; what they inherit is not copied or pickled.
 
@@ -66,10 +81,14 @@ class Workers:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise InputError("run.executor = 'cores': this platform cannot fork processes; use 'serial'")
         self.count = count
-        self.processes: dict[Connection, BaseProcess] = {}
-        self._under_way: dict[Connection, deque[tuple[int, Request]]] = {}
+        self._workers: list[_Worker] = []
         self._answer = answer
         self._name = name
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """Those that have been forked and not ended."""
+        return [worker.process for worker in self._workers]
 
     def map(self, requests: Iterable[Request], count: int, ahead: int) -> Iterator[Any]:
         """Yield the answers in the order of the requests, of which there are so many.
@@ -82,7 +101,7 @@ class Workers:
             AtollError: a request failed with it, the first in their order.
         """
         pending = Requests(iter(requests))
-        if any(self._under_way.values()):  # those before were not all asked for
+        if any(worker.under_way for worker in self._workers):  # those before were not all asked for
             self.close()
         for due in range(count):
             self._collect(pending, seconds=0)
@@ -97,26 +116,26 @@ class Workers:
 
     def close(self) -> None:
         """End all workers at once, whatever they do; new ones are forked if there is work again."""
-        for pipe in list(self.processes):
-            self._end(pipe)
+        for worker in list(self._workers):
+            self._end(worker)
 
     def _collect(self, pending: Requests, seconds: float | None = None) -> None:
         """Wait for an answer, for so long, and take those that have come."""
-        busy = [pipe for pipe, given in self._under_way.items() if given]
-        ready = wait(busy, seconds) if busy else []
-        for pipe in [each for each in self._under_way if each in ready]:
+        busy = {worker.pipe: worker for worker in self._workers if worker.under_way}
+        ready = wait(list(busy), seconds) if busy else []
+        for worker in [worker for pipe, worker in busy.items() if pipe in ready]:
             try:
-                answer = pipe.recv()
+                answer = worker.pipe.recv()
             except (EOFError, OSError):
-                self._give_up(pipe, pending)
+                self._give_up(worker, pending)
             else:
-                number, _ = self._under_way[pipe].popleft()
+                number, _ = worker.under_way.popleft()
                 pending.answers[number] = answer
 
-    def _give_up(self, pipe: Connection, pending: Requests) -> None:
+    def _give_up(self, worker: _Worker, pending: Requests) -> None:
         """Hand out again what a killed worker had; the first of that is what it was doing."""
-        lost = list(self._under_way[pipe])
-        code = self._end(pipe)
+        code = self._end(worker)
+        lost = list(worker.under_way)
         number, request = lost[0]
         pending.deaths[number] += 1
         if pending.deaths[number] > RETRIES:
@@ -132,8 +151,8 @@ class Workers:
         its next request does not block: one of the two is small.
         """
         while True:
-            fewest = min((len(given) for given in self._under_way.values()), default=0)
-            idle = len(self.processes) < self.count or fewest == 0
+            fewest = min((len(worker.under_way) for worker in self._workers), default=0)
+            idle = len(self._workers) < self.count or fewest == 0
             left = count - pending.handed_out + len(pending.again)
             if not idle and (fewest == _AT_A_TIME or left <= self.count):
                 return
@@ -143,40 +162,39 @@ class Workers:
 
     def _send(self, taken: tuple[int, Request]) -> None:
         while True:
-            pipe = min(self.processes, key=lambda each: len(self._under_way[each]), default=None)
-            if pipe is None or (self._under_way[pipe] and len(self.processes) < self.count):
-                pipe = self._fork()
+            worker = min(self._workers, key=lambda each: len(each.under_way), default=None)
+            if worker is None or (worker.under_way and len(self._workers) < self.count):
+                worker = self._fork()
             try:
-                pipe.send(taken[1])
+                worker.pipe.send(taken[1])
                 break
             except OSError:  # it was killed
-                if self._under_way[pipe]:
+                if worker.under_way:
                     break  # all that it had is handed out again when that is noticed
-                self._end(pipe)
-        self._under_way[pipe].append(taken)
+                self._end(worker)
+        worker.under_way.append(taken)
 
-    def _fork(self) -> Connection:
+    def _fork(self) -> _Worker:
         fork = multiprocessing.get_context("fork")
         ours, theirs = fork.Pipe()
-        process = fork.Process(target=self._serve, args=(theirs, [*self.processes, ours]), daemon=True)
+        inherited = [*(worker.pipe for worker in self._workers), ours]
+        process = fork.Process(target=self._serve, args=(theirs, inherited), daemon=True)
         try:
             with _undisturbed():
                 process.start()
         except OSError as error:
             raise RunError(f"run.workers = {self.count}: no further process can be started ({error})") from error
         theirs.close()
-        self.processes[ours] = process
-        self._under_way[ours] = deque()
-        return ours
+        self._workers.append(_Worker(ours, process))
+        return self._workers[-1]
 
-    def _end(self, pipe: Connection) -> int | None:
-        process = self.processes.pop(pipe)
-        del self._under_way[pipe]
-        pipe.close()
-        process.kill()
-        process.join()
-        code = process.exitcode
-        process.close()
+    def _end(self, worker: _Worker) -> int | None:
+        self._workers.remove(worker)
+        worker.pipe.close()
+        worker.process.kill()
+        worker.process.join()
+        code = worker.process.exitcode
+        worker.process.close()
         return code
 
     def _serve(self, pipe: Connection, inherited: Sequence[Connection]) -> None:
