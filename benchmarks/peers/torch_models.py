@@ -16,8 +16,9 @@ class Standardize(nn.Module):
     def forward(self, images):
         low = (images.shape[2] - self.side) // 2
         images = images[:, :, low : low + self.side, low : low + self.side]
-        spread, centre = torch.std_mean(images, dim=(1, 2, 3), correction=0, keepdim=True)
-        return (images - centre) / spread.clamp(min=images[0].numel() ** -0.5)
+        centred = images - images.mean(dim=(1, 2, 3), keepdim=True)
+        spread = centred.square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
+        return centred / spread.clamp(min=images[0].numel() ** -0.5)
 
 
 def mlp():
