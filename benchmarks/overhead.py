@@ -2,10 +2,10 @@
 
 Run:  python benchmarks/overhead.py [--out DIR]
 
-Two measures, in processor seconds of one thread:
-- asynchronous and synchronous patterns with an executor that gives the start models back, so that all seconds are the
-  engine's, for schedules of 10,000 events of one cluster of 6 clients (or as many clusters' works);
-- FedCluster's cycles on the MLP, 10 clients x 20 steps x batch 30, less what the trainer takes.
+Two measures, in one thread:
+- asynchronous and synchronous patterns with an executor that gives the start models back, so that all processor seconds
+  are the engine's, for schedules of 10,000 events of one cluster of 6 clients (or as many clusters' works);
+- FedCluster's cycles on the MLP, 10 clients x 20 steps x batch 30, less what the trainer takes: the median cycle.
 Prints also the memory of the schedules. Ends with exit code 1 when an asynchronous event costs 1 ms or more, or the
 engine 2 % or more of FedCluster's cycles. With --out it writes overhead.json.
 """

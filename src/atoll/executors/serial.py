@@ -26,7 +26,7 @@ class Serial:
 
     @one_thread()
     def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
-        """Return what each cohort comes to, in their order."""
+        """Return what each cohort comes to, in their order; combine rules use one thread too, as with `Cores`."""
         outcomes = (self._train(task) for cohort in cohorts for task in cohort.tasks)
         return combine_outcomes(cohorts, combine, outcomes)
 
