@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
 from atoll.batches import Batches, measure_models
@@ -163,9 +162,16 @@ class ClusterEvaluator:
         return ClusterScore(
             score=score,
             confusion=confusion,
-            ari=float(adjusted_rand_score(self.groups, found)) if self.planted > 1 else None,
+            ari=adjusted_rand_index(self.groups, found) if self.planted > 1 else None,
             accuracies=tuple(map(accuracy, by_model)),
         )
+
+
+def adjusted_rand_index(groups: npt.NDArray[np.integer], found: npt.NDArray[np.integer]) -> float:
+    """Return how well two groupings of the same clients agree, [clients] each: 1 if equal, 0 on average by chance."""
+    from sklearn.metrics import adjusted_rand_score  # here, since it is slow to import
+
+    return float(adjusted_rand_score(groups, found))
 
 
 def parameter_error(models: Sequence[Model], planted: Floats) -> float:

@@ -138,7 +138,8 @@ def test_each_client_holds_one_epoch_of_its_steps() -> None:
 
 def test_quick_is_the_same_with_fewer_steps() -> None:
     assert quick(Case("mlp", 10)) == Case("mlp", 10, steps=4)
-    assert quick(Case("lr", 6, steps=1)) == Case("lr", 6, steps=1)
+    assert quick(Case("lr", 6, steps=1, cohorts=10)) == Case("lr", 6, steps=1, cohorts=4)
+    assert quick(Case("lr", 6, steps=1, cohorts=2)) == Case("lr", 6, steps=1, cohorts=2)
 
 
 PACED = f"""

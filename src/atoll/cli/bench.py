@@ -14,7 +14,8 @@ from atoll.errors import InputError
 @app.command()
 def bench(
     quick: Annotated[
-        bool, typer.Option("--quick", help="About a minute: fewer local steps and rounds, for a first look.")
+        bool,
+        typer.Option("--quick", help="Under two minutes on two cores: fewer local steps and rounds, for a first look."),
     ] = False,
     only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only the cases with TEXT in their name.")] = None,
     as_json: JsonOption = False,
