@@ -1,6 +1,6 @@
 """Executors: where cohorts are trained."""
 
-from atoll.executors.base import Average, CarriesThrough, Cohort, Executor, Trains, carries_through, combine_outcomes
+from atoll.executors.base import Average, Cohort, Executor, Trains, carries_through, combine_outcomes
 from atoll.executors.cores import Cores
 from atoll.executors.fleet import OnFleet
 from atoll.executors.ray_training import Ray
@@ -11,7 +11,6 @@ from atoll.executors.weighted import Weighted, why_not_weighted
 
 __all__ = [
     "Average",
-    "CarriesThrough",
     "Cohort",
     "Cores",
     "Executor",

@@ -2,11 +2,11 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import mul
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -121,18 +121,13 @@ class Executor(Protocol):
         ...
 
 
-@runtime_checkable
-class CarriesThrough(Executor, Protocol):
-    """An executor that can train cohorts through several intra-cluster rounds without giving the models in between."""
-
-    def carries_through(self, combine: Combine) -> bool:
-        """Return whether it does so where results are combined by this rule."""
-        ...
-
-
 def carries_through(executor: Executor | None, combine: Combine) -> bool:
-    """Return whether an executor's cohorts may have several `repeats`; not unless it says so."""
-    return isinstance(executor, CarriesThrough) and executor.carries_through(combine)
+    """Return whether an executor's cohorts may have several `repeats` where results are combined by this rule.
+
+    Not unless it says so, by a method ``carries_through(combine)`` that it need not have.
+    """
+    told: Callable[[Combine], bool] | None = getattr(executor, "carries_through", None)
+    return told is not None and told(combine)
 
 
 def split_clients(cohort: Cohort) -> Iterator[Cohort]:
