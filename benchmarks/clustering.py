@@ -20,9 +20,10 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from atoll.clustering.greedy import feduc_labels
-from atoll.clustering.problem import PATTERNS, Pattern, Problem
-from atoll.network import TOPOLOGIES, Network, neighbours_of
+from atoll.clustering.feduc.greedy import feduc_labels
+from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
+from atoll.network.base import Network
+from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
 
 CLASSES = 10

@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 
 from atoll.fleet.configuration import FleetConfiguration, Plan, init_fleet, read_node
-from atoll.fleet.flower import FlowerFleet
-from atoll.fleet.flower_calls import control_client
-from atoll.fleet.flower_superlink import end_child, free_port, start_child
-from atoll.fleet.flower_wire import environment
+from atoll.fleet.flower.calls import control_client
+from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.flower.superlink import end_child, free_port, start_child
+from atoll.fleet.flower.wire import environment
 
 PAYLOADS = (1_000, 100_000, 1_000_000, 10_000_000)
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 def be_node(folder: Path) -> None:
     """Be a node that sends back as many bytes as it is sent."""
-    from atoll.fleet.flower_node import serve
+    from atoll.fleet.flower.node import serve
 
     serve(read_node(folder), lambda task, payload: os.urandom(len(payload)), lambda sentence: None)
 

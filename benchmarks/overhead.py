@@ -25,18 +25,21 @@ import numpy as np
 import torch
 
 from atoll import Clustering, Dataset, LocalRule, Population, Trainer, begin, fedcluster, make_population, run
-from atoll.clustering.problem import PATTERNS, Pattern
-from atoll.combine import Combine
-from atoll.engine import Method
-from atoll.executors import Serial
-from atoll.executors.base import Average, Cohort, Floats, Ids
-from atoll.local import Outcome, Task, sgd
-from atoll.memory import keep_freed_memory
-from atoll.methods import hierarchical
-from atoll.models import Model, dense, read_model
-from atoll.network import TOPOLOGIES, Network, neighbours_of
-from atoll.schedules import Schedule, cycling
-from atoll.schedules.patterns import SYNCHRONOUS
+from atoll.aggregation.mean import Combine
+from atoll.clustering.feduc.problem import PATTERNS, Pattern
+from atoll.engine.cohorts import Average, Cohort
+from atoll.engine.engine import Method
+from atoll.executors.serial import Serial
+from atoll.local.models import Model, dense, read_model
+from atoll.local.rule import sgd
+from atoll.local.trainer import Outcome, Task
+from atoll.methods.fedcluster import cycling
+from atoll.methods.hierarchical import SYNCHRONOUS, hierarchical
+from atoll.network.base import Network
+from atoll.network.topology import TOPOLOGIES, neighbours_of
+from atoll.schedules.events import Schedule
+from atoll.support.arrays import Floats, Ids
+from atoll.support.process import keep_freed_memory
 
 COHORT = 6
 EVENTS = 10_000

@@ -22,10 +22,13 @@ import torch
 from torch import nn
 
 from atoll import Dataset, LocalRule, Trainer, make_population
-from atoll.combine import average_models
-from atoll.executors import Cohort, Cores, Executor, Ray
-from atoll.local import Outcome, Task, sgd
-from atoll.models import MODELS, Model, count_bytes, dense, read_model
+from atoll.aggregation.mean import average_models
+from atoll.engine.cohorts import Cohort, Executor
+from atoll.executors.cores.executor import Cores
+from atoll.executors.ray.executor import Ray
+from atoll.local.models import MODELS, Model, count_bytes, dense, read_model
+from atoll.local.rule import sgd
+from atoll.local.trainer import Outcome, Task
 
 CLIENTS = 20
 WORKERS = 2

@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 from atoll import Dataset, Experiment, carry_out, make_runs
 from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
-from atoll.runner import Progress
+from atoll.runs.run import Progress
 
 SAMPLES = 50  # of each client
 REPEATS = 9

@@ -36,11 +36,11 @@ from atoll.bench import (
     race,
 )
 from atoll.bench.contenders import MATRIX_PRODUCT
-from atoll.environment import describe_environment
-from atoll.executing import count_cores
-from atoll.files import write_atomically
+from atoll.experiment.executor import count_cores
 from atoll.report import save_figure
 from atoll.report.style import BLUE, PALETTE, STYLE, WIDTH_INCHES
+from atoll.support.environment import describe_environment
+from atoll.support.files import write_atomically
 
 PEERS = Path(__file__).parent / "peers"
 COHORTS = [Case(model, clients) for clients in (10, 100) for model in ("mlp", "cnn", "alexnet")]

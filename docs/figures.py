@@ -16,14 +16,18 @@ from matplotlib.figure import Figure
 from mkdocs.structure.files import File, Files
 
 import atoll
-from atoll import config, report
+from atoll import report
 from atoll.clustering.describe import class_shares
-from atoll.clustering.problem import PATTERNS, Pattern
-from atoll.experiment import Experiment
-from atoll.network import Network, event_seconds, matrix_network
+from atoll.clustering.feduc.problem import PATTERNS, Pattern
+from atoll.experiment import file as config
+from atoll.experiment.experiment import Experiment
+from atoll.methods.hierarchical import Phase, hierarchical_schedule
+from atoll.network.base import Network
+from atoll.network.completion import event_seconds
+from atoll.network.files import matrix_network
 from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
-from atoll.runner import carry_out
-from atoll.schedules import Event, Phase, Schedule, hierarchical_schedule
+from atoll.runs.run import carry_out
+from atoll.schedules.events import Event, Schedule
 
 PLAN = Path(__file__).with_name("planning.md")
 PERFORMANCE = Path(__file__).with_name("performance.md")

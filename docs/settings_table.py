@@ -1,11 +1,11 @@
-"""MkDocs hook: puts the table of all settings, made from `atoll.settings.Settings`, into the page settings.md."""
+"""MkDocs hook: puts the table of all settings, made from `atoll.experiment.settings`, into the page settings.md."""
 
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from atoll.settings import Settings
+from atoll.experiment.settings import Settings
 
 MARK = "<!-- the tables of all settings are put here by docs/settings_table.py -->"
 

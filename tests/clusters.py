@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from atoll import LocalRule, Population, Trainer
-from atoll.local import Outcome, Task, momentum
+from atoll.local.rule import momentum
+from atoll.local.trainer import Outcome, Task
 from tests.problems import linear_module
 
 NODE = "ATOLL_TEST_NODE"

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from atoll import Experiment
-from atoll.config import overlay, validate
-from atoll.executors import OnFleet
-from atoll.fleet import Failure
+from atoll.experiment.file import overlay, validate
 from atoll.fleet.agreement import Agreement, agree
+from atoll.fleet.executor import OnFleet
 from atoll.fleet.joining import wait_for_nodes
 from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.messages import TrainReply, decode, encode, pack
+from atoll.fleet.node import Reporting, Site, open_site
 from atoll.fleet.shards import write_shards
-from atoll.fleet.site import Reporting, Site, open_site
-from atoll.models import Model
+from atoll.fleet.transport import Failure
+from atoll.local.models import Model
 
 SMALL = {
     "rounds": 3,

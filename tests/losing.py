@@ -9,10 +9,10 @@ from threading import Condition
 import numpy as np
 
 from atoll import RunError
-from atoll.combine import Combine
-from atoll.executors import Average, Cohort, Executor
-from atoll.executors.base import Floats, Ids
-from atoll.models import Model
+from atoll.aggregation.mean import Combine
+from atoll.engine.cohorts import Average, Cohort, Executor
+from atoll.local.models import Model
+from atoll.support.arrays import Floats, Ids
 
 Lose = Callable[[Cohort], Ids]
 """Returns the clients of a cohort that do not answer."""

@@ -1,15 +1,13 @@
 """Small problems shared by the tests: populations of quadratics, and of a planted classification."""
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from atoll import Dataset, Population, make_population
-from atoll.models import Model, dense
-from atoll.vertical import Parties, split_shape
-
-Floats = npt.NDArray[np.float64]
+from atoll.local.models import Model, dense
+from atoll.methods.parties import Parties, split_shape
+from atoll.support.arrays import Floats
 
 
 def quadratics(clients: int = 6, samples: int = 8, width: int = 3, seed: int = 0, noise: float = 1.0) -> Population:

@@ -1,4 +1,4 @@
-"""The three models in plain PyTorch, the same layers as `atoll.models` has, and the clients' data as PyTorch has it."""
+"""The three models in plain PyTorch, layer for layer as in `atoll.local.models`, and the clients' data as tensors."""
 
 from functools import cache
 

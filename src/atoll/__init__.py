@@ -2,26 +2,35 @@
 
 from importlib.metadata import version as _version
 
-from atoll import clustering, datasets, local, models, partition
-from atoll.clustering import Clustering
-from atoll.config import make_runs, read_experiment
-from atoll.datasets import Dataset, load
-from atoll.engine import Method, State, Step, begin, run
-from atoll.errors import AtollError, InputError, RunError
-from atoll.evaluate import Evaluator, Heterogeneity, Score, heterogeneity
-from atoll.executors import Executor, Serial
-from atoll.experiment import Experiment
-from atoll.interop.exporting import Exported, export_model
-from atoll.interop.torch_data import from_torch
-from atoll.local import LocalRule, Trainer
-from atoll.methods import centralized, cfl_mgd, fedavg, fedbcd, fedcluster, ifca
-from atoll.models import read_model
-from atoll.population import Population, make_population
-from atoll.runner import carry_out
-from atoll.schedules import Clock, Event, Mix, Schedule, cycling
-from atoll.seeds import generator
-from atoll.settings import Settings
-from atoll.theory import Theorem1, fedcluster_bound
+from atoll import clustering
+from atoll.clustering.clustering import Clustering
+from atoll.data import datasets, partition
+from atoll.data.datasets import Dataset, load
+from atoll.data.population import Population, make_population
+from atoll.data.torch_data import from_torch
+from atoll.engine.cohorts import Executor
+from atoll.engine.engine import Method, State, Step, begin, run
+from atoll.evaluation.scores import Evaluator, Heterogeneity, Score, heterogeneity
+from atoll.evaluation.theory import Theorem1, fedcluster_bound
+from atoll.executors.serial import Serial
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import make_runs, read_experiment
+from atoll.experiment.settings import Settings
+from atoll.local import models
+from atoll.local import trainer as local
+from atoll.local.models import read_model
+from atoll.local.rule import LocalRule
+from atoll.local.trainer import Trainer
+from atoll.methods.cfl_mgd import cfl_mgd
+from atoll.methods.fedavg import centralized, fedavg
+from atoll.methods.fedbcd import fedbcd
+from atoll.methods.fedcluster import cycling, fedcluster
+from atoll.methods.ifca import ifca
+from atoll.runs.export import Exported, export_model
+from atoll.runs.run import carry_out
+from atoll.schedules.events import Clock, Event, Mix, Schedule
+from atoll.support.errors import AtollError, InputError, RunError
+from atoll.support.seeds import generator
 
 __version__ = _version("atoll")
 

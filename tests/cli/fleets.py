@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atoll.experiment import Experiment
+from atoll.experiment.experiment import Experiment
 from atoll.fleet.configuration import FleetConfiguration, Plan, init_fleet
-from atoll.fleet.flower_superlink import free_port
+from atoll.fleet.flower.superlink import free_port
 from atoll.fleet.shards import write_shards
 
 DIGITS = """

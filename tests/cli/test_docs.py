@@ -16,8 +16,8 @@ import typer
 
 import atoll.cli  # noqa: F401  (registers the commands)
 from atoll.cli.common import app
-from atoll.network import event_seconds
-from atoll.settings import Settings
+from atoll.experiment.settings import Settings
+from atoll.network.completion import event_seconds
 from tests.cli.pages import ROOT, blocks, commands, shell, write_files
 
 DOCS = ROOT / "docs"
@@ -25,7 +25,7 @@ DOCS = ROOT / "docs"
 # All command lines in one process, since starting PyTorch takes longer than these commands do.
 ONE_PROCESS = """
 import shlex, sys
-from atoll.cli import main
+from atoll.cli import (main)
 for line in sys.argv[1:]:
     if code := main(shlex.split(line)[1:]):
         raise SystemExit(f"{line}: exit code {code}")

@@ -154,7 +154,7 @@ def test_auto_trains_client_by_client_where_single_results_matter(atoll: Command
 
 def test_a_combine_rule_of_the_users_own(atoll: Command, folder: Path) -> None:
     (folder / "mine.py").write_text(
-        "from atoll.combine import mean\n"
+        "from atoll.aggregation.mean import mean\n"
         "def heaviest(byzantine=0):\n"
         "    def combine(models, start, cohort_weight):\n"
         "        return mean([max(models, key=lambda pair: pair[0])])\n"

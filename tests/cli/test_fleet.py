@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from atoll.errors import InputError
 from atoll.fleet.certificates import make_authority, make_server_certificate, require_valid
 from atoll.fleet.configuration import FleetConfiguration, Plan, init_fleet, read_fleet, read_node
-from atoll.fleet.flower_superlink import free_port
+from atoll.fleet.flower.superlink import free_port
+from atoll.support.errors import InputError
 from tests.cli.conftest import Command
 from tests.cli.fleets import tensors_of, wait_until, write_digits
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from atoll.fleet import flower_node
 from atoll.fleet.certificates import read_private_key
 from atoll.fleet.configuration import Plan, init_fleet, read_node
-from atoll.fleet.flower import FlowerFleet
-from atoll.fleet.flower_calls import runtime_client
-from atoll.fleet.flower_superlink import free_port
+from atoll.fleet.flower import node as flower_node
+from atoll.fleet.flower.calls import runtime_client
+from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.flower.superlink import free_port
 from tests.cli.fleets import wait_until
 from tests.cli.pages import ROOT, blocks
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from atoll.errors import InputError, RunError
-from atoll.fleet import flower_node
 from atoll.fleet.certificates import make_authority, make_key_pair, read_private_key
 from atoll.fleet.configuration import FleetConfiguration, NodeConfiguration, Plan, init_fleet, read_node
-from atoll.fleet.flower import FlowerFleet
-from atoll.fleet.flower_calls import status_of_nodes
-from atoll.fleet.flower_superlink import Superlink, free_port
-from atoll.fleet.flower_wire import insist
+from atoll.fleet.flower import node as flower_node
+from atoll.fleet.flower.calls import status_of_nodes
+from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.flower.superlink import Superlink, free_port
+from atoll.fleet.flower.wire import insist
+from atoll.support.errors import InputError, RunError
 from tests.cli.fleets import wait_until
 
 httpx = pytest.importorskip("httpx")
@@ -170,7 +170,7 @@ def test_what_a_handler_raises_stays_on_its_node(node: NodeConfiguration) -> Non
     def answer(task: str, payload: bytes) -> bytes:
         raise ValueError("a patient's name")
 
-    from atoll.fleet.flower_wire import make_task
+    from atoll.fleet.flower.wire import make_task
 
     message = make_task(1, 2, "train", b"", 60.0)
     assert flower_node._reply_to(message, answer, node, told.append) == 2
@@ -178,7 +178,7 @@ def test_what_a_handler_raises_stays_on_its_node(node: NodeConfiguration) -> Non
 
 
 def _reply(node: NodeConfiguration, content: bytes) -> bytes | int:
-    from atoll.fleet.flower_wire import make_task
+    from atoll.fleet.flower.wire import make_task
 
     message = make_task(1, 2, "train", b"", 60.0)
     return flower_node._reply_to(message, lambda task, payload: content, node, lambda sentence: None)
@@ -198,7 +198,7 @@ def linked(node: NodeConfiguration) -> Iterator[None]:
 
 @pytest.mark.parametrize("apart", [-3600.0, 0.0, 3600.0])
 def test_a_reply_keeps_to_the_clock_of_who_asked(apart: float) -> None:
-    from atoll.fleet.flower_wire import make_reply, make_task
+    from atoll.fleet.flower.wire import make_reply, make_task
 
     asked = make_task(1, 2, "train", b"", 60.0)
     asked.metadata.created_at += apart
@@ -211,7 +211,7 @@ def test_a_connection_that_is_cut_is_no_fault_of_the_servers() -> None:
     """While a proxy is up and the server is not, a node goes on calling."""
     import ssl
 
-    from atoll.fleet.flower_wire import is_transient, tls_fault
+    from atoll.fleet.flower.wire import is_transient, tls_fault
 
     cut, foreign = httpx.ConnectError("cut"), httpx.ConnectError("foreign")
     cut.__cause__ = ssl.SSLEOFError(8, "UNEXPECTED_EOF_WHILE_READING")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll import config
-from atoll.experiment import Experiment
+from atoll.experiment import file as config
+from atoll.experiment.experiment import Experiment
 from tests.cli.conftest import Command
 from tests.cli.fleets import Machines, machines, tensors_of, wait_until
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atoll.cli import main
-from atoll.settings import Settings
+from atoll.experiment.settings import Settings
 from tests.unit.test_config import another_value, leaves
 
 SMALL = {

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, make_runs, read_experiment
-from atoll.clustering.bound import evaluate
-from atoll.clustering.problem import PATTERNS
+from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.feduc.problem import PATTERNS
 from tests.cli.conftest import Command
 
 SMALL = """

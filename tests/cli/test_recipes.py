@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.config import read_experiment, recipe_names
-from atoll.datasets import BUILT_IN, find
-from atoll.experiment import Experiment
-from atoll.runner import name_folders
+from atoll.data.datasets import BUILT_IN, find
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import read_experiment, recipe_names
+from atoll.runs.run import name_folders
 from tests.cli.conftest import Command
 
 ROOT = os.environ.get("ATOLL_DATA")

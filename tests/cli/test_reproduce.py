@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll.errors import RunError
 from atoll.reproduce import running
+from atoll.support.errors import RunError
 from tests.cli.conftest import Command
 
 
@@ -47,7 +47,7 @@ def test_data_that_is_not_there_is_told_once(atoll: Command, monkeypatch: pytest
         raise RunError(f"{name} cannot be downloaded")
 
     monkeypatch.setenv("ATOLL_DATA", str(tmp_path))
-    monkeypatch.setattr("atoll.datasets.download", offline)
+    monkeypatch.setattr("atoll.data.datasets.download", offline)
     done = atoll("reproduce", "cfl-mgd-table-2", "--jobs", "1", "--json")
     (result,) = json.loads(done.succeeded())["recipes"]
     assert done.err.splitlines() == ["not run: cifar10 cannot be downloaded", "not run: mnist cannot be downloaded"]

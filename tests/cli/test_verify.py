@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from atoll.executors import Cohort, Cores
-from atoll.executors.base import Average
+from atoll.engine.cohorts import Average, Cohort
+from atoll.executors.cores.executor import Cores
 from tests.cli.conftest import Command
 
 

@@ -24,11 +24,13 @@ from atoll import (
     read_model,
     run,
 )
-from atoll.clustering import Clustering
-from atoll.executors import Trains
-from atoll.local import adam, momentum, sgd
-from atoll.vertical import PartyTrainer, share_samples
-from tests.problems import Floats, as_vector, linear_module, linear_parties, pooled_least_squares, quadratics
+from atoll.clustering.clustering import Clustering
+from atoll.engine.cohorts import Trains
+from atoll.local.rule import adam, momentum, sgd
+from atoll.methods.fedbcd import PartyTrainer
+from atoll.methods.parties import share_samples
+from atoll.support.arrays import Floats
+from tests.problems import as_vector, linear_module, linear_parties, pooled_least_squares, quadratics
 
 CLUSTERING = Clustering(np.array([0, 1, 2, 0, 1, 2]), 3)
 METHODS: dict[str, Any] = {

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from atoll import LocalRule, Serial, Trainer, begin, cfl_mgd, generator, make_population, run
-from atoll.datasets import make_regression
-from atoll.evaluate import parameter_error
-from atoll.local import sgd
-from atoll.models import linear
-from atoll.partition import one_group
+from atoll.data.datasets import make_regression
+from atoll.data.partition import one_group
+from atoll.evaluation.scores import parameter_error
+from atoll.local.models import linear
+from atoll.local.rule import sgd
 
 GROUPS, WIDTH, DISTANCE, NOISE, CLIENTS = 3, 8, 2.0, 0.5, 12
 

@@ -1,17 +1,16 @@
 """What comaw and dataw must be for any network and any population."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll import Dataset, Population, make_population
-from atoll.clustering import Clustering
-from atoll.clustering.aware import comaw, dataw
-from atoll.network import Network
+from atoll.clustering.clustering import Clustering
+from atoll.clustering.feduc.baselines import comaw, dataw
+from atoll.network.base import Network
+from atoll.support.arrays import Ids
 
-Ids = npt.NDArray[np.int64]
 seeds = st.integers(0, 2**32)
 few = st.integers(1, 9)
 

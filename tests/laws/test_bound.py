@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.clustering.bound import evaluate
-from atoll.clustering.problem import PATTERNS, Pattern
+from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from tests.reference.test_bound import random_problem
 
 SEEDS = st.integers(0, 10_000)

@@ -29,14 +29,17 @@ from atoll import (
     read_model,
     run,
 )
-from atoll.client_faults import lose_clients
-from atoll.combine import Weighted, average_models
-from atoll.executors import Cohort, Cores, Executor, Stacked
-from atoll.local import Outcome, Task, sgd
-from atoll.models import Model
-from atoll.robust import update_norm
-from atoll.schedules import all_together
-from atoll.screening import Screened
+from atoll.aggregation.mean import Weighted, average_models
+from atoll.aggregation.robust import update_norm
+from atoll.aggregation.screening import Screened
+from atoll.engine.cohorts import Cohort, Executor
+from atoll.executors.cores.executor import Cores
+from atoll.executors.stacked.executor import Stacked
+from atoll.faults.dropouts import lose_clients
+from atoll.local.models import Model
+from atoll.local.rule import sgd
+from atoll.local.trainer import Outcome, Task
+from atoll.methods.ifca import all_together
 from tests.problems import as_vector, linear_module, quadratics
 
 CLIENTS = 8

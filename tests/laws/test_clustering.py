@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll import InputError, datasets, generator, make_population
-from atoll.clustering import Clustering, availability, even_slots, major_class, random, timezone
+from atoll import InputError, generator, make_population
+from atoll.clustering.clustering import Clustering
 from atoll.clustering.describe import describe
-from atoll.partition import major_class as major_class_partition
-from atoll.population import Population, slot_table
+from atoll.clustering.fedcluster import availability, even_slots, major_class, random, timezone
+from atoll.data import datasets
+from atoll.data.partition import major_class as major_class_partition
+from atoll.data.population import Population, slot_table
 
 DIGITS = datasets.load("digits")
 seeds = st.integers(0, 2**32)

@@ -5,9 +5,11 @@ import numpy.typing as npt
 import pytest
 
 from atoll import Clustering, InputError
-from atoll.clustering.problem import PATTERNS, Pattern
-from atoll.network import Network, completion_of, matrix_network
-from atoll.schedules import Phase, hierarchical_schedule
+from atoll.clustering.feduc.problem import PATTERNS, Pattern
+from atoll.methods.hierarchical import Phase, hierarchical_schedule
+from atoll.network.base import Network
+from atoll.network.completion import completion_of
+from atoll.network.files import matrix_network
 from tests.problems import quadratics
 
 CLIENTS = 8

@@ -23,9 +23,9 @@ from atoll import (
     read_model,
     run,
 )
-from atoll.clustering import Clustering
-from atoll.combine import mean
-from atoll.local import adam, momentum, sgd
+from atoll.aggregation.mean import mean
+from atoll.clustering.clustering import Clustering
+from atoll.local.rule import adam, momentum, sgd
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 numbers = st.floats(-100, 100)

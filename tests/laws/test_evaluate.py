@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from atoll import Evaluator, generator, heterogeneity, make_population, read_model
-from atoll.clustering import Clustering, one_cluster, random
+from atoll.clustering.clustering import Clustering, one_cluster
+from atoll.clustering.fedcluster import random
 from tests.problems import classification, linear_module, network, quadratics
 
 

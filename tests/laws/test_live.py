@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll import Event, Experiment, Schedule, State, Step, begin, make_runs, run
-from atoll.executors import Cohort
-from atoll.executors.base import Ids
-from atoll.live import Course, follow
-from atoll.models import Model
-from atoll.schedules.happened import head_of, line_of, read_lines
+from atoll.engine.cohorts import Cohort
+from atoll.engine.live import Course, follow
+from atoll.local.models import Model
+from atoll.schedules.recorded import head_of, line_of, read_lines
+from atoll.support.arrays import Ids
 from tests.losing import Lose, Losing, nobody, some
 
 BASE = {

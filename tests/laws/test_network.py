@@ -11,23 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll import InputError
-from atoll.network import (
-    Network,
-    Radio,
-    Trace,
-    completion_of,
-    completion_seconds,
-    event_seconds,
+from atoll.network.base import Network
+from atoll.network.completion import completion_of, completion_seconds, event_seconds
+from atoll.network.files import matrix_network
+from atoll.network.mobility import Trace, random_waypoint
+from atoll.network.topology import (
+    complete,
+    erdos_renyi,
     graph_of,
-    matrix_network,
+    grid,
     neighbours_of,
-    random_waypoint,
-    rate,
+    regular,
     require_connected,
+    ring,
+    star,
 )
-from atoll.network.topology import complete, erdos_renyi, grid, regular, ring, star
+from atoll.network.wireless import Radio, rate
+from atoll.support.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 seeds = st.integers(0, 2**32)
 seconds = st.floats(0, 1e3, allow_subnormal=False)
 

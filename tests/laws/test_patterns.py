@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll import Clustering, Event, InputError, Mix, Population, Schedule, generator
-from atoll.clustering.problem import PATTERNS, Pattern
-from atoll.network import Network, event_seconds
-from atoll.schedules import FROM_SERVER, Phase, cut_by_empty, hierarchical_schedule
+from atoll.clustering.feduc.problem import PATTERNS, Pattern
+from atoll.methods.hierarchical import Phase, cut_by_empty, hierarchical_schedule
+from atoll.network.base import Network
+from atoll.network.completion import event_seconds
+from atoll.schedules.events import FROM_SERVER
 from tests.problems import quadratics
 
 CLIENTS = 8

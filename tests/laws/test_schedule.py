@@ -5,10 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll import Clock, InputError, Mix, cycling, datasets, generator, make_population
-from atoll.clustering import Clustering, random, timezone
-from atoll.population import Population
-from atoll.schedules import DAY_SECONDS, FROM_SERVER, Order, cohort_size
+from atoll import Clock, InputError, Mix, cycling, generator, make_population
+from atoll.clustering.clustering import Clustering
+from atoll.clustering.fedcluster import random, timezone
+from atoll.data import datasets
+from atoll.data.population import Population
+from atoll.methods.fedcluster import Order
+from atoll.schedules.events import FROM_SERVER
+from atoll.schedules.timeline import DAY_SECONDS, cohort_size
 
 orders: st.SearchStrategy[Order] = st.sampled_from(["reshuffled", "fixed"])
 

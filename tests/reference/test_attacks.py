@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from atoll import InputError, LocalRule, Serial, Trainer, generator, make_population, read_model
-from atoll.attacks import ATTACKS, Attacked, draw_attackers
-from atoll.combine import average_models
-from atoll.executors import Cohort, Cores, Trains
-from atoll.local import Task, momentum, sgd
-from atoll.models import Model
-from atoll.robust import update_norm
+from atoll.aggregation.mean import average_models
+from atoll.aggregation.robust import update_norm
+from atoll.engine.cohorts import Cohort, Trains
+from atoll.executors.cores.executor import Cores
+from atoll.faults.attacks import ATTACKS, Attacked, draw_attackers
+from atoll.local.models import Model
+from atoll.local.rule import momentum, sgd
+from atoll.local.trainer import Task
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 POPULATION = classification(clients=6)

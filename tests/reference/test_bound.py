@@ -6,16 +6,14 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from atoll.clustering.bound import Bound, evaluate
-from atoll.clustering.problem import PATTERNS, Pattern, Problem, check
-from atoll.errors import InputError
-from atoll.network import Network, event_seconds
-
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
+from atoll.clustering.feduc.bound import Bound, evaluate
+from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem, check
+from atoll.network.base import Network
+from atoll.network.completion import event_seconds
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
 
 
 def random_problem(

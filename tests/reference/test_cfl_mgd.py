@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from atoll import LocalRule, Method, Population, Serial, Step, Trainer, begin, fedavg, make_population, run
-from atoll.combine import share_layers
-from atoll.local import sgd
-from atoll.methods import Option, cfl_mgd, ifca
-from atoll.models import Model, read_model
-from atoll.seeds import generator
-from tests.problems import Floats, as_vector, linear_module, network, quadratics
+from atoll.aggregation.mean import share_layers
+from atoll.local.models import Model, read_model
+from atoll.local.rule import sgd
+from atoll.methods.cfl_mgd import cfl_mgd
+from atoll.methods.ifca import Option, ifca
+from atoll.support.arrays import Floats
+from atoll.support.seeds import generator
+from tests.problems import as_vector, linear_module, network, quadratics
 
 SEED = 5
 POPULATION = quadratics(clients=7)

@@ -35,17 +35,23 @@ from atoll import (
     read_model,
     run,
 )
-from atoll.combine import average_gradients, average_models
-from atoll.executors import Cohort, Executor, Weighted
-from atoll.executors.base import Rows, split_clients
-from atoll.executors.cores import Cores
-from atoll.executors.workers import RETRIES, Workers
-from atoll.local import Outcome, Task, adam, momentum, sgd
-from atoll.methods import cfl_mgd, fedcluster, hierarchical, ifca
-from atoll.models import Model, count_bytes
-from atoll.network import Network
-from atoll.vertical import Mode, PartyTrainer, share_samples
-from tests.problems import Floats, classification, linear_module, linear_parties, network, quadratics
+from atoll.aggregation.mean import average_gradients, average_models
+from atoll.engine.cohorts import Cohort, Executor, Rows, split_clients
+from atoll.executors.cores.executor import Cores
+from atoll.executors.cores.workers import RETRIES, Workers
+from atoll.executors.weighted import Weighted
+from atoll.local.models import Model, count_bytes
+from atoll.local.rule import adam, momentum, sgd
+from atoll.local.trainer import Outcome, Task
+from atoll.methods.cfl_mgd import cfl_mgd
+from atoll.methods.fedbcd import Mode, PartyTrainer
+from atoll.methods.fedcluster import fedcluster
+from atoll.methods.hierarchical import hierarchical
+from atoll.methods.ifca import ifca
+from atoll.methods.parties import share_samples
+from atoll.network.base import Network
+from atoll.support.arrays import Floats
+from tests.problems import classification, linear_module, linear_parties, network, quadratics
 
 SEED = 5
 POPULATION = quadratics(clients=7)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from atoll import LocalRule, Population, Trainer, read_model
-from atoll.batches import cross_entropy, half_squared
-from atoll.dense import Dense, is_plain_sgd
-from atoll.local import Task, adam, momentum, sgd
-from atoll.models import dense, linear
+from atoll.local.batches import cross_entropy, half_squared
+from atoll.local.dense import Dense, is_plain_sgd
+from atoll.local.models import dense, linear
+from atoll.local.rule import adam, momentum, sgd
+from atoll.local.trainer import Task
 from tests.problems import as_vector, classification, quadratics
 
 Losses = Callable[[Tensor, Tensor], Tensor]

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from atoll import Event, InputError, LocalRule, Method, Mix, Schedule, Serial, Trainer, begin, read_model, run
-from atoll.combine import Combine
-from atoll.engine import advance
-from atoll.executors import Average, Cohort, combine_outcomes
-from atoll.local import sgd
-from atoll.models import Model
-from atoll.schedules import FROM_SERVER
-from atoll.seeds import generator
-from tests.problems import Floats, as_vector, linear_module, quadratics
+from atoll.aggregation.mean import Combine
+from atoll.engine.cohorts import Average, Cohort, combine_outcomes
+from atoll.engine.engine import advance
+from atoll.local.models import Model
+from atoll.local.rule import sgd
+from atoll.schedules.events import FROM_SERVER
+from atoll.support.arrays import Floats
+from atoll.support.seeds import generator
+from tests.problems import as_vector, linear_module, quadratics
 
 POPULATION = quadratics(clients=4)
 CLUSTERS = {0: [0, 2], 1: [1, 3]}

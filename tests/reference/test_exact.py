@@ -4,19 +4,18 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from atoll import InputError
-from atoll.clustering.bound import evaluate
-from atoll.clustering.exact import exact
-from atoll.clustering.greedy import feduc_labels
-from atoll.clustering.problem import PATTERNS, Pattern, Problem
-from atoll.clustering.refine import refine
-from atoll.network import completion_of
+from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.feduc.exact import exact
+from atoll.clustering.feduc.greedy import feduc_labels
+from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
+from atoll.clustering.feduc.refine import refine
+from atoll.network.completion import completion_of
+from atoll.support.arrays import Floats
 from tests.reference.test_room import small_problem
 
-Floats = npt.NDArray[np.float64]
 patterns = pytest.mark.parametrize("pattern", PATTERNS)
 
 

@@ -28,12 +28,14 @@ from atoll import (
     read_model,
     run,
 )
-from atoll.config import validate
-from atoll.local import adam, momentum, sgd
-from atoll.models import Model, dense, linear
-from atoll.seeds import generator
-from atoll.vertical import Mode, Parties, PartyTrainer, exchanging, share_samples, split_model, split_shape
-from tests.problems import Floats, as_vector, classification
+from atoll.experiment.file import validate
+from atoll.local.models import Model, dense, linear
+from atoll.local.rule import adam, momentum, sgd
+from atoll.methods.fedbcd import Mode, PartyTrainer, exchanging
+from atoll.methods.parties import Parties, share_samples, split_model, split_shape
+from atoll.support.arrays import Floats
+from atoll.support.seeds import generator
+from tests.problems import as_vector, classification
 
 HIDDEN, CLASSES, BATCH = 3, 3, 5
 BLOCKS = {1: [4], 2: [2, 2], 3: [2, 1, 1]}  # how four features are split

@@ -25,10 +25,11 @@ from atoll import (
     read_model,
     run,
 )
-from atoll.clustering import Clustering
-from atoll.local import adam, momentum, sgd
-from atoll.seeds import generator
-from tests.problems import Floats, as_vector, classification, linear_module, network, quadratics
+from atoll.clustering.clustering import Clustering
+from atoll.local.rule import adam, momentum, sgd
+from atoll.support.arrays import Floats
+from atoll.support.seeds import generator
+from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 Gradient = Callable[[Floats, Floats, Any], Floats]
 

@@ -12,15 +12,16 @@ import pytest
 import torch
 
 from atoll import Experiment, Serial, State, Step, begin, run
-from atoll.executors import Cohort, OnFleet
-from atoll.fleet import Failure
+from atoll.engine.cohorts import Cohort
+from atoll.fleet.executor import OnFleet
 from atoll.fleet.joining import wait_for_nodes
 from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.messages import TrainReply, decode
+from atoll.fleet.node import open_site
 from atoll.fleet.replies import REASONS
 from atoll.fleet.shards import write_shards
-from atoll.fleet.site import open_site
-from atoll.models import Model
+from atoll.fleet.transport import Failure
+from atoll.local.models import Model
 from tests.fleets import agreement_of, join, open_sites, replying, sending, small
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -7,13 +7,13 @@ import numpy.typing as npt
 import pytest
 
 from atoll import InputError
-from atoll.clustering.bound import evaluate
-from atoll.clustering.greedy import choose, feduc_labels, placing_order
-from atoll.clustering.incremental import start
-from atoll.clustering.problem import PATTERNS, Pattern, Problem
-from atoll.network import TOPOLOGIES, Network, neighbours_of
-
-Ids = npt.NDArray[np.int64]
+from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.feduc.greedy import choose, feduc_labels, placing_order
+from atoll.clustering.feduc.incremental.bounds import start
+from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
+from atoll.network.base import Network
+from atoll.network.topology import TOPOLOGIES, neighbours_of
+from atoll.support.arrays import Ids
 
 
 def slow_feduc(problem: Problem) -> Ids | None:

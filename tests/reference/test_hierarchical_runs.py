@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from atoll import Experiment, Serial, State, begin, carry_out, generator, make_runs, run
-from atoll.clustering.problem import PATTERNS
-from atoll.network import Network
+from atoll.clustering.feduc.problem import PATTERNS
+from atoll.network.base import Network
 
 CLIENTS, AGGREGATORS, INTRA_ROUNDS, EVENTS = 12, 4, 2, 12
 BASE = {

@@ -28,16 +28,17 @@ from atoll import (
     read_model,
     run,
 )
-from atoll.fleet import Failure
+from atoll.engine.live import Course, follow
 from atoll.fleet.memory import MemoryFleet
-from atoll.live import Course, follow
-from atoll.local import sgd
-from atoll.schedules import FROM_SERVER
-from atoll.schedules.saved import read_schedule
-from atoll.seeds import generator
+from atoll.fleet.transport import Failure
+from atoll.local.rule import sgd
+from atoll.schedules.events import FROM_SERVER
+from atoll.schedules.files import read_schedule
+from atoll.support.arrays import Floats
+from atoll.support.seeds import generator
 from tests.fleets import open_sites, sending
 from tests.losing import Losing
-from tests.problems import Floats, as_vector, linear_module, quadratics
+from tests.problems import as_vector, linear_module, quadratics
 
 POPULATION = quadratics(clients=4)
 CLUSTERS = {0: [0, 2], 1: [1, 3]}

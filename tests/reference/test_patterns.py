@@ -25,11 +25,12 @@ from atoll import (
     read_model,
     run,
 )
-from atoll.clustering.problem import PATTERNS, Pattern
-from atoll.local import momentum, sgd
-from atoll.methods import hierarchical
-from atoll.network import Network
-from tests.problems import Floats, as_vector, linear_module, quadratics
+from atoll.clustering.feduc.problem import PATTERNS, Pattern
+from atoll.local.rule import momentum, sgd
+from atoll.methods.hierarchical import hierarchical
+from atoll.network.base import Network
+from atoll.support.arrays import Floats
+from tests.problems import as_vector, linear_module, quadratics
 
 POPULATION = quadratics(clients=9)
 RING = ((1, 3), (0, 2), (1, 3), (0, 2))

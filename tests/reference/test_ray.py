@@ -30,23 +30,27 @@ from atoll import (
     Trainer,
     begin,
     carry_out,
-    executing,
     fedbcd,
     make_runs,
     read_model,
     run,
 )
-from atoll.combine import average_models
-from atoll.executors import Average, Cohort, Ray, Weighted
-from atoll.executors.ray_cluster import connect
-from atoll.executors.ray_training import cut
-from atoll.executors.ray_worker import Measuring, Training, hold, pack, package_versions, require_same, unpack
-from atoll.executors.workers import RETRIES
-from atoll.local import adam, sgd
-from atoll.methods import cfl_mgd, fedavg, fedcluster
-from atoll.models import Model
-from atoll.origin import bits_of
-from atoll.vertical import PartyTrainer, share_samples
+from atoll.aggregation.mean import average_models
+from atoll.engine.cohorts import Average, Cohort
+from atoll.executors.cores.workers import RETRIES
+from atoll.executors.ray.cluster import connect
+from atoll.executors.ray.executor import Ray, cut
+from atoll.executors.ray.worker import Measuring, Training, hold, pack, package_versions, require_same, unpack
+from atoll.executors.weighted import Weighted
+from atoll.experiment import executor as executing
+from atoll.local.models import Model
+from atoll.local.rule import adam, sgd
+from atoll.methods.cfl_mgd import cfl_mgd
+from atoll.methods.fedavg import fedavg
+from atoll.methods.fedbcd import PartyTrainer
+from atoll.methods.fedcluster import fedcluster
+from atoll.methods.parties import share_samples
+from atoll.runs.fingerprint import bits_of
 from tests.clusters import RULE, Trouble, Troubled, nodes
 from tests.problems import classification, linear_module, linear_parties, network, quadratics
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, carry_out, make_runs
-from atoll.clustering import Clustering
+from atoll.clustering.clustering import Clustering
+from atoll.experiment.experiment import Known
 from atoll.fleet.measured import Measured
 from atoll.fleet.memory import MemoryFleet
-from atoll.fleet.site import Reporting
-from atoll.known import Known
-from atoll.network import completion_of
-from atoll.schedules.saved import read_schedule
+from atoll.fleet.node import Reporting
+from atoll.network.completion import completion_of
+from atoll.schedules.files import read_schedule
 from tests.fleets import agreement_of, open_sites
 
 BASE = {

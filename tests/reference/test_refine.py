@@ -5,20 +5,20 @@ from itertools import combinations, product
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.clustering.bound import evaluate
-from atoll.clustering.greedy import feduc_labels
-from atoll.clustering.horizon import feduc_for_time, within
-from atoll.clustering.problem import PATTERNS, Pattern, Problem
-from atoll.clustering.refine import GAIN, refine
-from atoll.network import Network, completion_of
+from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.feduc.greedy import feduc_labels
+from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
+from atoll.clustering.feduc.refine import GAIN, refine
+from atoll.clustering.feduc.time_budget import feduc_for_time, within
+from atoll.network.base import Network
+from atoll.network.completion import completion_of
+from atoll.support.arrays import Ids
 from tests.reference.test_room import default_network, small_problem
 
-Ids = npt.NDArray[np.int64]
 patterns = pytest.mark.parametrize("pattern", PATTERNS)
 
 

@@ -4,18 +4,17 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from atoll import InputError
-from atoll.clustering import room
-from atoll.clustering.problem import Pattern, Problem
-from atoll.clustering.room import chain_of_moves, make_room, whole_assignment
-from atoll.network import Network, Radio, completion_of, completion_seconds, grid_positions, wireless_network
+from atoll.clustering.feduc import feasible as room
+from atoll.clustering.feduc.feasible import chain_of_moves, make_room, whole_assignment
+from atoll.clustering.feduc.problem import Pattern, Problem
+from atoll.network.base import Network
+from atoll.network.completion import completion_of, completion_seconds
 from atoll.network.topology import grid
-
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
+from atoll.network.wireless import Radio, grid_positions, wireless_network
+from atoll.support.arrays import Floats, Ids
 
 
 def network_of(compute: Floats, upload: Floats, rng: np.random.Generator) -> Network:

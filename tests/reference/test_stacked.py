@@ -14,15 +14,18 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from atoll import Dataset, InputError, LocalRule, Population, RunError, Serial, Trainer, make_population, read_model
-from atoll.combine import Combine, average_gradients, average_models, mean
-from atoll.engine import begin, run
-from atoll.executors import Average, Cohort, stacked
-from atoll.executors.stack_fit import Fit, why_not_stacked
-from atoll.executors.stack_training import TrainedStack, client_bytes, train_stack
-from atoll.executors.stacked import Stacked
-from atoll.local import MakeOptimizer, Task, adam, momentum, sgd
-from atoll.methods import Option, cfl_mgd
-from atoll.models import MODELS, Model
+from atoll.aggregation.mean import Combine, average_gradients, average_models, mean
+from atoll.engine.cohorts import Average, Cohort
+from atoll.engine.engine import begin, run
+from atoll.executors.stacked import executor as stacked
+from atoll.executors.stacked.executor import Stacked
+from atoll.executors.stacked.fit import Fit, why_not_stacked
+from atoll.executors.stacked.training import TrainedStack, client_bytes, train_stack
+from atoll.local.models import MODELS, Model
+from atoll.local.rule import MakeOptimizer, adam, momentum, sgd
+from atoll.local.trainer import Task
+from atoll.methods.cfl_mgd import cfl_mgd
+from atoll.methods.ifca import Option
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 POPULATION = classification(clients=7, samples=9)

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from atoll import Event, InputError, LocalRule, RunError, Serial, Trainer, read_model
-from atoll.combine import Combine, average_gradients, average_models
-from atoll.config import make_runs
-from atoll.executors import Average, Cohort, Executor, Weighted, why_not_weighted
-from atoll.executors.base import Floats, Ids, carries_through
-from atoll.experiment import Experiment
-from atoll.identity import fixed
-from atoll.local import MakeOptimizer, adam, momentum, sgd
-from atoll.models import Model
-from atoll.schedules.base import Mask
-from atoll.training import Trained, train_events
+from atoll.aggregation.mean import Combine, average_gradients, average_models
+from atoll.engine.assignment import fixed
+from atoll.engine.cohorts import Average, Cohort, Executor, carries_through
+from atoll.engine.events import Trained, train_events
+from atoll.executors.weighted import Weighted, why_not_weighted
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import make_runs
+from atoll.local.models import Model
+from atoll.local.rule import MakeOptimizer, adam, momentum, sgd
+from atoll.support.arrays import Floats, Ids, Mask
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 POPULATION = classification(clients=7, samples=9)

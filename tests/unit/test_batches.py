@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from atoll import Dataset, datasets, generator, make_population
-from atoll.batches import Batches, measure_models
-from atoll.evaluate import ClusterEvaluator, parameter_error
-from atoll.models import Model, mlp, read_model
-from atoll.partition import one_group
-from atoll.threads import one_thread
+from atoll import Dataset, generator, make_population
+from atoll.data import datasets
+from atoll.data.partition import one_group
+from atoll.evaluation.scores import ClusterEvaluator, parameter_error
+from atoll.local.batches import Batches, measure_models
+from atoll.local.models import Model, mlp, read_model
+from atoll.support.process import one_thread
 from tests.problems import classification, linear_module, network, quadratics
 
 DIGITS = datasets.load("digits")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from atoll.batches import Batches
 from atoll.bench import Case, Result
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, make_clients, make_module
-from atoll.models import MODELS
+from atoll.local.batches import Batches
+from atoll.local.models import MODELS
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from atoll import checkpoint
-from atoll.checkpoint import FORMAT, KEPT, drop_others, load_checkpoint, save_checkpoint
-from atoll.engine import State
-from atoll.environment import package_versions
-from atoll.errors import InputError
-from atoll.models import Model
-from atoll.origin import Origin
+from atoll.engine.engine import State
+from atoll.local.models import Model
+from atoll.runs import checkpoint
+from atoll.runs.checkpoint import FORMAT, KEPT, drop_others, load_checkpoint, save_checkpoint
+from atoll.runs.fingerprint import Origin
+from atoll.support.environment import package_versions
+from atoll.support.errors import InputError
 
 ORIGIN = Origin(seed=0, settings="abc", executor="serial")
 

@@ -10,9 +10,9 @@ import tomli_w
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from atoll.config import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
-from atoll.errors import InputError
-from atoll.settings import Settings
+from atoll.experiment.file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
+from atoll.experiment.settings import Settings
+from atoll.support.errors import InputError
 
 TEXTS = {"name": "another name", "run.device": "cpu"}
 VALUES: dict[str, tuple[str, Any]] = {

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.datasets import available, find, load
-from atoll.errors import InputError
-from atoll.fetch import SOURCES
-from atoll.readers import read_cifar, read_idx
+from atoll.data.datasets import available, find, load
+from atoll.data.download import SOURCES
+from atoll.data.readers import read_cifar, read_idx
+from atoll.support.errors import InputError
 
 REAL_ROOT = os.environ.get("ATOLL_DATA")
 MNIST_SHAPES = ((60_000, 28, 28), (60_000,), (10_000, 28, 28), (10_000,))

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.optim import optimizer as hooks
 
 from atoll import LocalRule, RunError, Serial, Trainer, read_model
-from atoll.combine import average_models
-from atoll.executors import Cohort
-from atoll.executors.base import Floats, Ids
-from atoll.local import adam, momentum, sgd
-from atoll.models import Model, mlp
+from atoll.aggregation.mean import average_models
+from atoll.engine.cohorts import Cohort
+from atoll.local.models import Model, mlp
+from atoll.local.rule import adam, momentum, sgd
+from atoll.support.arrays import Floats, Ids
 from tests.problems import as_vector, classification, network
 
 POPULATION = classification(clients=7)

@@ -1,13 +1,12 @@
 """Estimators against quadratics, whose gradients and Hessians are known, and against plain loops."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
-import atoll.estimate
 from atoll import InputError, Population, make_population, read_model
-from atoll.estimate import (
+from atoll.evaluation.constants import (
+    GradientChange,
     class_gradient_gram,
     estimate_mu,
     estimate_smoothness,
@@ -16,10 +15,9 @@ from atoll.estimate import (
     initial_gap,
     label_deviations,
 )
-from atoll.models import Model
+from atoll.local.models import Model
+from atoll.support.arrays import Floats
 from tests.problems import as_vector, classification, linear_module, network, pooled_least_squares, quadratics
-
-Floats = npt.NDArray[np.float64]
 
 
 def gradients_at(population: Population, w: Floats) -> Floats:
@@ -60,7 +58,7 @@ def test_blocks_of_gradients_change_nothing(held: int, monkeypatch: pytest.Monke
     model = read_model(module)
     whole = gradient_deviations(population, module, [model])
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    monkeypatch.setattr(atoll.estimate, "_HELD_BYTES", 8 * parameters * held)
+    monkeypatch.setattr("atoll.evaluation.constants._HELD_BYTES", 8 * parameters * held)
     same_inner_products(gradient_deviations(population, module, [model]), whole)
 
 
@@ -138,8 +136,8 @@ def test_smoothness_and_mu_of_known_hessians() -> None:
 
 
 def test_mu_leaves_negative_curvature_out_and_has_a_floor() -> None:
-    def change(curvatures: list[float]) -> atoll.estimate.GradientChange:
-        return atoll.estimate.GradientChange(np.ones(3), np.array(curvatures), np.full(3, 1 / 3))
+    def change(curvatures: list[float]) -> GradientChange:
+        return GradientChange(np.ones(3), np.array(curvatures), np.full(3, 1 / 3))
 
     assert estimate_mu(change([-1.0, 0.5, 0.2])) == 0.2
     assert estimate_mu(change([-1.0, 0.5, 1e-9])) == 1e-3

@@ -31,14 +31,15 @@ from atoll import (
     make_runs,
     run,
 )
-from atoll.combine import Combine
-from atoll.executors.base import Average, Cohort, Executor, Floats, Ids
-from atoll.identity import Identity, fixed
-from atoll.local import sgd
-from atoll.models import Model
-from atoll.partition import exact_counts
-from atoll.schedules import FROM_SERVER, Mix
-from atoll.schedules.saved import write_schedule
+from atoll.aggregation.mean import Combine
+from atoll.data.partition import exact_counts
+from atoll.engine.assignment import Identity, fixed
+from atoll.engine.cohorts import Average, Cohort, Executor
+from atoll.local.models import Model
+from atoll.local.rule import sgd
+from atoll.schedules.events import FROM_SERVER, Mix
+from atoll.schedules.files import write_schedule
+from atoll.support.arrays import Floats, Ids
 
 FEW, MANY = 1_000, 1_000_000
 LARGEST_RATIO = 1.5  # one pass over a million numbers takes longer than half of these tests' events
@@ -178,5 +179,5 @@ def test_exact_counts_do_not_depend_on_how_many_clients_are_rounded_at_a_time(mo
     rng = np.random.default_rng(0)
     shares, first = rng.dirichlet(np.ones(5), size=37), rng.integers(5, size=37)
     whole = exact_counts(shares, 50, first)
-    monkeypatch.setattr("atoll.partition._CHUNK", 10)
+    monkeypatch.setattr("atoll.data.partition._CHUNK", 10)
     assert np.array_equal(exact_counts(shares, 50, first), whole)

@@ -12,17 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from atoll import Clustering, InputError, LocalRule, Method, Serial, Trainer, fedavg, read_model
-from atoll import executing as e
-from atoll.combine import Combine
-from atoll.config import make_runs
-from atoll.executing import Choice, choose_executor, count_cores, make_executor, why_not_fork
-from atoll.executors import Average, Cohort, Cores, Stacked, Weighted
-from atoll.experiment import Experiment
-from atoll.local import Outcome, Task, sgd
-from atoll.methods import fedcluster, ifca
-from atoll.schedules import Schedule
-from atoll.settings import Run
-from atoll.units import Units, time_unit
+from atoll.aggregation.mean import Combine
+from atoll.engine.cohorts import Average, Cohort
+from atoll.executors.cores.executor import Cores
+from atoll.executors.cost import Units, time_unit
+from atoll.executors.stacked.executor import Stacked
+from atoll.executors.weighted import Weighted
+from atoll.experiment import executor as e
+from atoll.experiment.executor import Choice, choose_executor, count_cores, make_executor, why_not_fork
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import make_runs
+from atoll.experiment.settings import Run
+from atoll.local.rule import sgd
+from atoll.local.trainer import Outcome, Task
+from atoll.methods.fedcluster import fedcluster
+from atoll.methods.ifca import ifca
+from atoll.schedules.events import Schedule
 from tests.problems import classification, network
 
 POPULATION = classification(clients=7)

@@ -11,11 +11,11 @@ import safetensors.torch
 import torch
 
 import atoll
-from atoll.config import validate
-from atoll.datasets import Dataset
-from atoll.experiment import Experiment
-from atoll.interop.exporting import export_model, load_module
-from atoll.interop.saved import read_saved
+from atoll.data.datasets import Dataset
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import overlay, validate
+from atoll.runs.export import export_model, load_module
+from atoll.runs.saved import read_saved
 
 TINY: dict[str, Any] = {
     "rounds": 2,
@@ -28,7 +28,7 @@ TINY: dict[str, Any] = {
 
 def train(folder: Path, events: int | None = None, **changes: Any) -> atoll.State:
     """Run the tiny experiment, to its end or so many events, and return the state of a run of its own."""
-    settings = validate(atoll.config.overlay(TINY, changes))
+    settings = validate(overlay(TINY, changes))
     with closing(atoll.carry_out(Experiment(settings), folder)) as steps:
         for progress in steps:
             if progress.events_done == events:

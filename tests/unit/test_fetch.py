@@ -19,10 +19,10 @@ import pooch
 import pytest
 import requests
 
-from atoll import fetch
-from atoll.datasets import find, load
-from atoll.errors import InputError, RunError
-from atoll.fetch import SOURCES, download
+from atoll.data import download as fetch
+from atoll.data.datasets import find, load
+from atoll.data.download import SOURCES, download
+from atoll.support.errors import InputError, RunError
 
 
 class Server:

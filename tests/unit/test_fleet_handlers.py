@@ -24,10 +24,10 @@ from atoll.fleet.messages import (
     encode,
     pack,
 )
+from atoll.fleet.node import Reporting, Site, open_site
 from atoll.fleet.shards import write_shards
-from atoll.fleet.site import Reporting, Site, open_site
 from atoll.fleet.store import FolderStore, MemoryStore, Store
-from atoll.models import Model
+from atoll.local.models import Model
 from tests.fleets import agreement_of, small
 
 EXPERIMENT = small()

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from atoll import InputError, RunError
-from atoll.config import overlay, validate
-from atoll.experiment import Experiment
-from atoll.fleet import Failure, Properties
+from atoll.data.population import read_clients
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import overlay, validate
 from atoll.fleet.joining import wait_for_nodes
 from atoll.fleet.measured import Measured
 from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.messages import ClientReport, DescribeReply, decode, encode
+from atoll.fleet.node import Reporting
 from atoll.fleet.private import respond
-from atoll.fleet.reported import reported_table, write_tables
-from atoll.fleet.site import Reporting
-from atoll.network import read_matrix, read_network_clients
-from atoll.population import read_clients
+from atoll.fleet.reports import reported_table, write_tables
+from atoll.fleet.transport import Failure, Properties
+from atoll.network.files import read_matrix, read_network_clients
 from tests.fleets import agreement_of, open_sites, small
 
 EXPERIMENT = small()

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, LocalRule
-from atoll.config import overlay, validate
+from atoll.experiment.file import overlay, validate
 from atoll.fleet.agreement import DataForm, digest_of, require_fleet
+from atoll.fleet.node import Reporting, method_rule, open_site
 from atoll.fleet.shards import FORM, INPUTS, TARGETS, read_shard, write_shards
-from atoll.fleet.site import Reporting, method_rule, open_site
 from tests.fleets import agreement_of, small
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, Schedule, make_runs
-from atoll.lines import line_as_bytes
-from atoll.schedules.happened import head_of, line_of, lines_of
-from atoll.schedules.saved import digest_of, fitting, keep_events, read_schedule, write_schedule
-from atoll.variants import replaying
+from atoll.runs.variants import replaying
+from atoll.schedules.files import digest_of, fitting, keep_events, read_schedule, write_schedule
+from atoll.schedules.recorded import head_of, line_of, lines_of
+from atoll.support.files import line_as_bytes
 
 BASE = {
     "rounds": 4,

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import atoll
-from atoll.clients import make_clients, make_test_clients
-from atoll.config import validate
-from atoll.interop.folders import read_folder
-from atoll.interop.torch_data import from_torch
-from atoll.population import Population
+from atoll.data.folders import read_folder
+from atoll.data.population import Population
+from atoll.data.torch_data import from_torch
+from atoll.experiment.clients import make_clients, make_test_clients
+from atoll.experiment.file import validate
 
 Pair = tuple[np.ndarray, np.ndarray]
 Write = Callable[[Path, Pair], None]

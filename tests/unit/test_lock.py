@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from atoll import Experiment, carry_out, make_runs
-from atoll.errors import InputError, RunError
-from atoll.lock import LOCK, locked
+from atoll.support.errors import InputError, RunError
+from atoll.support.lock import LOCK, locked
 from tests.killing import fork, wait_for
 
 

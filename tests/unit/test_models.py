@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from atoll import InputError
-from atoll.models import MODELS, Standardize, alexnet, check_outputs, cnn, linear, lr, mlp
+from atoll.local.models import MODELS, Standardize, alexnet, check_outputs, cnn, linear, lr, mlp
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 

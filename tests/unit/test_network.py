@@ -7,33 +7,29 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from atoll import InputError
-from atoll.network import (
+from atoll.experiment.plugins import call
+from atoll.network.base import Network
+from atoll.network.completion import completion_of, completion_seconds, event_seconds
+from atoll.network.files import matrix_network
+from atoll.network.mobility import Trace, random_waypoint
+from atoll.network.topology import (
     TOPOLOGIES,
-    Network,
-    Radio,
-    Trace,
-    completion_of,
-    completion_seconds,
-    draw_watts,
-    event_seconds,
-    grid_positions,
-    matrix_network,
+    complete,
+    edges,
+    erdos_renyi,
+    grid,
     neighbours_of,
-    place_clients,
-    random_waypoint,
-    rate,
+    regular,
     require_connected,
-    watts_of,
-    wireless_network,
+    ring,
+    star,
 )
-from atoll.network.topology import complete, edges, erdos_renyi, grid, regular, ring, star
-from atoll.plugins import call
+from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, rate, watts_of, wireless_network
+from atoll.support.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 MODEL_BYTES = 2.56 * 2**20
 
 

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from atoll import InputError
-from atoll.network import read_matrix, read_network_clients, read_trace
+from atoll.network.files import read_matrix, read_network_clients
+from atoll.network.mobility import read_trace
 
 
 def test_read_matrix(tmp_path: Path) -> None:

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from atoll import Experiment, InputError, Serial, Trainer, begin, make_runs, read_model, run
-from atoll.clustering.bound import evaluate
-from atoll.estimate import gradient_deviations
-from atoll.network import Network
-from atoll.planning import grid_of
-from atoll.population import Population
-
-Floats = npt.NDArray[np.float64]
+from atoll.clustering.feduc.bound import evaluate
+from atoll.data.population import Population
+from atoll.evaluation.constants import gradient_deviations
+from atoll.experiment.network import grid_of
+from atoll.network.base import Network
+from atoll.support.arrays import Floats
 
 CLIENTS, AGGREGATORS = 12, 4
 BASE = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from atoll.errors import InputError
-from atoll.plugins import bind, call, resolve
+from atoll.experiment.plugins import bind, call, resolve
+from atoll.support.errors import InputError
 
 KNOWN: dict[str, Callable[..., Any]] = {"sum": sum, "len": len}
 

@@ -9,14 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from atoll import LocalRule, Serial, Trainer, read_model
-from atoll.combine import average_models
-from atoll.config import make_runs
-from atoll.executors import Cohort, Cores, Executor, Stacked, Weighted
-from atoll.experiment import Experiment
-from atoll.local import sgd
-from atoll.models import MODELS
-from atoll.precision import Precision, products_in
-from atoll.seeds import layers_drawing_from
+from atoll.aggregation.mean import average_models
+from atoll.engine.cohorts import Cohort, Executor
+from atoll.executors.cores.executor import Cores
+from atoll.executors.stacked.executor import Stacked
+from atoll.executors.weighted import Weighted
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import make_runs
+from atoll.local.models import MODELS
+from atoll.local.precision import Precision, products_in
+from atoll.local.rule import sgd
+from atoll.support.seeds import layers_drawing_from
 from tests.problems import as_vector, classification
 from tests.reference.test_stacked import images
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, carry_out, make_runs
-from atoll.errors import InputError, RunError
-from atoll.files import write_atomically
-from atoll.record import CLUSTERINGS, FILES, HAPPENED, RunFolder, prepare_folders
-from atoll.runner import name_folders
+from atoll.runs.folder import CLUSTERINGS, FILES, HAPPENED, RunFolder, prepare_folders
+from atoll.runs.run import name_folders
+from atoll.support.errors import InputError, RunError
+from atoll.support.files import write_atomically
 
 CHANGES = (
     *("rounds=3", "data.clients=6", "data.samples=8", "clustering.clusters=2", "method.fraction=0.5"),
@@ -96,7 +96,7 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
                 raise RunError(f"cannot write {path}")
             path.write_bytes(content)
 
-        for place in ("atoll.record", "atoll.schedules.saved"):
+        for place in ("atoll.runs.folder", "atoll.schedules.files"):
             monkeypatch.setattr(f"{place}.write_atomically", fails)
         with pytest.raises(RunError, match="cannot write"):
             list(carry_out(each, tmp_path / "run"))

@@ -14,7 +14,6 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from atoll.errors import InputError
 from atoll.report import (
     Run,
     as_dicts,
@@ -32,6 +31,7 @@ from atoll.report import (
 )
 from atoll.report.figures import MANY_BARS
 from atoll.report.style import format_count, legend_columns, line_styles, time_unit
+from atoll.support.errors import InputError
 
 
 def make_row(index: int, *, loss: float | None, accuracy: float | None, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, StepPatch
 
-from atoll.errors import InputError
 from atoll.report import (
     Moments,
     Run,
@@ -29,6 +28,7 @@ from atoll.report import (
 )
 from atoll.report.identity import BAND
 from atoll.report.style import PALETTE
+from atoll.support.errors import InputError
 from tests.unit.test_report import make_row, make_rows, render, write_pair, write_run
 
 MIXED, FOUND = [[6, 2, 2], [5, 0, 5]], [[0, 10, 0], [10, 0, 0]]

@@ -14,11 +14,11 @@ from matplotlib.collections import Collection, LineCollection, PathCollection, P
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from atoll.errors import InputError
 from atoll.report import plot_bars, plot_completion, plot_gantt, plot_map, plot_size_against
 from atoll.report.comparisons import OVER_COLOR, rank_correlation
 from atoll.report.network import LEFT_OUT_COLOR, MARKERS, cluster_styles
 from atoll.report.style import BLUE, PALE_BLUE, PALETTE
+from atoll.support.errors import InputError
 from tests.unit.test_report import legend_texts, render
 
 CLIENTS = [[1.0, 1.0], [9.0, 1.0], [2.0, 8.0], [5.0, 5.0]]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, Population
-from atoll.clustering.simple import major_class
-from atoll.config import validate
+from atoll.clustering.fedcluster import major_class
+from atoll.experiment.file import validate
 from atoll.fleet.measured import Measured
 from atoll.fleet.messages import ClientReport
 from atoll.fleet.private import respond
-from atoll.fleet.reported import as_reported, reported_table
+from atoll.fleet.reports import as_reported, reported_table
 
 POPULATION = Experiment(validate({"data": {"clients": 4, "samples": 30}})).population
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.config import make_runs, read_experiment, resolved
+from atoll.experiment.file import make_runs, read_experiment, resolved
 from atoll.report import Run
 from atoll.report.runs import COLUMNS
 from atoll.reproduce import costs

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from atoll import InputError
-from atoll.config import make_runs, recipe_names, recipe_path
-from atoll.schema import DRAFT, experiment_schema
-from atoll.settings import Settings
+from atoll.experiment.file import make_runs, recipe_names, recipe_path
+from atoll.experiment.schema import DRAFT, experiment_schema
+from atoll.experiment.settings import Settings
 
 jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from atoll import InputError
-from atoll.config import make_runs, read_experiment
+from atoll.experiment.file import make_runs, read_experiment
 from atoll.sweep import axes, planning, table
 from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
 from atoll.sweep.planning import Member, make_members

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from atoll import Experiment, carry_out
-from atoll.config import validate
-from atoll.record import RunFolder
-from atoll.settings import Settings
+from atoll.experiment.file import validate
+from atoll.experiment.settings import Settings
+from atoll.runs.folder import RunFolder
 from atoll.sweep import jobs as running
 from atoll.sweep.jobs import carry_out_jobs
 from atoll.sweep.worker import Answer, Job, News, _share_cores

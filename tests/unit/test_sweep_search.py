@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from atoll import InputError
-from atoll.config import make_runs
-from atoll.record import Row
-from atoll.settings import Settings
+from atoll.experiment.file import make_runs
+from atoll.experiment.settings import Settings
+from atoll.runs.folder import Row
 from atoll.sweep import trials as listing
 from atoll.sweep import tuning
 from atoll.sweep.axes import Axis, Interval, parse_space

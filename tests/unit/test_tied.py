@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from atoll import LocalRule, Trainer, read_model
-from atoll.executors import Cores, Serial
-from atoll.local import Task, momentum
-from atoll.models import load_model
+from atoll.executors.cores.executor import Cores
+from atoll.executors.serial import Serial
+from atoll.local.models import load_model
+from atoll.local.rule import momentum
+from atoll.local.trainer import Task
 from tests.problems import as_vector, classification
 
 POPULATION = classification(clients=5)

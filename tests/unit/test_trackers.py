@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from atoll import Experiment, InputError, RunError, carry_out
-from atoll.config import validate
-from atoll.record import RunFolder
-from atoll.runner import Progress
-from atoll.saver import Saver
+from atoll.experiment.file import validate
+from atoll.runs.checkpointer import Saver
+from atoll.runs.folder import RunFolder
+from atoll.runs.run import Progress
 from atoll.trackers import hyperparameters, tracked
 from atoll.trackers.mlflow import require_mlflow
 from atoll.trackers.tensorboard import require_tensorboard

@@ -8,21 +8,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from atoll.aggregation.mean import average_models
+from atoll.aggregation.robust import update_norm
 from atoll.bench.flops import PRODUCTS, SQUARE
 from atoll.bench.work import CLASSES, Case, Pace, make_pool, samples_of
-from atoll.combine import average_models
-from atoll.datasets import Dataset
-from atoll.executing import count_cores
-from atoll.executors import Cores, Executor, Serial, Stacked, Weighted
-from atoll.executors.weighted import why_not_weighted
-from atoll.identity import fixed
-from atoll.local import LocalRule, Trainer, sgd
-from atoll.memory import keep_freed_memory
-from atoll.models import MODELS, Model, count_bytes, read_model
-from atoll.population import Population, make_population
-from atoll.robust import update_norm
-from atoll.schedules import Event
-from atoll.training import train_events
+from atoll.data.datasets import Dataset
+from atoll.data.population import Population, make_population
+from atoll.engine.assignment import fixed
+from atoll.engine.cohorts import Executor
+from atoll.engine.events import train_events
+from atoll.executors.cores.executor import Cores
+from atoll.executors.serial import Serial
+from atoll.executors.stacked.executor import Stacked
+from atoll.executors.weighted import Weighted, why_not_weighted
+from atoll.experiment.executor import count_cores
+from atoll.local.models import MODELS, Model, count_bytes, read_model
+from atoll.local.rule import LocalRule, sgd
+from atoll.local.trainer import Trainer
+from atoll.schedules.events import Event
+from atoll.support.process import keep_freed_memory
 
 
 def _make_cores(trainer: Trainer) -> Cores:

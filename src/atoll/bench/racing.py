@@ -19,7 +19,7 @@ from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, contenders_for
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
 from atoll.bench.memory import can_measure, peak_bytes
 from atoll.bench.work import Case
-from atoll.errors import RunError
+from atoll.support.errors import RunError
 
 PATIENCE_SECONDS = 900.0  # for one round, or for starting and warming up
 _PARTING_SECONDS = 15.0  # to end when there is nothing more to do

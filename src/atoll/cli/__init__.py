@@ -22,7 +22,7 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     watch,
 )
 from atoll.cli.common import app, err
-from atoll.errors import AtollError
+from atoll.support.errors import AtollError
 
 __all__ = ["app", "main"]
 

@@ -7,8 +7,8 @@ import typer
 
 from atoll import bench as benchmark
 from atoll.cli.common import JsonOption, app, err, out, print_json
-from atoll.environment import describe_environment
-from atoll.errors import InputError
+from atoll.support.environment import describe_environment
+from atoll.support.errors import InputError
 
 
 @app.command()

@@ -26,10 +26,10 @@ from atoll.cli.common import (
     title_of,
 )
 from atoll.clustering.describe import ClusterProfile, class_shares, describe
-from atoll.clustering.plan import Plan
-from atoll.experiment import Experiment
-from atoll.runner import warnings_of
-from atoll.settings import Settings
+from atoll.clustering.feduc.summary import Plan
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.settings import Settings
+from atoll.runs.run import warnings_of
 
 
 @app.command()

@@ -11,10 +11,11 @@ import typer
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from atoll import config, report
-from atoll.errors import InputError
-from atoll.experiment import Experiment
-from atoll.plugins import import_from
+from atoll import report
+from atoll.experiment import file as config
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.plugins import import_from
+from atoll.support.errors import InputError
 
 app = typer.Typer(
     pretty_exceptions_enable=False,

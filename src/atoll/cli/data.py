@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from atoll import datasets, report
+from atoll import report
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
@@ -19,6 +19,7 @@ from atoll.cli.common import (
     read_experiments,
     save_plot,
 )
+from atoll.data import datasets
 
 data_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")

@@ -20,7 +20,7 @@ def export(
 
     Example: atoll export runs/quickstart/fedavg --format onnx
     """
-    from atoll.interop.exporting import export_model
+    from atoll.runs.export import export_model
 
     made = export_model(run, file_format, file, cluster)
     if not made.is_finished:

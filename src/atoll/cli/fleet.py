@@ -28,13 +28,13 @@ from atoll.cli.common import (
     refuse_both,
 )
 from atoll.cli.interrupts import Interrupts
-from atoll.errors import InputError
-from atoll.experiment import Experiment
-from atoll.fleet.base import Fleet
+from atoll.experiment.experiment import Experiment
 from atoll.fleet.certificates import require_flower
 from atoll.fleet.configuration import Plan, init_fleet, read_fleet, read_node, renew_certificate
-from atoll.record import prepare_folders
-from atoll.runner import carry_out
+from atoll.fleet.transport import Fleet
+from atoll.runs.folder import prepare_folders
+from atoll.runs.run import carry_out
+from atoll.support.errors import InputError
 from atoll.trackers import require_trackers, tracked
 
 fleet_app = typer.Typer(
@@ -102,7 +102,7 @@ def up(
     Example: atoll fleet up quickstart --only FedAvg --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.flower_local import LocalFleet
+    from atoll.fleet.flower.local import LocalFleet
 
     found = _one_experiment(experiment, changes, scale, only)
     clients = len(found.population)
@@ -131,7 +131,7 @@ def server(
     Example: atoll fleet server digits.toml --config fleet --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.flower import FlowerFleet
+    from atoll.fleet.flower.fleet import FlowerFleet
 
     found = _one_experiment(experiment, changes, scale, only)
     _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config)))
@@ -163,9 +163,9 @@ def node(
     Example: atoll fleet node digits.toml --config node-3/node.toml --data my-data
     """
     require_flower()
-    from atoll.fleet.flower_node import serve
+    from atoll.fleet.flower.node import serve
     from atoll.fleet.handlers import answer
-    from atoll.fleet.site import Reporting, open_site
+    from atoll.fleet.node import Reporting, open_site
     from atoll.fleet.store import FolderStore
 
     if attached:
@@ -189,7 +189,7 @@ def status(config: ConfigDir, as_json: JsonOption = False) -> None:
     Example: atoll fleet status --config fleet
     """
     require_flower()
-    from atoll.fleet.flower_calls import status_of_nodes
+    from atoll.fleet.flower.calls import status_of_nodes
 
     rows = status_of_nodes(read_fleet(config))
     if as_json:

@@ -9,8 +9,8 @@ import typer
 
 from atoll import report
 from atoll.cli.common import JsonOption, app, out, print_json
-from atoll.errors import InputError
 from atoll.report.page import write_page
+from atoll.support.errors import InputError
 
 TargetOption = Annotated[
     list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1; repeatable.")

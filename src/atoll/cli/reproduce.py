@@ -9,16 +9,16 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll import config
 from atoll.cli.common import JsonOption, app, err, out, print_json
-from atoll.errors import InputError
-from atoll.executing import count_cores
-from atoll.faults import unknown
-from atoll.files import to_json, write_atomically
+from atoll.experiment import file as config
+from atoll.experiment.executor import count_cores
+from atoll.experiment.wording import unknown
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.results import Result, gather
 from atoll.reproduce.running import Task, carry_out_all, find_missing, is_trained, plan_tasks
 from atoll.reproduce.wording import MARKS, count, labels_of, value_in_words
+from atoll.support.errors import InputError
+from atoll.support.files import to_json, write_atomically
 
 _NOTE = "reproduce.json"
 _SCALES = ("tiny", "small", "paper")

@@ -25,13 +25,13 @@ from atoll.cli.common import (
     refuse_both,
 )
 from atoll.cli.interrupts import Interrupts
-from atoll.errors import InputError
-from atoll.executing import require_no_fleet
-from atoll.experiment import Experiment
-from atoll.record import begin_folders, prepare_folders
-from atoll.runner import carry_out, name_folders
+from atoll.experiment.executor import require_no_fleet
+from atoll.experiment.experiment import Experiment
+from atoll.runs.folder import begin_folders, prepare_folders
+from atoll.runs.run import carry_out, name_folders
+from atoll.runs.variants import replaying
+from atoll.support.errors import InputError
 from atoll.trackers import require_trackers, tracked
-from atoll.variants import replaying
 
 
 @app.command()

@@ -4,7 +4,7 @@ import json
 import sys
 
 from atoll.cli.common import app
-from atoll.schema import experiment_schema
+from atoll.experiment.schema import experiment_schema
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll import config, report
+from atoll import report
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
@@ -21,10 +21,11 @@ from atoll.cli.common import (
     save_plot,
     title_of,
 )
-from atoll.errors import InputError
-from atoll.experiment import Experiment
-from atoll.faults import unknown
-from atoll.schedules import Event
+from atoll.experiment import file as config
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.wording import unknown
+from atoll.schedules.events import Event
+from atoll.support.errors import InputError
 
 recipes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(recipes_app, name="recipes")

@@ -22,14 +22,14 @@ from atoll.cli.common import (
     read_experiments,
 )
 from atoll.cli.sweep_progress import Watched, watch
-from atoll.config import make_runs, read_experiment
-from atoll.errors import InputError
-from atoll.experiment import Experiment
-from atoll.files import write_atomically
-from atoll.origin import digest
-from atoll.record import RunFolder
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import make_runs, read_experiment
+from atoll.experiment.settings import Settings
 from atoll.report.tables import rich_table
-from atoll.settings import Settings
+from atoll.runs.fingerprint import digest
+from atoll.runs.folder import RunFolder
+from atoll.support.errors import InputError
+from atoll.support.files import write_atomically
 from atoll.sweep import planning, table, tuning
 from atoll.sweep import trials as listing
 from atoll.sweep.axes import parse_axes, parse_space

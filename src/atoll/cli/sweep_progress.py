@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from atoll.cli.common import err
 from atoll.cli.interrupts import Interrupts
-from atoll.record import Row
+from atoll.runs.folder import Row
 from atoll.sweep.jobs import carry_out_jobs
 from atoll.sweep.worker import Answer, Job, News
 

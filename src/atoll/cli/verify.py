@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.common import JsonOption, app, out, print_json
-from atoll.verify import Check, verify
+from atoll.runs.verify import Check, verify
 
 
 @app.command("verify")

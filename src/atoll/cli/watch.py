@@ -11,8 +11,8 @@ import typer
 from atoll.cli.common import app, err, out
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.reporting import TargetOption, check_targets
-from atoll.errors import InputError
-from atoll.watching import Watch, make_server
+from atoll.report.server import Watch, make_server
+from atoll.support.errors import InputError
 
 
 @app.command("watch")

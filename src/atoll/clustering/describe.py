@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from atoll.clustering.base import Clustering
-from atoll.population import Population
+from atoll.clustering.clustering import Clustering
+from atoll.data.population import Population
+from atoll.support.arrays import Floats
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def describe(population: Population, clustering: Clustering) -> list[ClusterProf
     return profiles
 
 
-def class_shares(population: Population, clustering: Clustering) -> npt.NDArray[np.float64]:
+def class_shares(population: Population, clustering: Clustering) -> Floats:
     """Return each cluster's share of samples of each class, [clusters, classes]."""
     counts = population.class_counts()
     held = np.stack([counts[clustering.members(c)].sum(axis=0) for c in range(clustering.clusters)])

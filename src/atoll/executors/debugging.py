@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from atoll.errors import AtollError, RunError
-from atoll.executors.base import Floats, Ids, Trains
-from atoll.local import Outcome, Task
-from atoll.models import Model
+from atoll.engine.cohorts import Trains
+from atoll.local.models import Model
+from atoll.local.trainer import Outcome, Task
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import AtollError, RunError
 
 
 class BadStep(ArithmeticError):

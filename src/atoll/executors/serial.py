@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
-from atoll.combine import Combine
-from atoll.errors import AtollError, RunError
-from atoll.executors.base import Average, Cohort, Floats, Ids, Trains, combine_outcomes
+from atoll.aggregation.mean import Combine
+from atoll.engine.cohorts import Average, Cohort, Trains, combine_outcomes
 from atoll.executors.debugging import measure_watched, train_watched
-from atoll.local import Outcome, Task
-from atoll.models import Model
-from atoll.precision import products_in
-from atoll.threads import one_thread
+from atoll.local.models import Model
+from atoll.local.precision import products_in
+from atoll.local.trainer import Outcome, Task
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import AtollError, RunError
+from atoll.support.process import one_thread
 
 
 class Serial:

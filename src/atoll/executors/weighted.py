@@ -10,13 +10,15 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from atoll.combine import Combine, average_models
-from atoll.executors.base import Average, Cohort, Floats, Ids
+from atoll.aggregation.mean import Combine, average_models
+from atoll.engine.cohorts import Average, Cohort
 from atoll.executors.serial import Serial
-from atoll.local import LocalRule, Trainer, descend
-from atoll.models import Model, is_finite, load_model, read_model
-from atoll.precision import products_in
-from atoll.threads import one_thread
+from atoll.local.models import Model, is_finite, load_model, read_model
+from atoll.local.precision import products_in
+from atoll.local.rule import LocalRule
+from atoll.local.trainer import Trainer, descend
+from atoll.support.arrays import Floats, Ids
+from atoll.support.process import one_thread
 
 MOST_SAMPLES = 20_000  # in one pass; a cohort with more is trained client by client
 

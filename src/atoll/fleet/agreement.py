@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from atoll.datasets import Dataset
-from atoll.errors import InputError
-from atoll.local import LocalRule, Task, descend
-from atoll.models import Form, form_of, read_model
-from atoll.settings import FaultSettings, Settings
+from atoll.data.datasets import Dataset
+from atoll.experiment.settings import FaultSettings, Settings
+from atoll.local.models import Form, form_of, read_model
+from atoll.local.rule import LocalRule
+from atoll.local.trainer import Task, descend
+from atoll.support.errors import InputError
 
 _OF_METHOD = ("name", "beta", "resample", "options")
 _OF_RUN = ("precision", "debug")

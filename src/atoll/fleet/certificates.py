@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.errors import InputError
+from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     from cryptography import x509

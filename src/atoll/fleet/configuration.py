@@ -20,9 +20,9 @@ from typing import Annotated, Any, TypeVar
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from atoll.errors import InputError
-from atoll.files import write_atomically
 from atoll.fleet.certificates import Certified, make_authority, make_key_pair, make_server_certificate, require_valid
+from atoll.support.errors import InputError
+from atoll.support.files import write_atomically
 
 FILE = "fleet.toml"
 AUTHORITY_DAYS = 3650

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from queue import Empty, Queue
 from threading import Thread
 
-from atoll.fleet.base import Failure, Fleet
 from atoll.fleet.replies import Asked
+from atoll.fleet.transport import Failure, Fleet
 
 GRACE_SECONDS = 5.0  # beyond the deadline, for a transport to say that it has passed
 

@@ -9,7 +9,6 @@ from threading import Lock
 import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from atoll.environment import package_versions
 from atoll.fleet.messages import (
     ClientReport,
     Count,
@@ -27,13 +26,14 @@ from atoll.fleet.messages import (
     encode,
     pack,
 )
+from atoll.fleet.node import Site
 from atoll.fleet.private import respond
-from atoll.fleet.site import Site
 from atoll.fleet.store import Store
-from atoll.local import Task
-from atoll.models import Model, form_of, without_moments
-from atoll.precision import products_in
-from atoll.threads import one_thread
+from atoll.local.models import Model, form_of, without_moments
+from atoll.local.precision import products_in
+from atoll.local.trainer import Task
+from atoll.support.environment import package_versions
+from atoll.support.process import one_thread
 
 Handler = Callable[[Site, Store, bytes], bytes]
 

@@ -6,18 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll.environment import package_versions
-from atoll.errors import InputError, RunError
 from atoll.fleet.agreement import Agreement
-from atoll.fleet.base import Failure, Fleet, clients_of
-from atoll.fleet.messages import (
-    ClientReport,
-    DescribeReply,
-    DescribeRequest,
-    encode,
-    most_bytes,
-)
+from atoll.fleet.messages import ClientReport, DescribeReply, DescribeRequest, encode, most_bytes
 from atoll.fleet.replies import open_reply
+from atoll.fleet.transport import Failure, Fleet, clients_of
+from atoll.support.environment import package_versions
+from atoll.support.errors import InputError, RunError
 
 CLOCKS_APART_SECONDS = 3600.0
 _DESCRIBING_SECONDS = 60.0

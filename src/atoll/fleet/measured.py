@@ -3,10 +3,8 @@
 from threading import Lock
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
+from atoll.support.arrays import Floats, Ids
 
 _KEPT = 0.8  # of the weight of earlier replies, with each new one: five count, so that who becomes slow is seen soon
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, Queue
 from threading import Thread
 
-from atoll.fleet.base import Failure, Properties
 from atoll.fleet.handlers import answer
-from atoll.fleet.site import Site
+from atoll.fleet.node import Site
 from atoll.fleet.store import MemoryStore, Store
+from atoll.fleet.transport import Failure, Properties
 
 Fault = Callable[[str, bytes, Callable[[], bytes]], bytes | Failure | None]
 """Task, payload, what the node would answer -> what comes in its place; None: nothing ever."""

@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from atoll.models import Form, Model
-from atoll.settings import LARGEST
+from atoll.experiment.settings import LARGEST
+from atoll.local.models import Form, Model
 
 MAGIC = b"ATL1"
 MOST_HEADER_BYTES = 1 << 20

@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from atoll.errors import InputError
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 

@@ -6,20 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.clustering import CLUSTERINGS
-from atoll.engine import Method
-from atoll.errors import InputError
-from atoll.executors import OnFleet
-from atoll.experiment import Experiment
-from atoll.files import write_atomically
-from atoll.fleet.clustered import Clustered, as_told, cells_of, read_clusterings
+from atoll.clustering.table import CLUSTERINGS
+from atoll.engine.engine import Method
+from atoll.experiment.experiment import Experiment, Known
+from atoll.experiment.plugins import asks_for, resolve
+from atoll.fleet.clusterings import Clustered, as_told, cells_of, read_clusterings
+from atoll.fleet.executor import OnFleet
 from atoll.fleet.joining import Joined, ask_again
 from atoll.fleet.measured import Measured
-from atoll.fleet.reported import ReportedTable, as_reported, reported_table
-from atoll.known import Known
-from atoll.lines import append_line, line_as_bytes
-from atoll.network import Network
-from atoll.plugins import asks_for, resolve
+from atoll.fleet.reports import ReportedTable, as_reported, reported_table
+from atoll.network.base import Network
+from atoll.support.errors import InputError
+from atoll.support.files import append_line, line_as_bytes, write_atomically
 
 _ASKING_SECONDS = 10.0  # nodes that are busy for longer keep their last report
 _CLASSES = "class counts"

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from atoll.fleet import base
+from atoll.aggregation.robust import update_norm
+from atoll.fleet import transport as base
 from atoll.fleet.messages import (
     AnyHeader,
     LossesReply,
@@ -17,11 +17,10 @@ from atoll.fleet.messages import (
     decode_reply,
     most_bytes,
 )
-from atoll.local import Outcome
-from atoll.models import Form, Model, form_of, is_finite
-from atoll.robust import update_norm
+from atoll.local.models import Form, Model, form_of, is_finite
+from atoll.local.trainer import Outcome
+from atoll.support.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 OfClient = TypeVar("OfClient", TrainReply, LossesReply)
 
 Reason = (

@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
-from atoll.batches import LOSSES
-from atoll.clients import load_dataset
-from atoll.datasets import Dataset
-from atoll.errors import InputError
-from atoll.files import to_json, write_atomically
+from atoll.data.datasets import Dataset
+from atoll.experiment.clients import load_dataset
+from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import DataForm, require_fleet
-from atoll.settings import Settings
+from atoll.local.batches import LOSSES
+from atoll.support.errors import InputError
+from atoll.support.files import to_json, write_atomically
 
 if TYPE_CHECKING:
-    from atoll.experiment import Experiment
+    from atoll.experiment.experiment import Experiment
 
 INPUTS, TARGETS, FORM = "inputs.npy", "targets.npy", "form.json"
 

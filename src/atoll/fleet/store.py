@@ -5,8 +5,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-from atoll.errors import InputError
-from atoll.files import write_atomically
+from atoll.support.errors import InputError
+from atoll.support.files import write_atomically
 
 _KEY = re.compile(r"[a-z0-9-]{1,100}")
 

@@ -5,12 +5,9 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from atoll.errors import InputError
-
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

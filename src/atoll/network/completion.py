@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.errors import InputError
-from atoll.network.base import Floats, Network
+from atoll.network.base import Network
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
 
 _CENTRAL = {"censyn": True, "cenasy": True, "decsyn": False, "decasy": False}
 

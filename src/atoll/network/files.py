@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from atoll.errors import InputError
-from atoll.network.base import Floats, Ids, Network
+from atoll.network.base import Network
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
 
 POSITIONS = ("x", "y")
 COLUMNS = (*POSITIONS, "power", "seconds_per_sample")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.errors import InputError
-from atoll.network.base import Floats, Ids, check_positions, check_positive
+from atoll.network.base import check_positions, check_positive
 from atoll.network.files import POSITIONS, read_columns, whole_numbers
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import networkx as nx
 import numpy as np
 
-from atoll.errors import InputError
+from atoll.support.errors import InputError
 
 _SHOWN = 5  # aggregators named in an error
 

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from atoll.errors import InputError
-from atoll.network.base import Floats, Network, check_positions, check_positive
+from atoll.network.base import Network, check_positions, check_positive
 from atoll.network.topology import neighbours_of
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
 
 _BLOCK = 2**21  # client-aggregator pairs worked on at a time, 16 MB a table
 _DECIBELS = 300.0  # beyond these, powers leave the range of numbers

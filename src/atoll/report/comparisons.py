@@ -14,10 +14,10 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import spearmanr
 
-from atoll.errors import InputError
 from atoll.report.figures import index_ticks
 from atoll.report.network import as_finite
 from atoll.report.style import BLUE, PALETTE, STYLE, WIDTH_INCHES, legend_columns, time_unit
+from atoll.support.errors import InputError
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from atoll.errors import InputError
 from atoll.report.runs import Run
 from atoll.report.style import STYLE, WIDTH_INCHES, format_count, legend_columns, line_styles, time_unit, use_log_scale
+from atoll.support.errors import InputError
 
 XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time"]
 Limits: TypeAlias = tuple[float, float]

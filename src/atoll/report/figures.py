@@ -11,8 +11,8 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from atoll.errors import InputError
 from atoll.report.style import BLUE, PALE_BLUE, STYLE, WIDTH_INCHES, format_count, strip_frame, time_unit
+from atoll.support.errors import InputError
 
 MAX_CLIENTS = 60
 MANY_BARS = 2000  # beyond this an SVG holds the bars as an image, so that a browser still opens it at once

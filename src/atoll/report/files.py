@@ -10,13 +10,13 @@ from typing import Any, get_args
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from atoll.files import write_atomically
-from atoll.record import slug
 from atoll.report.curves import XColumn, has_parameter_error, plot_curves, plot_parameter_error
 from atoll.report.identity import has_identity, plot_identity
 from atoll.report.runs import Run
 from atoll.report.spread import spread_as_markdown, spread_over_seeds
 from atoll.report.tables import as_dicts, as_markdown, rounds_to_target
+from atoll.runs.folder import slug
+from atoll.support.files import write_atomically
 
 DPI = 150
 

@@ -16,9 +16,9 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from atoll.errors import InputError
 from atoll.report.runs import Run
 from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES, format_count, legend_columns, strip_frame, use_log_scale
+from atoll.support.errors import InputError
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

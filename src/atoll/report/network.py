@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
-from atoll.errors import InputError
 from atoll.report.figures import MANY_BARS
 from atoll.report.style import PALETTE, STYLE, legend_columns
+from atoll.support.errors import InputError
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.errors import InputError
+from atoll.support.errors import InputError
 
 Columns: TypeAlias = dict[str, NDArray[np.float64]]
 Tables: TypeAlias = dict[str, list[list[Any] | None]]

@@ -8,9 +8,9 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from atoll.errors import InputError
 from atoll.report.runs import Run
 from atoll.report.style import format_seconds
+from atoll.support.errors import InputError
 
 DASH = "\u2013"
 MAX_TARGETS = 3

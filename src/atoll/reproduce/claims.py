@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from atoll.errors import InputError
+from atoll.support.errors import InputError
 
 PAPERS = ("fedcluster", "feduc", "cfl-mgd")
 

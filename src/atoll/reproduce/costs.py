@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from atoll.batches import cross_entropy
-from atoll.config import validate
-from atoll.models import MODELS, Shape, place
+from atoll.experiment.file import validate
+from atoll.experiment.settings import Settings
+from atoll.local.batches import cross_entropy
+from atoll.local.models import MODELS, Shape, place
 from atoll.report import Run
 from atoll.reproduce.running import settings_of
-from atoll.settings import Settings
-from atoll.threads import one_thread
+from atoll.support.process import one_thread
 
 _SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
 

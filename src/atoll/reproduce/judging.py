@@ -8,14 +8,13 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.report import Run
 from atoll.report.comparisons import rank_correlation
 from atoll.reproduce.claims import OF_CLUSTERS, Claim
+from atoll.support.arrays import Floats
 
 Status = Literal["pass", "fail", "not comparable", "not run"]
-Floats = npt.NDArray[np.float64]
 Plans = Sequence[Mapping[str, Any]]
 """Clusterings as their folder keeps them: label, panel, and what `Plan` has."""
 

@@ -6,7 +6,6 @@ from html import escape
 from importlib import resources
 from itertools import groupby
 
-from atoll.environment import package_versions
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.costs import Cost
 from atoll.reproduce.judging import Verdict
@@ -21,6 +20,7 @@ from atoll.reproduce.wording import (
     tolerance_in_words,
     value_in_words,
 )
+from atoll.support.environment import package_versions
 
 BEYOND = "Beyond the papers"
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll import config, report
-from atoll.errors import InputError
+from atoll import report
+from atoll.experiment import file as config
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.costs import Cost, cost_of
 from atoll.reproduce.judging import Verdict, judge
 from atoll.reproduce.running import PLANS, is_trained, settings_of
+from atoll.support.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import torch
 
-from atoll import config
-from atoll.clients import load_dataset
-from atoll.errors import AtollError, InputError
-from atoll.experiment import Experiment
-from atoll.files import to_json, write_atomically
-from atoll.record import RunFolder, begin_folders, prepare_folders
+from atoll.experiment import file as config
+from atoll.experiment.clients import load_dataset
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.settings import Settings
 from atoll.reproduce.claims import Paper, needs_training
-from atoll.runner import carry_out, name_folders
-from atoll.settings import Settings
+from atoll.runs.folder import RunFolder, begin_folders, prepare_folders
+from atoll.runs.run import carry_out, name_folders
+from atoll.support.errors import AtollError, InputError
+from atoll.support.files import to_json, write_atomically
 
 PLANS = "clusters.json"
 """What a recipe that is not trained leaves in its folder: the clustering of each of its runs."""

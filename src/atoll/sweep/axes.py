@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.config import parse_changes
-from atoll.errors import InputError
+from atoll.experiment.file import parse_changes
+from atoll.support.errors import InputError
 
 MOST = 10_000  # runs of a sweep; above it a range has slipped
 _FORM = "must have the form section.key=value,value or section.key=first..last"

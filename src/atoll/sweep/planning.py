@@ -10,16 +10,16 @@ from typing import Any
 
 import tomli_w
 
-from atoll.config import Table, make_runs, resolved
-from atoll.errors import InputError, RunError
-from atoll.executing import require_no_fleet
-from atoll.experiment import Experiment
-from atoll.files import to_json, write_atomically
-from atoll.lock import LOCK, locked
-from atoll.origin import differences
-from atoll.record import RunFolder
-from atoll.runner import name_folders
-from atoll.settings import Settings
+from atoll.experiment.executor import require_no_fleet
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import Table, make_runs, resolved
+from atoll.experiment.settings import Settings
+from atoll.runs.fingerprint import differences
+from atoll.runs.folder import RunFolder
+from atoll.runs.run import name_folders
+from atoll.support.errors import InputError, RunError
+from atoll.support.files import to_json, write_atomically
+from atoll.support.lock import LOCK, locked
 from atoll.sweep.axes import Axis, combinations, file_part, parse_value, short_names
 from atoll.trackers import require_trackers
 

@@ -13,10 +13,10 @@ import numpy as np
 from scipy import stats
 
 from atoll import report
-from atoll.errors import InputError
-from atoll.faults import unknown
+from atoll.experiment.wording import unknown
 from atoll.report.runs import COLUMNS
 from atoll.report.tables import DASH, markdown_table
+from atoll.support.errors import InputError
 from atoll.sweep.axes import short_names
 from atoll.sweep.planning import Member
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atoll.errors import InputError
-from atoll.faults import show
-from atoll.seeds import generator
-from atoll.settings import Settings
+from atoll.experiment.settings import Settings
+from atoll.experiment.wording import show
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
 from atoll.sweep.axes import Axis, Interval, parse_value
 from atoll.sweep.table import rises
 from atoll.sweep.trials import Trial

@@ -12,13 +12,13 @@ from typing import Literal
 
 import torch
 
-from atoll.errors import AtollError
-from atoll.executing import count_cores
-from atoll.experiment import Experiment
-from atoll.plugins import import_from
-from atoll.record import Row
-from atoll.runner import carry_out
-from atoll.settings import Settings
+from atoll.experiment.executor import count_cores
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.plugins import import_from
+from atoll.experiment.settings import Settings
+from atoll.runs.folder import Row
+from atoll.runs.run import carry_out
+from atoll.support.errors import AtollError
 from atoll.trackers import tracked
 
 _TELL_SECONDS = 0.2  # between what is told beside rows

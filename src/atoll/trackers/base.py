@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from atoll.config import resolved
-from atoll.errors import InputError
-from atoll.files import to_json, write_atomically
-from atoll.origin import flatten
-from atoll.record import Row
-from atoll.settings import Settings
+from atoll.experiment.file import resolved
+from atoll.experiment.settings import Settings
+from atoll.runs.fingerprint import flatten
+from atoll.runs.folder import Row
+from atoll.support.errors import InputError
+from atoll.support.files import to_json, write_atomically
 
 
 @dataclass(frozen=True)

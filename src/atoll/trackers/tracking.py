@@ -7,10 +7,10 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from atoll.errors import AtollError, InputError, RunError
-from atoll.record import Row, RunFolder
-from atoll.runner import Progress
-from atoll.settings import Settings
+from atoll.experiment.settings import Settings
+from atoll.runs.folder import Row, RunFolder
+from atoll.runs.run import Progress
+from atoll.support.errors import AtollError, InputError, RunError
 from atoll.trackers.base import Opened, Tracked, numbers_of
 from atoll.trackers.mlflow import open_mlflow, require_mlflow
 from atoll.trackers.tensorboard import open_tensorboard, require_tensorboard
@@ -43,7 +43,7 @@ def tracked(steps: Generator[Progress], settings: Settings, place: Path, resume:
     fails on the way is left out from there on, with a warning; the run itself goes on.
 
     Args:
-        steps: the run, as `atoll.runner.carry_out` yields it; it is closed with this generator.
+        steps: the run, as `atoll.runs.run.carry_out` yields it; it is closed with this generator.
         settings: of the run.
         place: the run's folder.
         resume: as for `carry_out`; else what trackers hold of an earlier run in the folder is removed.

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from atoll.record import slug
+from atoll.runs.folder import slug
 from atoll.trackers.base import Opened, Tracked, hyperparameters, import_extra
 
 

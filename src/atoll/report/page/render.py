@@ -13,11 +13,11 @@ from string import Template
 
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # its stubs are not shipped
 
-from atoll.environment import package_versions
-from atoll.errors import RunError
-from atoll.files import write_atomically
 from atoll.report.page.content import Content, make_content
 from atoll.report.runs import Run
+from atoll.support.environment import package_versions
+from atoll.support.errors import RunError
+from atoll.support.files import write_atomically
 
 SCRIPTS = ("core.js", "curves.js", "details.js", "live.js")
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll import config
 from atoll.clustering.describe import class_shares
-from atoll.errors import AtollError
-from atoll.experiment import Experiment
-from atoll.network import Network
-from atoll.settings import Settings
+from atoll.experiment import file as config
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.settings import Settings
+from atoll.network.base import Network
+from atoll.support.errors import AtollError
 
 MAX_CLIENTS = 20_000  # beyond this, dealing the data out again takes longer than a page may
 

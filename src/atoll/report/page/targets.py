@@ -6,10 +6,11 @@ import numpy as np
 
 from atoll.report.page.groups import Group, Panel
 from atoll.report.page.markup import Body, Cell, paragraph, table
-from atoll.report.page.numbers import Floats, bytes_sent
+from atoll.report.page.numbers import bytes_sent
 from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
 from atoll.report.runs import Run
 from atoll.report.tables import DASH, rounds_to_target
+from atoll.support.arrays import Floats
 
 NOTE = (
     "The first probe that meets the target, without interpolation. × tells how many times less it takes than the first "

@@ -1,0 +1,78 @@
+"""Combine rules: how the results of one cluster's cohort become the cluster's next model."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from atoll.local.models import Model
+
+Weighted = Iterable[tuple[float, Model]]
+
+
+class Combine(Protocol):
+    """Combines (weight, model) pairs of the clients of one cluster.
+
+    `start` is the model they were sent, `cohort_weight` the sum of weights over the whole cohort, whatever cluster.
+    """
+
+    def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
+        """Return the cluster's model."""
+        ...
+
+
+def mean(models: Weighted) -> Model:
+    """Return the weighted mean of (weight, model) pairs, summed in their order; weights need not sum to one.
+
+    Tensors that are not floating point (counters) are taken from the first model.
+
+    >>> import torch
+    >>> mean([(1.0, {"w": torch.tensor(0.0)}), (3.0, {"w": torch.tensor(4.0)})])
+    {'w': tensor(3.)}
+    """
+    pairs = iter(models)
+    total, first = next(pairs)
+    mixed = {name: tensor * total if tensor.is_floating_point() else tensor.clone() for name, tensor in first.items()}
+    averaged = [(name, tensor) for name, tensor in mixed.items() if tensor.is_floating_point()]
+    for weight, model in pairs:
+        total += weight
+        for name, tensor in averaged:
+            tensor.add_(model[name], alpha=weight)
+    for _, tensor in averaged:
+        tensor.div_(total)
+    return mixed
+
+
+def average_models(models: Weighted, start: Model, cohort_weight: float) -> Model:
+    """Take the mean over the cluster's clients (FedAvg, FedCluster; IFCA and CFL-MGD, option II)."""
+    return mean(models)
+
+
+def average_gradients(models: Weighted, start: Model, cohort_weight: float) -> Model:
+    """Move the start by the clients' steps averaged over the whole cohort (IFCA and CFL-MGD, option I).
+
+    With one local step each, ``chi - (eta / m) * sum of u_i`` is ``chi + (share of the cohort) * (mean - chi)``.
+    What optimisers carry (the u_i) is averaged over the cluster's own clients.
+    """
+    weights: list[float] = []
+
+    def counted() -> Weighted:
+        for weight, model in models:
+            weights.append(weight)
+            yield weight, model
+
+    average = mean(counted())
+    share = sum(weights) / cohort_weight
+    if share == 1:
+        return average
+    return {
+        name: tensor if "@" in name or not tensor.is_floating_point() else start[name].lerp(tensor, share)
+        for name, tensor in average.items()
+    }
+
+
+def share_layers(models: Sequence[Model], names: Sequence[str], weights: Mapping[int, float]) -> list[Model]:
+    """Give all models the same tensors of these names: the mean over the clusters in `weights` (IFCA, Sec. 4)."""
+    common = mean((weight, {name: models[cluster][name] for name in names}) for cluster, weight in weights.items())
+    return [model | common for model in models]
+
+
+COMBINES: dict[str, Combine] = {"models": average_models, "gradients": average_gradients}

@@ -1,0 +1,50 @@
+"""Which results of clients are left out before they are combined."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from atoll.aggregation.mean import Combine, Weighted
+from atoll.aggregation.robust import update_norm
+from atoll.local.models import Model, form_of, is_finite, without_moments
+from atoll.local.trainer import Outcome
+
+Reason = Literal["wrong_form", "not_finite", "too_large"]
+REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A combine rule that is given good results only; `executors.combine_outcomes` asks `why_refused` of each.
+
+    It is no mean of models to an executor, so results come one by one, whatever the rule.
+
+    Attributes:
+        combine: the rule for what is left.
+        tolerate: whether results of another form, or not finite, are left out; else they are an error.
+        max_update_norm: the longest update that is taken; None: any.
+    """
+
+    combine: Combine
+    tolerate: bool = True
+    max_update_norm: float | None = None
+
+    def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
+        """Combine results that have been screened."""
+        return self.combine(models, start, cohort_weight)
+
+    def why_refused(self, outcome: Outcome, start: Model) -> Reason | None:
+        """Return why a result is left out, or None if it is good."""
+        if self.tolerate and not _has_form(outcome.model, start):
+            return "wrong_form"
+        if self.tolerate and not is_finite(outcome.model, outcome.loss):
+            return "not_finite"
+        if self.max_update_norm is not None and not update_norm(outcome.model, start) <= self.max_update_norm:
+            return "too_large"
+        return None
+
+
+def _has_form(model: Model, start: Model) -> bool:
+    """Return whether names, shapes and types are those that were sent; moments are checked where some were sent."""
+    carried = any("@" in name for name in start)
+    own, sent = form_of(model), form_of(start)
+    return own == sent if carried else without_moments(own) == without_moments(sent)

@@ -1,0 +1,70 @@
+"""What a clustering is."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """Which cluster each client belongs to.
+
+    Attributes:
+        labels: int64 [clients], the client's cluster from 0 to ``clusters - 1``, or -1 for a client left out.
+        clusters: number of clusters.
+        hours: UTC time of day (hours) at which each cluster trains, ascending; None when any time will do.
+    """
+
+    labels: npt.NDArray[np.int64]
+    clusters: int
+    hours: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse labels outside the range."""
+        if len(self.labels) and not -1 <= self.labels.min() <= self.labels.max() < self.clusters:
+            raise InputError(f"clustering: labels must be from -1 to {self.clusters - 1}")
+        if self.hours is not None and len(self.hours) != self.clusters:
+            raise InputError(f"clustering: {len(self.hours)} times of day for {self.clusters} clusters")
+
+    @cached_property
+    def _members(self) -> list[npt.NDArray[np.int64]]:
+        order = np.argsort(self.labels, kind="stable")
+        begin = np.searchsorted(self.labels[order], np.arange(self.clusters + 1))
+        return [order[begin[j] : begin[j + 1]] for j in range(self.clusters)]
+
+    def members(self, cluster: int) -> npt.NDArray[np.int64]:
+        """Return the clients of one cluster, ascending."""
+        return self._members[cluster]
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Number of clients in each cluster, [clusters]."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=self.clusters)
+
+    @property
+    def left_out(self) -> npt.NDArray[np.int64]:
+        """The clients that belong to no cluster, ascending."""
+        return np.flatnonzero(self.labels < 0)
+
+
+def without_empty(clustering: Clustering) -> Clustering:
+    """Return the clustering without clusters that have no clients, the others numbered anew in their order.
+
+    >>> without_empty(Clustering(np.array([2, 0, 2, -1]), 3)).labels
+    array([ 1,  0,  1, -1])
+    """
+    kept = np.flatnonzero(clustering.sizes)
+    if len(kept) == clustering.clusters:
+        return clustering
+    labels = np.where(clustering.labels < 0, -1, np.searchsorted(kept, clustering.labels))
+    hours = clustering.hours and tuple(clustering.hours[c] for c in kept)
+    return Clustering(labels, len(kept), hours)
+
+
+def one_cluster(clients: int) -> Clustering:
+    """Return the clustering that puts every client into one cluster."""
+    return Clustering(np.zeros(clients, np.int64), 1)

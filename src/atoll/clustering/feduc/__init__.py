@@ -1,0 +1,1 @@
+"""FedUC's clustering: the least convergence bound under the aggregators' time limits."""

@@ -1,0 +1,45 @@
+"""The baselines of FedUC's clustering: aware of communication, or of data (Sec. VI-A)."""
+
+import numpy as np
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.population import Population
+from atoll.network.base import Network
+
+_TIE = 1e-12  # distances of shares this close are equal up to rounding
+_EMPTY = 1.0  # distance of a cluster without clients: farther than one of a single class, so that seats are used
+
+
+def comaw(network: Network) -> Clustering:
+    """Put each client where its upload is shortest (ComAw); of equals the lower index."""
+    return Clustering(network.upload_seconds.argmin(axis=1), network.aggregators)
+
+
+def dataw(population: Population, clusters: int) -> Clustering:
+    """Give each cluster class shares like the population's (DatAw).
+
+    A cluster's distance is the sum over classes of (its share - the population's) squared, and 1 without clients. By
+    decreasing size (of equals the lower index first) each client goes to the cluster whose distance falls most by it,
+    or rises least; of equals the lower index. A cluster takes at most ``ceil(clients / clusters)`` clients.
+
+    The fall counts and not the distance reached, which for clients of one class each mixes no better than chance.
+    """
+    counts = population.class_counts().astype(np.float64)
+    overall = counts.sum(axis=0) / counts.sum()
+    cap = -(-len(population) // clusters)
+    labels = np.empty(len(population), np.int64)
+    held = np.zeros((clusters, counts.shape[1]))
+    distances = np.full(clusters, _EMPTY)
+    sizes = np.zeros(clusters, np.int64)
+    for client in np.argsort(-population.sizes, kind="stable").tolist():
+        shares = held + counts[client]
+        shares /= shares.sum(axis=1, keepdims=True)
+        shares -= overall
+        distances_then = np.square(shares, out=shares).sum(axis=1)
+        rises = np.where(sizes == cap, np.inf, distances_then - distances)
+        cluster = int((rises <= rises.min() + _TIE).argmax())
+        labels[client] = cluster
+        held[cluster] += counts[client]
+        distances[cluster] = distances_then[cluster]
+        sizes[cluster] += 1
+    return Clustering(labels, clusters)

@@ -1,0 +1,53 @@
+"""The best clustering of all, by trying every one: for tiny problems, so that the greedy pass's gap is known."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.feduc.problem import Problem
+from atoll.network.completion import completion_seconds
+from atoll.support.arrays import Ids
+from atoll.support.errors import InputError
+
+MOST = 3**8  # assignments, about a second
+
+
+def exact(problem: Problem) -> Ids:
+    """Return the labels with the least bound among all that keep the limits; of equals the first in lexical order.
+
+    Args:
+        problem: with at most ``aggregators ** clients = 3 ** 8`` assignments.
+
+    Raises:
+        InputError: a larger problem; no assignment keeps the limits; what `bound.evaluate` raises.
+    """
+    network = problem.network
+    count = network.aggregators**network.clients
+    if count > MOST:
+        raise InputError(
+            f"clustering: {network.clients} clients and {network.aggregators} aggregators: "
+            f"the exact optimum is for at most {MOST} assignments, as of 8 clients and 3 aggregators"
+        )
+    best, least = None, np.inf
+    for labels in _within_limits(problem, np.full(network.clients, -1, np.int64), 0):
+        bound = evaluate(problem, labels).bound
+        if best is None or bound < least:
+            best, least = labels.copy(), bound
+    if best is None:
+        raise InputError(f"clustering.time_limit = {problem.limits.max():g}: no assignment of all clients keeps it")
+    return best
+
+
+def _within_limits(problem: Problem, labels: Ids, client: int) -> Iterator[Ids]:
+    """Give every assignment of this client and the later ones, in place; one more client never shortens a cluster."""
+    if client == len(labels):
+        yield labels
+        return
+    network = problem.network
+    for aggregator in range(network.aggregators):
+        labels[client] = aggregator
+        members = np.flatnonzero(labels[: client + 1] == aggregator)
+        seconds = completion_seconds(network.compute_seconds[members], network.upload_seconds[members, aggregator])
+        if seconds <= problem.limits[aggregator]:
+            yield from _within_limits(problem, labels, client + 1)

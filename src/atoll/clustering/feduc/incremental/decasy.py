@@ -1,0 +1,49 @@
+"""DecAsy's bound, for one more client at each aggregator."""
+
+import numpy as np
+
+from atoll.clustering.feduc.incremental.central import asynchronous_aggregations, asynchronous_clock, staleness
+from atoll.clustering.feduc.incremental.clusters import Clusters, Offer, log_rho, period
+from atoll.clustering.feduc.problem import Problem
+from atoll.support.arrays import Floats
+
+
+class DecAsy:
+    """Theorem 4; matrices have a row a candidate: what each aggregator's term is if the client goes there."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._near = problem.network.closed_neighbourhoods
+
+    def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
+        """Return the bound if the offer's client went to each aggregator, [aggregators].
+
+        A candidate changes all psi through their normaliser, so M x M exponentials are computed.
+        """
+        problem = self._problem
+        total, slowest, given, given_now = asynchronous_clock(problem, clusters, offer)
+        psi = candidate_rows(given_now, given)
+        psi /= psi.sum(axis=1, keepdims=True) if problem.frequencies is None else problem.frequencies.sum()
+        held = candidate_rows(clusters.held, offer.held)
+        psi *= (asynchronous_aggregations(problem, total) * period(problem) * log_rho(problem))[:, None]
+        stale = np.exp(psi / staleness(problem, total, slowest)[:, None])
+        kappa = np.einsum("jl,jl->j", held, stale) / offer.total
+        around = np.maximum(held @ self._near, 1e-300)  # no clients near: such a row counts for nothing
+        mixed = candidate_rows(clusters.held * clusters.gamma, offer.held * offer.gamma) @ self._near / around
+        delta = np.einsum("jl,jl->j", held * -np.expm1(psi), mixed) / (offer.total * problem.mu * problem.lr)
+        return np.asarray(kappa * problem.initial_gap + delta)
+
+    def placed(self, clusters: Clusters, aggregator: int) -> None:
+        """Keep nothing: all is in the running sums."""
+
+
+def candidate_rows(now: Floats, candidates: Floats) -> Floats:
+    """Return each candidate's row: `now`, with the candidate's own entry in its place, [aggregators, aggregators].
+
+    >>> candidate_rows(np.array([1.0, 2.0]), np.array([5.0, 6.0]))
+    array([[5., 2.],
+           [1., 6.]])
+    """
+    rows = np.repeat(now[None], len(now), axis=0)
+    np.fill_diagonal(rows, candidates)
+    return rows

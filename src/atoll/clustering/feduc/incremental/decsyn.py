@@ -1,0 +1,135 @@
+"""DecSyn's bound, for one more client at each aggregator.
+
+With z = rho0^H, A the closed neighbourhoods (0 or 1), D the clusters' samples and N = A D, Theorem 3's S is
+``diag(1/N) A diag(D)``, and its residual error
+
+    B * (sum over r < R of z^r S^r) * S * Delta
+
+needs no sum where z^R is nothing beside 1: it is then the inverse of I - z S, and as S with one more client at j
+differs from S only in the rows of j's neighbours, a maintained inverse gives all candidates by small systems (Sherman,
+Morrison, Woodbury). Elsewhere every candidate is summed on its own; see `incremental_powers`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from atoll.clustering.feduc.incremental.clusters import Clusters, Offer, log_rho, period, synchronous_aggregations
+from atoll.clustering.feduc.incremental.powers import residuals_of_short_runs
+from atoll.clustering.feduc.problem import Problem
+from atoll.support.arrays import Floats, Ids
+
+_NOTHING = -36.0  # exp(-36) is 2e-16, a rounding error
+_REFRESH = 64  # placements between two inversions from scratch
+
+
+class DecSyn:
+    """Theorem 3."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._near = problem.network.closed_neighbourhoods
+        self._step = period(problem) * log_rho(problem)  # log z
+        self._lost = -np.expm1(self._step) / (problem.mu * problem.lr)  # Delta_j / Gamma_j
+        self._inverse = Inverse(self._near, float(np.exp(self._step)))
+
+    def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
+        """Return the bound if the offer's client went to each aggregator, [aggregators]."""
+        aggregations = synchronous_aggregations(self._problem, clusters, offer)
+        logs = aggregations * self._step
+        now, own = self._lost * clusters.gamma, self._lost * offer.gamma
+        if logs.max() < _NOTHING:
+            delta = self._inverse.residuals(clusters, offer, now, own)
+        else:
+            delta = residuals_of_short_runs(self._near, clusters, offer, now, own, aggregations, self._step)
+        return np.asarray(np.exp(logs) * self._problem.initial_gap + delta)
+
+    def placed(self, clusters: Clusters, aggregator: int) -> None:
+        """Bring the inverse up to date."""
+        self._inverse.place(clusters.held, aggregator)
+
+
+class Inverse:
+    """The inverse P of ``K = diag(N) - z A diag(D)``, by which Theorem 3's residual is ``D P A diag(D) Delta / total``.
+
+    One more client with d samples at j adds to K, in each row l of j's closed neighbourhood, d at (l, l) and -z d at
+    (l, j). A row whose N is 0 counts for nothing and holds 1 at (l, l).
+    """
+
+    def __init__(self, near: Floats, factor: float) -> None:
+        aggregators = len(near)
+        self._near, self._factor = near, factor
+        degrees = near.sum(axis=1).astype(np.int64)
+        self._real = np.asarray(np.arange(degrees.max()) < degrees[:, None], np.float64)
+        self._places = np.repeat(np.arange(aggregators)[:, None], degrees.max(), axis=1)  # padded with oneself
+        self._places[self._real > 0] = np.nonzero(near)[1]
+        self._held = np.zeros(aggregators)
+        self._inverse: Floats = np.eye(aggregators)
+        self._placements = 0
+
+    def residuals(self, clusters: Clusters, offer: Offer, now: Floats, own: Floats) -> Floats:
+        """Return ``B * inverse(I - z S) * S * Delta`` for the client at each aggregator, [aggregators].
+
+        `now` is Delta, and `own` each cluster's with the client.
+        """
+        real, held = self._real, clusters.held
+        grown = offer.held * own - held * now
+        left = held @ self._inverse
+        right = self._inverse @ (self._near @ (held * now))
+        change = self._change(np.arange(len(held)), offer.samples)
+        own_sum = np.einsum("jb,jb->j", change.own_row, real)
+        near_right = right[self._places] + grown[:, None] * np.einsum("jab,jb->ja", change.block, real)
+        moved = change.diagonal * near_right - change.pull * (right + grown * own_sum)[:, None]
+        solved = np.linalg.solve(change.system, moved[..., None])[..., 0]
+        near_left = left[self._places]
+        whole = held @ right + offer.samples * right
+        whole += grown * (np.einsum("jb,jb->j", near_left, real) + offer.samples * own_sum)
+        whole -= np.einsum("jb,jb->j", near_left + offer.samples * change.own_row, solved)
+        return np.asarray(whole / offer.total)
+
+    def place(self, held: Floats, aggregator: int) -> None:
+        """Follow the samples held, which have grown at the aggregator."""
+        self._placements += 1
+        if self._placements % _REFRESH == 0:
+            around = self._near @ held
+            kernel = np.diag(np.where(around > 0, around, 1.0)) - self._factor * self._near * held
+            self._inverse = np.asarray(np.linalg.inv(kernel), np.float64)
+        else:
+            places = self._places[aggregator]
+            change = self._change(np.array([aggregator]), held[aggregator] - self._held[aggregator])
+            rows = change.diagonal[0, :, None] * self._inverse[places] - np.outer(
+                change.pull[0], self._inverse[aggregator]
+            )
+            self._inverse -= self._inverse[:, places] @ np.linalg.solve(change.system[0], rows)
+        self._held = held.copy()
+
+    def _change(self, aggregators: Ids, samples: float) -> "_Change":
+        """Return what so many samples more at each of the aggregators, one at a time, do to K."""
+        places, real = self._places[aggregators], self._real[aggregators]
+        around = (self._near @ self._held)[places]
+        diagonal = np.where(around > 0, samples, samples - 1) * real
+        pull = self._factor * samples * real
+        block = self._inverse[places[:, :, None], places[:, None, :]]
+        own_row = self._inverse[aggregators[:, None], places]
+        system = diagonal[:, :, None] * block - pull[:, :, None] * own_row[:, None, :]
+        system += np.eye(places.shape[1])
+        return _Change(diagonal, pull, block, own_row, system)
+
+
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """A client's addition to K at aggregator j; rows are over j's closed neighbourhood, padded with zeros.
+
+    Attributes:
+        diagonal: what is added at (l, l), [candidates, neighbours].
+        pull: what is taken at (l, j), [candidates, neighbours].
+        block: the inverse among the neighbourhood, [candidates, neighbours, neighbours].
+        own_row: the inverse from j to the neighbourhood, [candidates, neighbours].
+        system: the small matrix of the Woodbury formula, [candidates, neighbours, neighbours].
+    """
+
+    diagonal: Floats
+    pull: Floats
+    block: Floats
+    own_row: Floats
+    system: Floats

@@ -1,0 +1,123 @@
+"""What FedUC's clustering is given: the pattern, the network, and the constants of the convergence bound."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from atoll.network.base import Network
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+
+Pattern = Literal["censyn", "cenasy", "decsyn", "decasy"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+_LEAST, _MOST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).max)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Choose every client's aggregator so that the bound F(x) = kappa(x) * (F(w0) - F*) + delta(x) is least.
+
+    Attributes:
+        pattern: how aggregators merge their models.
+        network: how long things take.
+        sizes: samples of each client, d_i, [clients].
+        deviations: rows h_i with ``xi_j = || sum over the clients of j of phi_ij * h_i ||^2``, phi_ij = d_i / D_j,
+            [clients, k]: gradients less the mean gradient of all clients, or anything with the same inner products.
+        limits: L_j^max, the longest completion allowed in each cluster, seconds, [aggregators]; inf for none.
+        steps: T, local steps of the run.
+        intra_rounds: T', intra-cluster aggregations between two inter-cluster ones.
+        local_steps: T'', local steps between two intra-cluster aggregations.
+        lr: eta.
+        mu: strong convexity; ``mu * lr`` must be less than 1.
+        smoothness: L.
+        initial_gap: F(w0) - F*.
+        optimal_losses: f_i*, [clients]; None for zeros.
+        noise: g_i*, the mean squared norm of a sample's gradient at the client's optimum, [clients]; None for zeros.
+        cluster_optimum: F_j*, the same for every cluster.
+        frequencies: psi_j up to a common factor, of all aggregators, with or without clients, [aggregators]; None: from
+            the clock, of those with clients.
+        tau_max: largest staleness; None: from the frequencies, ``1 / min(psi) - 1``.
+        seconds: with a number, T is what the clustering reaches within so much virtual time, and `steps` is not used.
+    """
+
+    pattern: Pattern
+    network: Network
+    sizes: Floats
+    deviations: Floats
+    limits: Floats
+    steps: int
+    intra_rounds: int = 5
+    local_steps: int = 1
+    lr: float = 0.01
+    mu: float = 1.0
+    smoothness: float = 10.0
+    initial_gap: float = 2.3
+    optimal_losses: Floats | None = None
+    noise: Floats | None = None
+    cluster_optimum: float = 0.0
+    frequencies: Floats | None = None
+    tau_max: float | None = None
+    seconds: float | None = None
+
+
+def check(problem: Problem) -> None:
+    """Refuse a problem that has no bound: a number out of range, or an array of another shape.
+
+    Raises:
+        InputError: names the setting, its value and what is allowed.
+    """
+    if problem.pattern not in PATTERNS:
+        raise InputError(f"method.pattern = {problem.pattern!r}: must be one of {', '.join(PATTERNS)}")
+    _check_arrays(problem)
+    period = problem.intra_rounds * problem.local_steps
+    whole = problem.seconds is not None or problem.steps % max(period, 1) == 0
+    slowest = 1 / problem.lr if problem.lr > 0 else math.inf
+    least = 0.0 if problem.optimal_losses is None else float(np.average(problem.optimal_losses, weights=problem.sizes))
+    optimum, tau_max, seconds = problem.cluster_optimum, problem.tau_max, problem.seconds
+    fits = least - 1e-9 * abs(least) <= optimum < math.inf  # the mean is rounded
+    for setting, value, holds, allowed in (
+        ("rounds", problem.steps, problem.steps >= 1, "at least 1"),
+        ("method.intra_rounds", problem.intra_rounds, problem.intra_rounds >= 1, "at least 1"),
+        ("local.steps", problem.local_steps, problem.local_steps >= 1, "at least 1"),
+        ("rounds", problem.steps, whole, f"a multiple of T' x T'' = {period}"),
+        ("local.lr", problem.lr, 0 < problem.lr < math.inf, "positive"),
+        ("clustering.mu", problem.mu, 0 < problem.mu < slowest, f"positive and less than 1 / local.lr = {slowest:g}"),
+        ("clustering.smoothness", problem.smoothness, 0 < problem.smoothness < math.inf, "positive"),
+        ("clustering.initial_gap", problem.initial_gap, 0 <= problem.initial_gap < math.inf, "at least 0"),
+        ("clustering.cluster_optimum", optimum, fits, f"at least the mean optimal loss {least}"),
+        ("clustering.tau_max", tau_max, tau_max is None or 0 <= tau_max < math.inf, "at least 0"),
+        ("clustering.seconds", seconds, seconds is None or 0 < seconds < math.inf, "positive"),
+    ):
+        if not holds:
+            raise InputError(f"{setting} = {value}: must be {allowed}")
+
+
+def _check_arrays(problem: Problem) -> None:
+    """Refuse a wrong shape, and name the first client or aggregator with a number that is not allowed."""
+    clients, aggregators = (problem.network.clients,), (problem.network.aggregators,)
+    table = (*clients, *(problem.deviations.shape[1:2] or (1,)))
+    limits = np.minimum(problem.limits, _MOST)  # inf, no limit, is allowed
+    for name, values, shape, least, allowed in (
+        ("clustering: samples of client", problem.sizes, clients, _LEAST, "positive and finite"),
+        ("clustering: deviations of client", problem.deviations, table, -np.inf, "finite"),
+        ("clustering.time_limit: time limit of aggregator", limits, aggregators, _LEAST, "positive"),
+        ("clustering: optimal loss of client", problem.optimal_losses, clients, -np.inf, "finite"),
+        ("clustering: noise of client", problem.noise, clients, 0.0, "at least 0 and finite"),
+        (
+            "clustering.frequencies: frequency of aggregator",
+            problem.frequencies,
+            aggregators,
+            _LEAST,
+            "positive and finite",
+        ),
+    ):
+        if values is None:
+            continue
+        if values.shape != shape:
+            raise InputError(f"{name}: shape {list(values.shape)}: must be {list(shape)}")
+        good = np.isfinite(values) & (values >= least)
+        bad = np.flatnonzero(~good.reshape(len(values), -1).all(axis=1))
+        if len(bad):
+            raise InputError(f"{name} {bad[0]} = {values[bad[0]]}: must be {allowed}")

@@ -1,0 +1,111 @@
+"""Local search after the greedy pass: single moves and swaps of two clients, as long as the bound falls."""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.feduc.problem import Problem
+from atoll.network.completion import completion_of, completion_seconds
+from atoll.support.arrays import Floats, Ids
+
+GAIN = 1e-9  # a change must lower the bound by this relative amount, so that rounding cannot keep the search going
+
+
+def refine(problem: Problem, labels: Ids, changes: int = 200_000, may_empty: bool = True) -> Ids:
+    """Return labels from which no single move and no swap lowers the bound; never worse than the ones given.
+
+    Each client in turn moves to the aggregator that gives the least bound; when no client gains by moving, each pair of
+    clients of different clusters changes places where that lowers the bound, and moves are tried again. Limits are
+    kept; a cluster that is over its limit does not get longer. Clients with -1 stay out.
+
+    Args:
+        problem: what `bound.check` accepts.
+        labels: each client's aggregator, or -1, [clients].
+        changes: moves and swaps looked at after which the search ends, at a local optimum or not.
+        may_empty: whether an aggregator's last client may leave it.
+
+    Raises:
+        InputError: what `bound.evaluate` raises.
+    """
+    search = _Search(problem, labels.copy(), evaluate(problem, labels).bound, changes, may_empty)
+    while search.left > 0:
+        if not _move_all(search) and not _swap_all(search):
+            break
+    return search.labels
+
+
+@dataclass(eq=False)
+class _Search:
+    """The best labels so far, their bound, and how many changes may still be looked at, and of which kind."""
+
+    problem: Problem
+    labels: Ids
+    bound: float
+    left: int
+    may_empty: bool
+
+    def __post_init__(self) -> None:
+        self.allowed: Floats = np.maximum(self.problem.limits, completion_of(self.problem.network, self.labels))
+
+    def fits(self, aggregator: int, members: Ids) -> bool:
+        network = self.problem.network
+        seconds = completion_seconds(network.compute_seconds[members], network.upload_seconds[members, aggregator])
+        return bool(seconds <= self.allowed[aggregator])
+
+    def gains(self, labels: Ids) -> bool:
+        """Keep labels that are within the limits if their bound is lower."""
+        bound = evaluate(self.problem, labels).bound
+        if not bound < self.bound - GAIN * abs(self.bound):
+            return False
+        self.labels, self.bound = labels, bound
+        completion = completion_of(self.problem.network, labels)
+        self.allowed = np.maximum(self.problem.limits, np.minimum(self.allowed, completion))
+        return True
+
+
+def _move_all(search: _Search) -> bool:
+    """Move each client to the aggregator that gives the least bound; say whether any moved."""
+    moved = False
+    for client in np.flatnonzero(search.labels >= 0).tolist():
+        origin = search.labels[client]
+        if not search.may_empty and np.count_nonzero(search.labels == origin) == 1:
+            continue
+        for aggregator in range(search.problem.network.aggregators):
+            if aggregator == origin or search.left <= 0:
+                continue
+            search.left -= 1
+            if search.fits(aggregator, _with(search.labels, aggregator, joins=client)):
+                labels = search.labels.copy()
+                labels[client] = aggregator
+                moved |= search.gains(labels)
+    return moved
+
+
+def _swap_all(search: _Search) -> bool:
+    """Swap each pair of clients of different clusters where that lowers the bound; say whether any was swapped."""
+    swapped = False
+    for first, second in combinations(np.flatnonzero(search.labels >= 0).tolist(), 2):
+        if search.left <= 0:
+            break
+        own, other = search.labels[[first, second]].tolist()
+        if own == other:
+            continue
+        search.left -= 1
+        if not search.fits(other, _with(search.labels, other, joins=first, leaves=second)):
+            continue
+        if search.fits(own, _with(search.labels, own, joins=second, leaves=first)):
+            labels = search.labels.copy()
+            labels[[first, second]] = other, own
+            swapped |= search.gains(labels)
+    return swapped
+
+
+def _with(labels: Ids, aggregator: int, joins: int, leaves: int = -1) -> Ids:
+    """Return a cluster's clients, ascending, with one more and perhaps one less."""
+    there = labels == aggregator
+    there[joins] = True
+    if leaves >= 0:
+        there[leaves] = False
+    return np.flatnonzero(there)

@@ -1,0 +1,116 @@
+"""What a clustering of a network comes to: its bound, and every cluster's data, seconds, frequency and links."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from atoll.clustering.clustering import Clustering
+from atoll.clustering.describe import describe
+from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.feduc.problem import Problem
+from atoll.data.population import Population
+
+
+@dataclass(frozen=True)
+class PlannedCluster:
+    """One aggregator and its clients.
+
+    Attributes:
+        size: number of clients.
+        samples: samples that they hold.
+        emd: sum over classes of |share in the cluster - share in the population|, from 0 to 2; None without clients.
+        completion_seconds: one intra-cluster aggregation (eq. 50).
+        limit_seconds: the longest that it may take, or None.
+        event_seconds: T' of those and the inter-cluster transfer.
+        psi: share of the inter-cluster aggregations.
+        beta: share of the samples.
+        xi: squared distance of its gradient from the whole population's.
+        gamma: what one of its local steps adds to the error.
+        links: number of neighbours.
+        members: its clients.
+    """
+
+    size: int
+    samples: int
+    emd: float | None
+    completion_seconds: float
+    limit_seconds: float | None
+    event_seconds: float
+    psi: float
+    beta: float
+    xi: float
+    gamma: float
+    links: int
+    members: list[int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A clustering of a network, judged by the convergence bound.
+
+    Attributes:
+        pattern: how clusters merge.
+        kappa: convergence factor.
+        delta: residual error.
+        bound: ``kappa * initial_gap + delta``.
+        initial_gap: F(w0) - F*.
+        mu: strong convexity.
+        smoothness: L.
+        tau_max: largest staleness.
+        steps: T, local steps.
+        virtual_seconds: the time that they take.
+        mean_emd: mean EMD of the clusters with clients.
+        max_completion_seconds: the longest completion.
+        clusters: every aggregator.
+    """
+
+    pattern: str
+    kappa: float
+    delta: float
+    bound: float
+    initial_gap: float
+    mu: float
+    smoothness: float
+    tau_max: float
+    steps: float
+    virtual_seconds: float
+    mean_emd: float
+    max_completion_seconds: float
+    clusters: list[PlannedCluster]
+
+
+def make_plan(population: Population, clustering: Clustering, problem: Problem) -> Plan:
+    """Return what a clustering, made by whatever rule, comes to on a network."""
+    bound = evaluate(problem, clustering.labels)
+    clusters = [
+        PlannedCluster(
+            size=profile.size,
+            samples=profile.samples,
+            emd=profile.emd if profile.size else None,
+            completion_seconds=float(bound.completion_seconds[j]),
+            limit_seconds=float(problem.limits[j]) if np.isfinite(problem.limits[j]) else None,
+            event_seconds=float(bound.event_seconds[j]),
+            psi=float(bound.psi[j]),
+            beta=float(bound.beta[j]),
+            xi=float(bound.xi[j]),
+            gamma=float(bound.gamma[j]),
+            links=len(problem.network.neighbours[j]),
+            members=profile.members,
+        )
+        for j, profile in enumerate(describe(population, clustering))
+    ]
+    return Plan(
+        pattern=problem.pattern,
+        kappa=bound.kappa,
+        delta=bound.delta,
+        bound=bound.bound,
+        initial_gap=problem.initial_gap,
+        mu=problem.mu,
+        smoothness=problem.smoothness,
+        tau_max=bound.tau_max,
+        steps=bound.steps,
+        virtual_seconds=bound.virtual_seconds,
+        mean_emd=float(np.mean([cluster.emd for cluster in clusters if cluster.emd is not None])),
+        max_completion_seconds=float(bound.completion_seconds.max()),
+        clusters=clusters,
+    )

@@ -1,0 +1,168 @@
+"""FedUC's clustering for a given virtual time instead of a given number of rounds, with the time limit chosen too.
+
+In a given time a synchronous pattern makes as many inter-cluster aggregations as its slowest cluster allows, an
+asynchronous one as many as all clusters' speeds together. So the time limit trades aggregations (a low one) for
+well-mixed clusters (a high one), and one number is searched. In the decentralised patterns a clustering whose
+aggregators without clients cut the others into parts is taken only if there is no other.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.feduc.feasible import chain_of_moves
+from atoll.clustering.feduc.greedy import choose, feduc_labels, placing_order
+from atoll.clustering.feduc.incremental.bounds import start
+from atoll.clustering.feduc.problem import Problem
+from atoll.clustering.feduc.refine import refine as refine_labels
+from atoll.network.completion import completion_of
+from atoll.network.topology import is_cut
+from atoll.support.arrays import Floats, Ids
+
+GRID = 12  # time limits tried between the least and the longest
+HALVINGS = 3  # times that the limits next to the best one are tried
+REFINED = 6  # best different clusterings that are refined for a while; the best one then is refined to the end
+PASSES = 2  # what "a while" is: so many times every move
+
+
+def within(problem: Problem, seconds: float) -> Problem:
+    """Return the problem of the bound after so much virtual time, whose T each clustering reaches at its own speed.
+
+    Unless `tau_max` is given it is 0: every merge counts. With the largest staleness, R / (1 + tau_max) would be the
+    time times the slowest cluster's frequency, as if the merges of faster ones were worth nothing.
+    """
+    return replace(problem, seconds=seconds, tau_max=0.0 if problem.tau_max is None else problem.tau_max)
+
+
+def feduc_for_time(
+    problem: Problem, seconds: float, limits: Sequence[float] | None = None, refine: bool = True
+) -> tuple[Ids, float]:
+    """Return the clustering with the least bound after `seconds` of virtual time, and the time limit that it keeps.
+
+    The bound is that of `within`. Tries time limits, and for each the greedy pass (Algorithm 2) twice: with the bound
+    after `seconds`, and with the bound after the rounds that clusters as slow as the limit make in `seconds`. Other
+    starts are the greedy pass with the problem's own limits (also with its own `steps`), each client at its shortest
+    upload, and the same with equally many clients everywhere. The best ones are refined. So the result is never worse,
+    at that time, than any of these; in the decentralised patterns, than any that is not cut.
+
+    Args:
+        problem: its limits are never exceeded.
+        seconds: virtual time of the run.
+        limits: time limits to try, seconds; None: a geometric grid from the least possible to that of the greedy pass
+            without a further limit, then finer steps beside the best one.
+        refine: improve the best clusterings by moves and swaps.
+
+    Returns:
+        labels, [clients], and their longest completion in seconds.
+
+    Raises:
+        InputError: what `greedy.feduc_labels` raises with the problem's own limits.
+    """
+    timed = within(problem, seconds)
+    found = [feduc_labels(timed), feduc_labels(problem), *_simple_starts(problem)]
+    longest = float(completion_of(problem.network, found[0]).max())
+    tried: dict[float, float] = {longest: evaluate(timed, found[0]).bound}
+
+    def attempt(limit: float) -> bool:
+        made = [labels for version in _versions(timed, limit) if (labels := _greedy_within(version)) is not None]
+        if made:
+            tried[limit] = min(evaluate(timed, labels).bound for labels in made)
+            found.extend(made)
+        return bool(made)
+
+    if limits is not None:
+        for limit in limits:
+            attempt(float(limit))
+    else:
+        for limit in _grid(problem, longest):
+            if not attempt(limit):
+                break  # shorter ones fit even less
+        for _ in range(HALVINGS):
+            for limit in _beside_best(tried):
+                attempt(limit)
+    best = _best(timed, found)
+    if refine:
+        moves = PASSES * problem.network.clients * problem.network.aggregators
+        best = _best(timed, [_refined(timed, labels, moves) for labels in best[:REFINED]])
+        best = [_refined(timed, best[0])]
+    return best[0], float(completion_of(problem.network, best[0]).max())
+
+
+def _best(problem: Problem, found: list[Ids]) -> list[Ids]:
+    """Return the different clusterings, those with the least bound first, but before them those that are not cut."""
+    different = list({labels.tobytes(): labels for labels in found}.values())
+    return sorted(different, key=lambda labels: (_is_cut(problem, labels), evaluate(problem, labels).bound))
+
+
+def _is_cut(problem: Problem, labels: Ids) -> bool:
+    """Return whether aggregators without clients would keep the others from hearing of each other."""
+    return problem.pattern.startswith("dec") and is_cut(problem.network.neighbours, np.unique(labels).tolist())
+
+
+def _refined(problem: Problem, labels: Ids, changes: int | None = None) -> Ids:
+    """Improve a clustering, without leaving an aggregator empty where that could cut the others."""
+    whole = problem.pattern.startswith("dec") and not _is_cut(problem, labels)
+    most = {} if changes is None else {"changes": changes}
+    return refine_labels(problem, labels, may_empty=not whole, **most)
+
+
+def _grid(problem: Problem, longest: float) -> Floats:
+    """Return time limits from the longest, left out, down to the least that leaves each client an aggregator."""
+    alone = problem.network.compute_seconds[:, None] + problem.network.upload_seconds
+    return np.geomspace(longest, min(float(alone.min(axis=1).max()), longest), GRID + 1)[1:]
+
+
+def _beside_best(tried: dict[float, float]) -> list[float]:
+    """Return the limits halfway between the best one and those next to it."""
+    known = sorted(tried)
+    at = known.index(min(known, key=lambda limit: (tried[limit], limit)))
+    beside = [known[k] for k in (at - 1, at + 1) if 0 <= k < len(known)]
+    return [float(np.sqrt(known[at] * other)) for other in beside]
+
+
+def _versions(timed: Problem, limit: float) -> Iterator[Problem]:
+    """Give the problems that the greedy pass solves for one time limit: the time given, or the rounds made in it."""
+    limits = np.minimum(timed.limits, limit)
+    yield replace(timed, limits=limits)
+    period = timed.intra_rounds * timed.local_steps
+    clusters = 1 if timed.pattern.endswith("syn") else timed.network.aggregators
+    assert timed.seconds is not None
+    events = round(clusters * timed.seconds / (timed.intra_rounds * limit))
+    yield replace(timed, limits=limits, seconds=None, steps=max(events, 1) * period)
+
+
+def _greedy_within(problem: Problem) -> Ids | None:
+    """Return Algorithm 2's clustering, or None where a client fits nowhere and no short chain of moves helps.
+
+    Unlike `feduc_labels` this proves nothing: a proof can take a minute, and there are many limits to try.
+    """
+    labels = np.full(problem.network.clients, -1, np.int64)
+    state = start(problem, labels)
+    for client in placing_order(problem).tolist():
+        bounds, completions = state.candidates(client)
+        aggregator = choose(bounds, completions, completions <= problem.limits)
+        if aggregator is not None:
+            labels[client] = aggregator
+            state.place(client, aggregator)
+            continue
+        moved = chain_of_moves(problem, labels, client)
+        if moved is None:
+            return None
+        labels, state = moved, start(problem, moved)
+    return labels
+
+
+def _simple_starts(problem: Problem) -> Iterator[Ids]:
+    """Give the clusterings by shortest upload, without and with a cap on sizes, that are within the limits."""
+    network = problem.network
+    seats = -(-network.clients // network.aggregators)
+    for most in (network.clients, seats):
+        labels = np.full(network.clients, -1, np.int64)
+        free = np.full(network.aggregators, most)
+        for client in placing_order(problem).tolist():
+            labels[client] = np.where(free > 0, network.upload_seconds[client], np.inf).argmin()
+            free[labels[client]] -= 1
+        if (completion_of(network, labels) <= problem.limits).all():
+            yield labels

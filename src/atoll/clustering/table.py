@@ -1,0 +1,23 @@
+"""The clusterings by name.
+
+A clustering rule is one function; it returns a `Clustering`, or just the array of labels. A user's own rule is
+named in the experiment file as ``method = "module:function"``; it may ask, by parameter name, for `population`,
+`network`, `problem`, `clusters`, `rng`, any setting of ``[clustering]`` and any of its own in ``[clustering.options]``.
+"""
+
+from collections.abc import Callable
+
+from atoll.clustering.clustering import Clustering
+from atoll.clustering.fedcluster import availability, major_class, random, timezone
+from atoll.clustering.feduc.baselines import comaw, dataw
+from atoll.clustering.feduc.feduc import feduc
+
+CLUSTERINGS: dict[str, Callable[..., Clustering]] = {
+    "random": random,
+    "timezone": timezone,
+    "availability": availability,
+    "major-class": major_class,
+    "comaw": comaw,
+    "dataw": dataw,
+    "feduc": feduc,
+}

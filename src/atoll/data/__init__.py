@@ -1,0 +1,1 @@
+"""Data: sets, partitions, and the population of clients that hold them."""

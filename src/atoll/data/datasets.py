@@ -1,0 +1,291 @@
+"""Read data sets into one pool of samples: digits is built in, MNIST and CIFAR-10 are read from files."""
+
+import difflib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pooch
+
+from atoll.data.download import SOURCES, download, explain_by_hand, locate, missing
+from atoll.data.readers import check_labels, damaged, read_cifar, read_idx, show_shape
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+
+BUILT_IN = ("digits", "regression")  # need no files
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """One pool of samples for training and one for testing.
+
+    Two data sets are equal only if they are the same object: comparing arrays is the caller's business.
+
+    Attributes:
+        name: what it is called.
+        inputs: [samples, *shape]; uint8 stay bytes until a batch is gathered.
+        targets: [samples]; int64 class indices, or real numbers for regression.
+        test_inputs: [test samples, *shape].
+        test_targets: [test samples].
+        classes: number of classes; 0 for regression.
+        scale: what an input value is multiplied by when a batch is gathered.
+        loss: "cross-entropy", or "squared": half the squared error, for regression.
+        turns: the pool holds every image once for each of these numbers of quarter turns: sample i is image
+            ``i % len(inputs)`` turned by ``turns[i // len(inputs)]``; the copies are made when a batch is gathered.
+        groups: the planted group of each sample, [samples]; by default its place in `turns`.
+        test_groups: the same for the test samples.
+        planted: the parameters planted in each group, [groups, parameters], where they are known.
+        owners: the client that holds each sample, [samples], where the data says so (`partition.natural`).
+        test_owners: the same for the test samples, where clients have their own.
+    """
+
+    name: str
+    inputs: npt.NDArray[Any]
+    targets: npt.NDArray[Any]
+    test_inputs: npt.NDArray[Any]
+    test_targets: npt.NDArray[Any]
+    classes: int
+    scale: float = 1.0
+    loss: str = "cross-entropy"
+    turns: tuple[int, ...] = (0,)
+    groups: npt.NDArray[Any] | None = None
+    test_groups: npt.NDArray[Any] | None = None
+    planted: Floats | None = None
+    owners: npt.NDArray[Any] | None = None
+    test_owners: npt.NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of training samples, turned copies included."""
+        return len(self.inputs) * len(self.turns)
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """Targets of all training samples, turned copies included, [len(self)]."""
+        return np.tile(self.targets, (len(self.turns),) + (1,) * (self.targets.ndim - 1))
+
+    def labels_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the targets of these training samples."""
+        return np.asarray(self.targets[rows % len(self.inputs)])
+
+    def groups_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the planted group of these training samples; all are in group 0 where nothing is planted."""
+        return rows // len(self.inputs) if self.groups is None else np.asarray(self.groups[rows])
+
+    @property
+    def test(self) -> "Dataset":
+        """The test samples as a pool of their own."""
+        return replace(
+            self,
+            inputs=self.test_inputs,
+            targets=self.test_targets,
+            groups=self.test_groups,
+            owners=self.test_owners,
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input, such as (1, 28, 28): channels, height, width."""
+        return self.inputs.shape[1:]
+
+
+def available() -> tuple[str, ...]:
+    """Return the names that `load` knows.
+
+    >>> available()
+    ('digits', 'regression', 'mnist', 'cifar10')
+    """
+    return (*BUILT_IN, *SOURCES)
+
+
+def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Dataset:
+    """Read a data set, downloading its files first if they are missing and fetch is true.
+
+    The files are looked for in the set's own folder below the root (mnist, cifar-10-batches-bin), then in
+    the root itself. The root is the argument, else the environment variable ATOLL_DATA, else the user's
+    cache folder; digits needs none. Files that are there are checked for form (magic number, shape, length,
+    range of labels), not for checksum, since another ordering of the samples is as good.
+    Errors: InputError for an unknown name, a root that is no folder, missing or damaged files; RunError for
+    a failed download.
+
+    >>> digits = load("digits")
+    >>> digits.shape, len(digits.inputs), len(digits.test_inputs)
+    ((1, 8, 8), 1437, 360)
+    """
+    _check_name(name)
+    if name in BUILT_IN:
+        return _load_digits() if name == "digits" else make_regression(generator(0, "regression"))
+    folder = find(name, root)
+    if folder is None:
+        base = _resolve_root(root)
+        if not fetch:
+            raise _not_found(name, base)
+        folder = download(name, base)
+    return _load_mnist(folder) if name == "mnist" else _load_cifar10(folder)
+
+
+def find(name: str, root: str | Path | None = None) -> Path | None:
+    """Return the folder that holds all files of a data set, or None; always None for digits (no files).
+
+    Errors: InputError for an unknown name and for a root that is no folder.
+    """
+    _check_name(name)
+    if name in BUILT_IN:
+        return None
+    base = _resolve_root(root)
+    folders = (base / SOURCES[name].folder, base)
+    return next((folder for folder in folders if not missing(name, folder)), None)
+
+
+def make_regression(
+    rng: np.random.Generator,
+    clients: int = 100,
+    samples: int = 50,
+    groups: int = 2,
+    width: int = 10,
+    noise: float = 0.1,
+    distance: float = 1.0,
+) -> Dataset:
+    """Draw a mixed linear regression with planted parameters: ``y = <theta_p, x> + noise * e``, x and e normal.
+
+    The theta_p of any two groups are `distance` apart. The pool has `samples` for each of `clients`, in blocks of
+    groups, so that the partition `planted` gives each client one group. The test set has at
+    least 100 samples a group.
+
+    Errors: InputError for more groups than `width` (the distances could not be equal) or than clients.
+    """
+    if not 1 <= groups <= min(width, clients):
+        raise InputError(
+            f"data.options.groups = {groups}: must be from 1 to width = {width} and to data.clients = {clients}"
+        )
+    if noise < 0 or distance <= 0:
+        raise InputError(f"data.options: noise = {noise} must be at least 0, distance = {distance} greater than 0")
+    directions = np.linalg.qr(rng.normal(size=(width, groups)))[0].T
+    planted = directions * distance / np.sqrt(2)
+
+    def draw(owner: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        inputs = rng.normal(size=(len(owner), width))
+        targets = (inputs * planted[owner]).sum(axis=1) + noise * rng.normal(size=len(owner))
+        return inputs.astype(np.float32), targets.astype(np.float32)
+
+    owner = np.repeat(np.arange(clients) * groups // clients, samples)
+    test_owner = np.repeat(np.arange(groups), max(100, samples))
+    inputs, targets = draw(owner)
+    test_inputs, test_targets = draw(test_owner)
+    return Dataset(
+        name="regression",
+        inputs=inputs,
+        targets=targets,
+        test_inputs=test_inputs,
+        test_targets=test_targets,
+        classes=0,
+        loss="squared",
+        groups=owner,
+        test_groups=test_owner,
+        planted=planted,
+    )
+
+
+def _not_found(name: str, base: Path) -> InputError:
+    place = base / SOURCES[name].folder
+    absent = missing(name, place)
+    what = ", ".join(absent) if len(absent) < len(SOURCES[name].files) else "all its files"
+    return InputError(
+        f"data.dataset = {name!r} lacks {what} in {place}, and fetching is off: "
+        f"run `atoll data fetch {name}`, {explain_by_hand(name, base)}"
+    )
+
+
+def _check_name(name: str) -> None:
+    if name in available():
+        return
+    nearest = difflib.get_close_matches(name.lower(), available(), n=1, cutoff=0.4)
+    hint = f", did you mean {nearest[0]!r}?" if nearest else ";"
+    raise InputError(
+        f"data.dataset = {name!r} is not known{hint} Allowed: {', '.join(available())}, folder (data.root: one file or "
+        "sub-folder a client) and module:function"
+    )
+
+
+def _resolve_root(root: str | Path | None) -> Path:
+    """Choose the folder for data files; only a folder that was not given as an argument may be absent."""
+    setting, value = ("data.root", root) if root else ("ATOLL_DATA", os.environ.get("ATOLL_DATA"))
+    if not value:
+        return Path(pooch.os_cache("atoll"))
+    path = Path(os.path.expanduser(value))
+    if not os.path.isdir(path) and (root or os.path.lexists(path)):
+        state = "is a file" if os.path.isfile(path) else "does not exist"
+        raise InputError(
+            f"{setting} = '{value}' {state}: give a folder that exists, with the data files in it or to "
+            "download them to, or leave it out to use the user's cache folder"
+        )
+    return path
+
+
+def _load_digits() -> Dataset:
+    """Scikit-learn's 1,797 digits: every fifth sample of the list sorted by class, stably, is for testing.
+
+    So the split is the same in every version, and each class is split as near to 4 : 1 as it can be.
+    """
+    from sklearn.datasets import load_digits  # here, since it is slow to import
+
+    images, targets = load_digits(return_X_y=True)
+    inputs = images.astype(np.uint8).reshape(-1, 1, 8, 8)
+    targets = targets.astype(np.int64)
+    is_test = np.zeros(len(targets), dtype=bool)
+    is_test[np.argsort(targets, kind="stable")[::5]] = True
+    return Dataset(
+        name="digits",
+        inputs=inputs[~is_test],
+        targets=targets[~is_test],
+        test_inputs=inputs[is_test],
+        test_targets=targets[is_test],
+        classes=10,
+        scale=1 / 16,
+    )
+
+
+def _load_mnist(folder: Path) -> Dataset:
+    shapes = (60_000, 28, 28), (60_000,), (10_000, 28, 28), (10_000,)
+    arrays = []
+    for file, shape in zip(SOURCES["mnist"].files, shapes, strict=True):
+        path = locate(folder, file) or folder / file
+        array = read_idx(path)
+        if array.shape != shape:
+            raise damaged(path, show_shape(shape), show_shape(array.shape))
+        if array.ndim == 1:
+            check_labels(path, array)
+        arrays.append(array)
+    inputs, targets, test_inputs, test_targets = arrays
+    return Dataset(
+        name="mnist",
+        inputs=inputs[:, None],
+        targets=targets.astype(np.int64),
+        test_inputs=test_inputs[:, None],
+        test_targets=test_targets.astype(np.int64),
+        classes=10,
+        scale=1 / 255,
+    )
+
+
+def _load_cifar10(folder: Path) -> Dataset:
+    batches = []
+    for file in SOURCES["cifar10"].files:
+        path = locate(folder, file) or folder / file
+        inputs, targets = read_cifar(path)
+        if len(targets) != 10_000:
+            raise damaged(path, "10000 images", f"{len(targets)}")
+        batches.append((inputs, targets))
+    *training, (test_inputs, test_targets) = batches
+    return Dataset(
+        name="cifar10",
+        inputs=np.concatenate([inputs for inputs, _ in training]),
+        targets=np.concatenate([targets for _, targets in training]),
+        test_inputs=test_inputs,
+        test_targets=test_targets,
+        classes=10,
+        scale=1 / 255,
+    )

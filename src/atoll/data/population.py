@@ -1,0 +1,180 @@
+"""The population: one sample pool, and clients as ranges of indices into it."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.data.datasets import Dataset
+from atoll.data.partition import Parts
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+
+_CHUNK = 100_000  # clients handled at a time when counting classes
+
+
+@dataclass(frozen=True, eq=False)
+class Stated:
+    """What clients say that they hold, where their samples are elsewhere.
+
+    Attributes:
+        sizes: samples of each client, int64 [clients].
+        class_counts: samples of each class, int64 [clients, classes]; None where they do not say.
+    """
+
+    sizes: npt.NDArray[np.int64]
+    class_counts: npt.NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Clients that share one pool: client k holds the samples ``indices[offsets[k]:offsets[k + 1]]``.
+
+    A million clients with 50 samples each take 200 MB of indices beside the pool.
+
+    Attributes:
+        data: the pool and the test set.
+        indices: int32 [total], positions in the pool.
+        offsets: int64 [clients + 1].
+        attributes: what else is known of the clients, one row a client: ``utc_offset`` (hours), ``longitude``
+            (degrees), ``slots`` (bool [clients, slots of the day]).
+        stated: sizes and class counts in the place of those of the samples here, which only stand for the clients'.
+    """
+
+    data: Dataset
+    indices: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    attributes: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    stated: Stated | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a client without samples, and attributes of another number of clients."""
+        empty = np.flatnonzero(self.sizes == 0)
+        if len(empty):
+            raise InputError(f"client {empty[0]} has no samples ({len(empty)} such clients); every client needs one")
+        for name, rows in self.attributes.items():
+            if len(rows) != len(self):
+                raise InputError(f"attribute {name!r} has {len(rows)} rows, but data.clients = {len(self)}")
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self.offsets) - 1
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Samples of each client, n_k, [clients]."""
+        return np.diff(self.offsets) if self.stated is None else self.stated.sizes
+
+    @property
+    def shares(self) -> Floats:
+        """Share of all samples that each client holds, p_k = n_k / n, [clients]."""
+        return np.asarray(self.sizes / self.sizes.sum())
+
+    def samples(self, client: int) -> npt.NDArray[np.int32]:
+        """Return the positions in the pool of one client's samples (a view, not a copy)."""
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def class_counts(self) -> npt.NDArray[np.int64]:
+        """Return how many samples of each class each client holds, [clients, classes].
+
+        For regression there are no classes, and the planted groups count in their place.
+        """
+        if self.stated is not None and self.stated.class_counts is not None:
+            return self.stated.class_counts
+        classes = self.data.classes or int(self.data.groups_of(np.arange(len(self.data))).max()) + 1
+        held = np.diff(self.offsets)
+        counts = np.empty((len(self), classes), np.int64)
+        for low in range(0, len(self), _CHUNK):
+            sizes = held[low : low + _CHUNK]
+            begin = self.offsets[low]
+            rows = self.indices[begin : begin + sizes.sum()]
+            labels = self.data.labels_of(rows) if self.data.classes else self.data.groups_of(rows)
+            cells = np.repeat(np.arange(len(sizes)), sizes) * classes + labels
+            counts[low : low + _CHUNK] = np.bincount(cells, minlength=len(sizes) * classes).reshape(-1, classes)
+        return counts
+
+    def groups(self) -> npt.NDArray[np.int64]:
+        """Return the planted group of each client, that of its first sample, [clients]."""
+        return self.data.groups_of(self.indices[self.offsets[:-1]]).astype(np.int64)
+
+    def pooled(self) -> "Population":
+        """Return the population with a single client that holds the union of all clients' data."""
+        return Population(self.data, self.indices, self.offsets[[0, -1]])
+
+
+def make_population(
+    data: Dataset, parts: Parts, attributes: Mapping[str, npt.NDArray[Any]] | None = None
+) -> Population:
+    """Make a population from a partition: an array [clients, samples] of indices, or one index array a client.
+
+    Raises:
+        InputError: an index outside the pool, or a client without samples.
+    """
+    if isinstance(parts, np.ndarray):
+        sizes = np.full(len(parts), parts.shape[1])
+        indices: npt.NDArray[Any] = parts.reshape(-1)
+    else:
+        sizes = np.array([len(part) for part in parts])
+        indices = np.concatenate([np.asarray(part) for part in parts]) if len(parts) else np.empty(0, int)
+    if not len(sizes) or not len(indices):
+        raise InputError("data.partition: the partition has no samples for any client")
+    if not np.issubdtype(indices.dtype, np.integer) or indices.min() < 0 or indices.max() >= len(data):
+        raise InputError(f"data.partition: indices must be integers from 0 to {len(data) - 1}")
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return Population(data, indices.astype(np.int32, copy=False), offsets, attributes or {})
+
+
+def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
+    """Read the clients' attributes from a CSV file with one row a client.
+
+    Columns: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots`` (numbers separated by spaces or
+    semicolons, counted from 0; may be empty), all optional; ``client`` (number), when present, gives the order.
+
+    Raises:
+        InputError: unreadable file, unknown column, wrong number of rows, or a value that is not a number.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"data.clients_file = {str(path)!r}: cannot be read ({error})") from error
+    if len(rows) != clients:
+        raise InputError(f"data.clients_file = {str(path)!r}: has {len(rows)} rows, but data.clients = {clients}")
+    unknown = set(rows[0]) - {"client", "utc_offset", "longitude", "slots"}
+    if unknown:
+        raise InputError(
+            f"data.clients_file = {str(path)!r}: unknown column {sorted(map(str, unknown))[0]!r}; "
+            "allowed are client, utc_offset, longitude, slots"
+        )
+    try:
+        rows.sort(key=lambda row: int(row.get("client") or 0))
+        columns: dict[str, npt.NDArray[Any]] = {
+            name: np.array([float(row[name]) for row in rows])
+            for name in ("utc_offset", "longitude")
+            if name in rows[0]
+        }
+        if "slots" in rows[0]:
+            columns["slots"] = slot_table([[int(s) for s in row["slots"].replace(";", " ").split()] for row in rows])
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"data.clients_file = {str(path)!r}: {error}") from error
+    return columns
+
+
+def slot_table(slots: Sequence[Sequence[int]]) -> npt.NDArray[np.bool_]:
+    """Return the bool table [clients, slots] of the slots in which each client can train.
+
+    >>> slot_table([[0, 2], []])
+    array([[ True, False,  True],
+           [False, False, False]])
+    """
+    table = np.zeros((len(slots), max((max(row, default=-1) for row in slots), default=-1) + 1), bool)
+    for client, row in enumerate(slots):
+        if row and min(row) < 0:
+            raise ValueError(f"client {client} has the slot {min(row)}; slots count from 0")
+        table[client, list(row)] = True
+    return table

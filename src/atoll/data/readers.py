@@ -1,0 +1,84 @@
+"""Readers of the data sets' file formats: IDX (MNIST) and CIFAR-10's binary layout, gzipped or plain."""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.support.errors import InputError
+
+_REMEDY = "put the official file in its place, or move all files of the set away and run again to download them"
+
+
+def read_idx(path: str | Path) -> npt.NDArray[np.uint8]:
+    """Read an array of bytes from an IDX file, gzipped or plain.
+
+    The header is 0, 0, 8 (unsigned bytes), the number of dimensions, and each dimension as a big-endian
+    32-bit integer. Errors: InputError, naming the file, what was expected and what was found.
+    """
+    content = _read_bytes(Path(path))
+    dimensions = content[3] if len(content) > 3 else 0
+    if content[:3] != b"\0\0\x08" or not 1 <= dimensions <= 4:
+        raise damaged(path, "an IDX file (first bytes 00 00 08, then 01 to 04)", content[:4].hex(" "))
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise damaged(path, f"a header of {start} bytes", f"{len(content)} bytes")
+    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4))
+    size = math.prod(shape)
+    if size == 0 or len(content) != start + size:
+        expected = f"{start} bytes of header and {show_shape(shape)} of data as the header says"
+        raise damaged(path, expected, f"{len(content)} bytes")
+    # A copy, since arrays over bytes objects cannot be written to and PyTorch warns about them.
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
+
+
+def read_cifar(path: str | Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Read a CIFAR-10 batch in the binary layout, gzipped or plain: images [n, 3, 32, 32] and labels [n].
+
+    A record is one byte of label and 3,072 bytes of pixels, channel by channel, row by row.
+    Errors: InputError, naming the file, what was expected and what was found.
+    """
+    content = _read_bytes(Path(path))
+    record = 1 + 3 * 32 * 32
+    if len(content) % record:
+        raise damaged(path, f"a multiple of {record} bytes (CIFAR-10 binary layout)", f"{len(content)} bytes")
+    records = np.frombuffer(content, np.uint8).reshape(-1, record)
+    check_labels(path, records[:, 0])
+    # A copy, for the reason given in read_idx.
+    return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Read a file, unpacking it if it is gzipped whatever its name: browsers unpack, and keep the name."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}): {_REMEDY}") from error
+    if content.startswith(b"\x1f\x8b"):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise damaged(path, "a whole gzip file", f"a cut or damaged one ({error})") from error
+    if not content:
+        raise damaged(path, "data", "none")
+    return content
+
+
+def check_labels(path: str | Path, labels: npt.NDArray[np.uint8]) -> None:
+    """Refuse labels above 9, naming the file and the sample."""
+    if labels.size and labels.max() > 9:
+        sample = int(np.argmax(labels > 9))
+        raise damaged(path, "labels from 0 to 9", f"{labels[sample]} at sample {sample}")
+
+
+def damaged(path: str | Path, expected: str, found: str) -> InputError:
+    """Return the error for a file that is not what it should be."""
+    return InputError(f"{path} is damaged or another file: expected {expected}, found {found}; {_REMEDY}")
+
+
+def show_shape(shape: tuple[int, ...]) -> str:
+    """Return a shape in words, such as 60000 x 28 x 28."""
+    return " x ".join(map(str, shape))

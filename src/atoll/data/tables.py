@@ -1,0 +1,161 @@
+"""Reading samples from one file: Parquet, .npz, or a pair of .npy files."""
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.support.errors import InputError
+
+Array = npt.NDArray[Any]
+Table = Mapping[str, Callable[[], Array]]
+"""Columns by name; a column is read when it is called."""
+
+INPUT_NAMES = ("inputs", "input", "x", "image", "img", "features")
+TARGET_NAMES = ("targets", "target", "y", "label", "labels")
+
+
+def open_table(path: Path) -> Table:
+    """Return the columns of a .parquet or .npz file.
+
+    Raises:
+        InputError: it cannot be read, here or when a column is; or Parquet without pyarrow.
+    """
+    return _open_parquet(path) if path.suffix == ".parquet" else _open_npz(path)
+
+
+def open_arrays(files: Sequence[Path], prefixes: Sequence[str]) -> Table:
+    """Return .npy files as the columns that their names say, without prefixes such as ``train_``."""
+    return {_strip(file.stem, prefixes): partial(_load, file) for file in files}
+
+
+def read_samples(
+    table: Table, source: str, inputs: str | list[str] | None, targets: str | None
+) -> tuple[Array, Array, bool]:
+    """Return the inputs and targets of a table, and whether the inputs are images with their channels last.
+
+    Args:
+        table: the columns.
+        source: the file, for errors.
+        inputs: the column of inputs; several columns of numbers become one vector a sample. None: the first of
+            `INPUT_NAMES` that is there.
+        targets: the column of targets. None: the first of `TARGET_NAMES` that is there.
+
+    Raises:
+        InputError: a column that is not there or cannot be read.
+    """
+    if isinstance(inputs, list):
+        columns = [_column(table, source, name, (), "inputs") for name in inputs]
+        if not columns or any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
+            raise InputError(f"{source}: data.options.inputs: the columns must each hold one number a sample")
+        found, is_last = np.stack(columns, axis=1), False
+    else:
+        found = _column(table, source, inputs, INPUT_NAMES, "inputs")
+        is_last = found.dtype == object
+        found = _decode(found, source) if is_last else found
+    return found, _column(table, source, targets, TARGET_NAMES, "targets"), is_last and found.ndim == 4
+
+
+def _column(table: Table, source: str, name: str | None, known: Sequence[str], what: str) -> Array:
+    chosen = name or next((each for each in known if each in table), None)
+    if chosen is None or chosen not in table:
+        missing = f"no column {name!r}" if name else f"no column that is called {', '.join(known)}"
+        there = ", ".join(table) or "none"
+        raise InputError(f"{source}: has {missing}; data.options.{what} names the column of {what}, of: {there}")
+    return table[chosen]()
+
+
+def _strip(name: str, prefixes: Sequence[str]) -> str:
+    return next((name[len(prefix) :] for prefix in prefixes if name.startswith(prefix)), name)
+
+
+def _open_npz(path: Path) -> Table:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            names = list(archive.files)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        raise _unreadable(path, error) from error
+    return {name: partial(_load, path, name) for name in names}
+
+
+def _load(path: Path, name: str | None = None) -> Array:
+    try:
+        if name is None:
+            return np.asarray(np.load(path, allow_pickle=False))
+        with np.load(path, allow_pickle=False) as archive:
+            return np.asarray(archive[name])
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, error) from error
+
+
+def _open_parquet(path: Path) -> Table:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError(f"{path}: reading Parquet needs pyarrow; run pip install 'atoll[parquet]'") from error
+    try:
+        names = pyarrow.parquet.read_schema(path).names
+    except (OSError, pyarrow.ArrowException) as error:
+        raise _unreadable(path, error) from error
+
+    def read(name: str) -> Array:
+        try:
+            column = pyarrow.parquet.ParquetFile(path).read([name]).column(name)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise _unreadable(path, error) from error
+        return _dense(column.combine_chunks(), f"{path}: column {name!r}")
+
+    return {name: partial(read, name) for name in names}
+
+
+def _dense(column: Any, where: str) -> Array:
+    """Return an Arrow array as [rows, ...]: nested lists of one length each become axes; images an array of bytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    shape = [len(array)]
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
+    if pa.types.is_struct(array.type) and "bytes" in array.type.names:  # how Hugging Face keeps images
+        array = array.field("bytes")
+    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        if array.null_count:
+            raise InputError(f"{where} has empty cells")
+        lengths = np.unique(pc.list_value_length(array).to_numpy(zero_copy_only=False))
+        if len(lengths) > 1:
+            raise InputError(f"{where} holds lists of {lengths[0]} to {lengths[-1]} entries; all must be of one length")
+        shape.append(int(lengths[0]) if len(lengths) else 0)
+        array = array.flatten()
+    if array.null_count:
+        raise InputError(f"{where} has empty cells")
+    return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(shape)
+
+
+def _decode(images: Array, source: str) -> Array:
+    """Decode files of images, such as PNG, into [n, height, width] or [n, height, width, 3]."""
+    from PIL import Image, UnidentifiedImageError
+
+    decoded: list[Array] = []
+    for row, content in enumerate(images):
+        if not isinstance(content, bytes):
+            raise InputError(f"{source}: its inputs must be numbers, lists of numbers or images, not {content!r:.40}")
+        try:
+            with Image.open(io.BytesIO(content)) as image:
+                decoded.append(np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB")))
+        except (UnidentifiedImageError, OSError) as error:
+            raise InputError(f"{source}: row {row} holds no image that can be read ({error})") from error
+        if decoded[row].shape != decoded[0].shape:
+            shapes = f"{list(decoded[0].shape)} and {list(decoded[row].shape)}"
+            raise InputError(f"{source}: its images have different shapes ({shapes}); all must be of one size")
+    return np.stack(decoded) if decoded else np.empty(0, np.uint8)
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return InputError(f"{path}: cannot be read ({' '.join(told.split())})")

@@ -1,0 +1,1 @@
+"""The engine: the state of a run, and the only event loop."""

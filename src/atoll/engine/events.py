@@ -1,0 +1,154 @@
+"""The training of events: from the clusters' start models to what each cluster publishes."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from atoll.aggregation.mean import Combine
+from atoll.engine.assignment import Identity
+from atoll.engine.cohorts import Average, Cohort, Executor, carries_through, weighted_mean
+from atoll.local.models import Model
+from atoll.schedules.events import Event
+from atoll.support.arrays import Ids, Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """An event's work before it is merged.
+
+    Attributes:
+        event: the event, with who answered where that was found out only now.
+        clusters: each cohort client's cluster.
+        models: what clusters publish.
+        weights: the weight of the results in those clusters that have any.
+        loss: mean local loss; None without any result.
+        refused: how many results were left out, by reason.
+    """
+
+    event: Event
+    clusters: Ids
+    models: dict[int, Model]
+    weights: dict[int, float]
+    loss: float | None
+    refused: Counter[str]
+
+
+def train_events(
+    events: Sequence[Event], starts: Sequence[Model], executor: Executor, identity: Identity, combine: Combine
+) -> list[Trained]:
+    """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds.
+
+    Clients that find no cluster are left out of their event.
+    """
+    carried = carries_through(executor, combine)
+    works = [_begin(event, starts, executor, identity, carried) for event in events]
+    while going := [work for work in works if work.repeat < work.event.intra_rounds]:
+        asked = [work.cohorts() for work in going]
+        wanted = [cohort for cohorts in asked for cohort in cohorts]
+        done = iter(executor.train(wanted, combine) if wanted else [])
+        for work, cohorts in zip(going, asked, strict=True):
+            work.take(cohorts, list(islice(done, len(cohorts))))
+    return [work.result(starts) for work in works]
+
+
+def _begin(event: Event, starts: Sequence[Model], executor: Executor, identity: Identity, carried: bool) -> "_Work":
+    clusters = identity(event, starts, executor) if len(event.cohort) else event.cohort
+    if lost := int(np.count_nonzero(clusters < 0)):
+        kept = clusters >= 0
+        clusters = clusters[kept]
+        event = replace(
+            event,
+            cohort=event.cohort[kept],
+            clusters=None if event.clusters is None else clusters,
+            weights=event.weights[kept],
+            models_up=event.models_up - lost * event.intra_rounds,
+            dropped=event.dropped + lost,
+        )
+    return _Work(event, clusters, starts, carried)
+
+
+class _Work:
+    """An event under way, before its intra-cluster round `repeat`.
+
+    With `carried` all its rounds are asked for at once, unless other clients train in each.
+    """
+
+    def __init__(self, event: Event, clusters: Ids, starts: Sequence[Model], carried: bool) -> None:
+        self.event = event
+        self.repeat = 0
+        self.repeats = event.intra_rounds if carried and event.answered is None else 1
+        self.clusters = clusters
+        self.rows = {c: np.flatnonzero(clusters == c) for c in np.bincount(clusters).nonzero()[0].tolist()}
+        self.averages = {c: Average(starts[c], math.nan, 0.0) for c in self.rows}
+        self.weights: dict[int, float] = {}
+        self.refused: Counter[str] = Counter()
+        self.answered: Mask | None = None
+
+    def cohorts(self) -> list[Cohort]:
+        """Return the next cohorts, one a cluster that has clients in them, by ascending cluster."""
+        event = self.event
+        number, round_ = event.begun_as or (event.index, event.round)
+        here = {c: self._rows(c) for c in self.rows}
+        weights = event.weights if event.answered is None else event.weights[event.answered[self.repeat]]
+        total = float(weights.sum())
+        return [
+            Cohort(
+                *(event.index, round_, self.repeat, c, event.cohort[own], event.weights[own]),
+                event_weight=total,
+                start=self.averages[c].model,
+                draw=None if number == event.index else number,
+                repeats=self.repeats,
+            )
+            for c, own in here.items()
+            if len(own)
+        ]
+
+    def take(self, cohorts: Sequence[Cohort], averages: Sequence[Average]) -> None:
+        """Note what these cohorts came to; a cluster of which nobody answered keeps what it has."""
+        self.weights = {}
+        came = {cohort.cluster: (cohort, average) for cohort, average in zip(cohorts, averages, strict=True)}
+        for cluster, before in self.averages.items():
+            if cluster not in came:
+                self.averages[cluster] = Average(before.model, math.nan, 0.0)
+                continue
+            cohort, average = came[cluster]
+            self.averages[cluster] = average
+            if average.refused:
+                self.refused.update(average.refused)
+            if average.answered is not None:
+                self._note(cluster, average.answered)
+                if average.answered.any():
+                    self.weights[cluster] = float(cohort.weights[average.answered].sum())
+            elif average.arrived:
+                self.weights[cluster] = float(cohort.weights.sum()) * average.arrived
+        self.repeat += self.repeats
+
+    def result(self, starts: Sequence[Model]) -> Trained:
+        """Put the averages together; an active cluster that nobody trained publishes what it started from."""
+        models = {} if self.event.clusters is None else {c: starts[c] for c in self.event.active}
+        models |= {c: average.model for c, average in self.averages.items()}
+        losses = [self.averages[c].loss for c in self.weights]
+        loss = weighted_mean(losses, self.weights.values()) if losses else None
+        event = self.event
+        if self.answered is not None:
+            missing = int(self.answered.size - self.answered.sum())
+            event = replace(event, answered=self.answered, models_up=event.models_up - missing)
+        return Trained(event, self.clusters, models, self.weights, loss, self.refused)
+
+    def _rows(self, cluster: int) -> Ids:
+        """Return the rows of the cohort that train in a cluster."""
+        own = self.rows[cluster]
+        return own if self.event.answered is None else own[self.event.answered[self.repeat, own]]
+
+    def _note(self, cluster: int, answered: Mask) -> None:
+        """Note who of those asked did not answer."""
+        if answered.all():
+            return
+        if self.answered is None:
+            wanted = np.ones((self.event.intra_rounds, len(self.event.cohort)), bool)
+            self.answered = wanted if self.event.answered is None else self.event.answered.copy()
+        self.answered[self.repeat, self._rows(cluster)[~answered]] = False

@@ -1,0 +1,232 @@
+"""What FedUC's bound needs of data and model, estimated without training: deviations, L, mu and the initial gap."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from atoll.data.population import Population
+from atoll.evaluation.scores import Evaluator, client_gradient
+from atoll.local.batches import Batches
+from atoll.local.models import Model, load_model
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+from atoll.support.process import one_thread
+
+_HELD_BYTES = 2**30  # gradients kept at a time while inner products are taken
+
+
+def label_deviations(class_counts: npt.NDArray[np.integer], gram: Floats | None = None) -> Floats:
+    """Return the clients' deviations as far as their class shares tell, `Problem.deviations`.
+
+    A client's gradient is taken to be the mean of the classes' gradients, weighted by its class shares.
+
+    Args:
+        class_counts: samples of each class that each client holds, [clients, classes].
+        gram: inner products of the classes' mean gradients, [classes, classes], as `class_gradient_gram` gives them;
+            None takes the unit matrix, so that xi_j is the squared distance of class shares.
+
+    Raises:
+        InputError: a client without samples, or a `gram` of another shape.
+
+    >>> label_deviations(np.array([[4, 0], [0, 4]]))
+    array([[ 0.5, -0.5],
+           [-0.5,  0.5]])
+    """
+    sizes = class_counts.sum(axis=1)
+    if (sizes <= 0).any():
+        raise InputError(f"class counts of client {int(np.argmin(sizes))} sum to {sizes.min()}: must be positive")
+    differences = class_counts / sizes[:, None] - class_counts.sum(axis=0) / sizes.sum()
+    if gram is None:
+        return np.asarray(differences)
+    classes = class_counts.shape[1]
+    if gram.shape != (classes, classes):
+        raise InputError(f"gram of shape {list(gram.shape)}: must be {[classes, classes]}, classes by classes")
+    return np.asarray(differences @ _factor(gram, float(np.abs(gram).max())))
+
+
+@one_thread()
+def class_gradient_gram(
+    population: Population, module: nn.Module, model: Model, samples: int, rng: np.random.Generator
+) -> Floats:
+    """Return the inner products of the classes' mean gradients at a model, [classes, classes].
+
+    For regression the planted groups stand for classes, as in `Population.class_counts`. A class that nobody holds
+    has the gradient 0.
+
+    Args:
+        population: the samples are those that clients hold, drawn as often as they hold them.
+        module: computes the model.
+        model: usually the initial one, w0.
+        samples: at most so many are drawn of each class, without replacement.
+        rng: draws them.
+
+    Raises:
+        InputError: `samples` is not positive.
+    """
+    if samples < 1:
+        raise InputError(f"samples = {samples}: must be a positive number of samples a class")
+    data, held = population.data, population.indices
+    labels = data.labels_of(held) if data.classes else data.groups_of(held)
+    rows = []
+    for label in range(data.classes or int(labels.max()) + 1):
+        own = held[np.flatnonzero(labels == label)]
+        rows.append(rng.choice(own, samples, replace=False) if len(own) > samples else own)
+    return _gram_at(population, module, model, rows)
+
+
+@one_thread()
+def gradient_deviations(population: Population, module: nn.Module, models: Sequence[Model]) -> Floats:
+    """Return the clients' deviations from full gradients, `Problem.deviations`, [clients, at most clients].
+
+    The rows have the inner products of ``grad f_i - grad F``, with grad F the mean weighted by samples. A problem
+    holds the deviations at one model: of several, those along a warm-up say, it is the one with the largest weighted
+    mean of ``||grad f_i - grad F||^2`` over all clients; each cluster's xi_j there may be below its own maximum.
+
+    Takes one full gradient per client and model while all of them fit into 1 GiB; otherwise each is computed again
+    for every further GiB. Besides, memory is that of a few clients-by-clients matrices.
+
+    Raises:
+        InputError: no models.
+    """
+    if not models:
+        raise InputError("models = []: must hold at least one model at which gradients are taken")
+    rows = [population.samples(client) for client in range(len(population))]
+    shares = population.shares
+    largest, chosen, scale = -1.0, np.empty((0, 0)), 0.0
+    for model in models:
+        gram = _gram_at(population, module, model, rows)
+        toward = gram @ shares
+        centred = gram - toward[:, None] - toward[None, :] + shares @ toward
+        if (spread := float(shares @ centred.diagonal())) > largest:
+            largest, chosen, scale = spread, centred, float(np.abs(gram).max())
+    return _factor(chosen, scale)
+
+
+@dataclass(frozen=True, eq=False)
+class GradientChange:
+    """How each client's gradient differs between two models w and w'.
+
+    Attributes:
+        ratios: ``||grad f_i(w) - grad f_i(w')|| / ||w - w'||``, [clients].
+        curvatures: ``<grad f_i(w) - grad f_i(w'), w - w'> / ||w - w'||^2``, [clients].
+        shares: share of all samples that each client holds, [clients].
+    """
+
+    ratios: Floats
+    curvatures: Floats
+    shares: Floats
+
+
+@one_thread()
+def gradient_change(population: Population, module: nn.Module, first: Model, second: Model) -> GradientChange:
+    """Measure how the clients' full gradients change from one model to another; two gradients per client.
+
+    Raises:
+        InputError: the models have the same parameters.
+    """
+    start, stop = _parameters(module, first), _parameters(module, second)
+    step = stop - start
+    squared = float(step @ step)
+    if squared == 0:
+        raise InputError("the two models have the same parameters: must differ, to show how gradients change")
+    batches = Batches(population.data, module)
+    ratios, curvatures = np.empty(len(population)), np.empty(len(population))
+    module.eval()
+    for client in range(len(population)):
+        ends = []
+        for model in (first, second):
+            load_model(module, model)
+            ends.append(client_gradient(module, batches, population.samples(client)))
+        change = ends[1] - ends[0]
+        ratios[client] = np.sqrt(change @ change / squared)
+        curvatures[client] = change @ step / squared
+    return GradientChange(ratios, curvatures, population.shares)
+
+
+def estimate_smoothness(change: GradientChange) -> float:
+    """Return L as the clients' mean ratio, weighted by samples (Wang et al. 2019, which FedUC refers to).
+
+    A ratio never exceeds its client's constant, so the estimate is never above the mean of the constants.
+    """
+    return float(change.shares @ change.ratios)
+
+
+def estimate_mu(change: GradientChange, least: float = 1e-3) -> float:
+    """Return mu as the least positive curvature of any client, and at least `least`.
+
+    A loss that is not convex has no mu, and its curvature may be negative; `least`, which is also the answer when no
+    curvature is positive, keeps the bound defined.
+
+    Raises:
+        InputError: `least` is not positive.
+    """
+    if not least > 0:
+        raise InputError(f"least = {least}: must be a positive number")
+    positive = change.curvatures[change.curvatures > 0]
+    return max(float(positive.min()), least) if len(positive) else least
+
+
+def initial_gap(
+    population: Population,
+    module: nn.Module,
+    model: Model,
+    optimum: float = 0.0,
+    samples: int | None = None,
+    seed: int = 0,
+) -> float:
+    """Return F(w0) - F*, with F the mean loss over all samples, or over a seeded draw of so many, and F* given.
+
+    Raises:
+        InputError: the model's loss is below `optimum`, or not a number.
+    """
+    loss = Evaluator(population, module, samples, seed).train_loss(model)
+    if not optimum <= loss < np.inf:
+        raise InputError(f"F* = {optimum}: must be at most the loss of the initial model, {loss:g}")
+    return loss - optimum
+
+
+def _parameters(module: nn.Module, model: Model) -> Floats:
+    """Return a model's parameters, without buffers, in one float64 vector."""
+    names = [name for name, _ in module.named_parameters()]
+    return torch.cat([model[name].detach().reshape(-1).double().cpu() for name in names]).numpy()
+
+
+def _gram_at(population: Population, module: nn.Module, model: Model, rows: Sequence[npt.NDArray[np.int32]]) -> Floats:
+    """Return the inner products of the gradients of the mean loss over each of these sets of pool samples."""
+    load_model(module, model)
+    module.eval()
+    batches = Batches(population.data, module)
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+
+    def gradient(number: int) -> Floats:
+        own = rows[number]
+        return client_gradient(module, batches, own) if len(own) else np.zeros(parameters)
+
+    return _gram(gradient, len(rows), parameters)
+
+
+def _gram(gradient: Callable[[int], Floats], count: int, length: int) -> Floats:
+    """Return the inner products of `count` vectors of this length, holding a block of them at a time."""
+    gram = np.empty((count, count))
+    held = max(1, min(count, _HELD_BYTES // (8 * length)))
+    block = np.empty((held, length))
+    for low in range(0, count, held):
+        high = min(low + held, count)
+        for number in range(low, high):
+            block[number - low] = gradient(number)
+        own = block[: high - low]
+        gram[low:high, low:high] = own @ own.T
+        for number in range(high, count):
+            gram[low:high, number] = gram[number, low:high] = own @ gradient(number)
+    return gram
+
+
+def _factor(gram: Floats, scale: float) -> Floats:
+    """Return rows with these inner products, [n, at least 1]; eigenvalues within rounding of `scale` count as 0."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = max(1, int((values > scale * len(gram) * np.finfo(np.float64).eps).sum()))
+    return np.asarray(vectors[:, -kept:] * np.sqrt(np.maximum(values[-kept:], 0)))

@@ -1,0 +1,251 @@
+"""Evaluation: losses and accuracies of a model, and how different the clients' and clusters' gradients are."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import nn
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.population import Population
+from atoll.local.batches import Batches, measure_models
+from atoll.local.models import Model, load_model
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+from atoll.support.process import one_thread
+from atoll.support.seeds import generator
+
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Score:
+    """Losses and accuracies of one model; accuracies are None for regression."""
+
+    train_loss: float
+    test_loss: float
+    test_accuracy: float | None
+
+
+class Evaluator:
+    """Scores models on the union of all clients' data and on the test set.
+
+    The training loss counts every pool sample as often as clients hold it, so it is that of the union without
+    visiting a sample twice. With `samples` it is that of a fixed, seeded draw of so many samples of the union.
+    """
+
+    def __init__(self, population: Population, module: nn.Module, samples: int | None = None, seed: int = 0) -> None:
+        """Count how often each pool sample is held."""
+        data = population.data
+        self.module = module
+        self.classifies = data.classes > 0
+        self.pool = Batches(data, module)
+        self.tests = Batches(data.test, module)
+        held = population.indices
+        if samples is not None and samples < len(held):
+            held = held[np.sort(generator(seed, "evaluate").choice(len(held), samples, replace=False))]
+        self.samples = len(held)
+        counts = np.bincount(held, minlength=len(data))
+        self.rows = np.flatnonzero(counts)
+        self.weights = counts[self.rows] / len(held)
+
+    def score(self, model: Model) -> Score:
+        """Return the model's losses and accuracy."""
+        return Score(self.train_loss(model), *self.test(model))
+
+    @one_thread()
+    @torch.no_grad()
+    def train_loss(self, model: Model) -> float:
+        """Return the model's mean loss on the union of all clients' data."""
+        load_model(self.module, model)
+        self.module.eval()
+        losses, _ = self._measure(self.pool, self.rows)
+        return float(losses @ self.weights)
+
+    @one_thread()
+    @torch.no_grad()
+    def test(self, model: Model) -> tuple[float, float | None]:
+        """Return the model's test loss and accuracy."""
+        load_model(self.module, model)
+        self.module.eval()
+        losses, hits = self._measure(self.tests, np.arange(len(self.tests)))
+        return float(losses.mean()), float(hits.mean()) if self.classifies else None
+
+    def _measure(self, batches: Batches, rows: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Return the loss of each of these samples, and whether it is classified rightly."""
+        losses, hits = [], []
+        for part in _blocks(rows):
+            inputs, targets = batches.gather(part)
+            outputs = self.module(inputs)
+            losses.append(batches.losses(outputs, targets).double())
+            if self.classifies:
+                hits.append(outputs.argmax(dim=1) == targets)
+        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy() if hits else np.empty(0, bool)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterScore:
+    """Losses and accuracies where each client takes, of several models, the one with the least loss on its data.
+
+    Attributes:
+        score: over all clients, weighted by samples.
+        confusion: clients of each planted group that take each model, [groups, models].
+        ari: adjusted Rand index of planted and found clusters; None if nothing is planted.
+        accuracies: test accuracy of each model over the test clients that take it; None for one that nobody takes.
+    """
+
+    score: Score
+    confusion: npt.NDArray[np.int64]
+    ari: float | None
+    accuracies: tuple[float | None, ...]
+
+
+class ClusterEvaluator:
+    """Scores several models at once; test clients choose theirs as training clients do.
+
+    With `samples` the training loss and the clusters are those of a fixed, seeded draw of clients with about so many
+    samples in all.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        test_clients: Population,
+        module: nn.Module,
+        samples: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Choose the clients to measure."""
+        clients = len(population)
+        if samples is not None:
+            clients = min(clients, max(1, round(samples / population.sizes.mean())))
+        drawn = generator(seed, "evaluate").choice(len(population), clients, replace=False)
+        self.module = module
+        self.population = population
+        self.clients = np.sort(drawn)
+        self.samples = int(population.sizes[self.clients].sum())
+        self.groups = population.groups()[self.clients]
+        self.planted = int(population.groups().max()) + 1
+        self.test_clients = test_clients
+        self.pool = Batches(population.data, module)
+        self.tests = Batches(test_clients.data, module)
+
+    @one_thread()
+    def score(self, models: Sequence[Model]) -> ClusterScore:
+        """Return losses, accuracies and found clusters."""
+        rows = [self.population.samples(int(k)) for k in self.clients]
+        trained = measure_models(self.module, self.pool, models, rows).losses
+        found = trained.argmin(axis=1)
+        everyone = range(len(self.test_clients))
+        tested = measure_models(self.module, self.tests, models, [self.test_clients.samples(k) for k in everyone])
+        chosen = tested.losses.argmin(axis=1)
+        hits = tested.accuracies[everyone, chosen]
+        sizes = self.test_clients.sizes
+        by_model = [chosen == p for p in range(len(models))]
+        classifies = self.pool.classifies
+
+        def accuracy(its: npt.NDArray[np.bool_]) -> float | None:
+            return float(np.average(hits[its], weights=sizes[its])) if classifies and its.any() else None
+
+        score = Score(
+            train_loss=float(np.average(trained.min(axis=1), weights=self.population.sizes[self.clients])),
+            test_loss=float(np.average(tested.losses.min(axis=1), weights=sizes)),
+            test_accuracy=accuracy(np.ones(len(hits), bool)),
+        )
+        confusion = np.zeros((self.planted, len(models)), np.int64)
+        np.add.at(confusion, (self.groups, found), 1)
+        return ClusterScore(
+            score=score,
+            confusion=confusion,
+            ari=adjusted_rand_index(self.groups, found) if self.planted > 1 else None,
+            accuracies=tuple(map(accuracy, by_model)),
+        )
+
+
+def adjusted_rand_index(groups: npt.NDArray[np.integer], found: npt.NDArray[np.integer]) -> float:
+    """Return how well two groupings of the same clients agree, [clients] each: 1 if equal, 0 on average by chance."""
+    from sklearn.metrics import adjusted_rand_score  # here, since it is slow to import
+
+    return float(adjusted_rand_score(groups, found))
+
+
+def parameter_error(models: Sequence[Model], planted: Floats) -> float:
+    """Return the largest distance between a planted parameter vector and its model, matched to make the sum least.
+
+    Args:
+        models: at least as many as there are planted vectors, each with as many parameters.
+        planted: [groups, parameters].
+
+    Raises:
+        InputError: the models have another number of parameters, or are too few.
+    """
+    flat = [torch.cat([t.reshape(-1) for name, t in model.items() if "@" not in name]) for model in models]
+    if len(flat) < len(planted) or flat[0].numel() != planted.shape[1]:
+        raise InputError(
+            f"the planted parameters are {planted.shape[0]} vectors of {planted.shape[1]}, the models {len(flat)} of "
+            f"{flat[0].numel()}"
+        )
+    vectors = torch.stack(flat).double().cpu().numpy()
+    distances = np.linalg.norm(planted[:, None] - vectors[None], axis=2)
+    rows, columns = linear_sum_assignment(distances)
+    return float(distances[rows, columns].max())
+
+
+@dataclass(frozen=True)
+class Heterogeneity:
+    """How far the gradients of clients, and of clusters, are from the whole population's, at one model.
+
+    Attributes:
+        device: sum over clients of p_k * ||grad f_k - grad f||^2.
+        cluster: sum over clusters of q_K * ||grad f_K - grad f||^2; never larger than `device`.
+    """
+
+    device: float
+    cluster: float
+
+
+@one_thread()
+def heterogeneity(population: Population, clustering: Clustering, module: nn.Module, model: Model) -> Heterogeneity:
+    """Measure H_device and H_cluster at a model (FedCluster, eq. 2, whose supremum over models cannot be computed).
+
+    Takes one full gradient per client, and memory for one gradient per cluster. Clients that belong to no cluster
+    count in neither.
+    """
+    load_model(module, model)
+    module.eval()
+    batches = Batches(population.data, module)
+    members = np.flatnonzero(clustering.labels >= 0)
+    shares = population.sizes[members] / population.sizes[members].sum()
+    squares = 0.0
+    sums: dict[int, Floats] = {}
+    for client, share in zip(members, shares, strict=True):
+        gradient = client_gradient(module, batches, population.samples(int(client)))
+        squares += share * float(gradient @ gradient)
+        cluster = int(clustering.labels[client])
+        sums[cluster] = sums.get(cluster, np.zeros_like(gradient)) + share * gradient
+    q = np.bincount(clustering.labels[members], weights=shares, minlength=clustering.clusters)
+    whole = np.sum(list(sums.values()), axis=0)
+    between = sum(float(g @ g) / q[c] for c, g in sums.items())
+    norm = float(whole @ whole)
+    return Heterogeneity(max(squares - norm, 0.0), max(between - norm, 0.0))
+
+
+def client_gradient(module: nn.Module, batches: Batches, rows: npt.NDArray[np.int32]) -> Floats:
+    """Return the gradient of the mean loss over these pool samples, all parameters in one float64 vector."""
+    parameters = list(module.parameters())
+    total = [torch.zeros_like(p) for p in parameters]
+    for part in _blocks(rows):
+        inputs, targets = batches.gather(part)
+        loss = batches.losses(module(inputs), targets).sum() / len(rows)
+        for sum_, gradient in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+            sum_ += gradient
+    return torch.cat([t.reshape(-1) for t in total]).double().cpu().numpy()
+
+
+def _blocks(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    for low in range(0, len(rows), _BATCH):
+        yield rows[low : low + _BATCH]

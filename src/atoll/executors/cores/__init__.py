@@ -1,0 +1,1 @@
+"""Cohorts trained by worker processes, one a core."""

@@ -1,0 +1,1 @@
+"""Cohorts trained on a Ray cluster."""

@@ -1,0 +1,238 @@
+"""The Ray cluster that a run trains on: one of its own on this machine, or one that the user has started.
+
+Nothing here looks for clusters or ends any but its own.
+"""
+
+import importlib
+import importlib.util
+import logging
+import math
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll.support.errors import InputError, RunError
+
+_LONGEST_FOLDER = 40  # characters; Ray puts sockets below it, whose whole path may have 107
+_CONNECT_SECONDS = 4.0
+_HEALTH_SECONDS = 9.0  # with the seconds to connect under 15
+_LOOK_SECONDS = 2.0
+_GONE_SECONDS = 10.0  # without an answer; Ray ends the process after 60
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+@dataclass(eq=False)
+class Cluster:
+    """A cluster that this process is connected to.
+
+    Attributes:
+        ray: the package.
+        address: host:port of its head.
+        workers: how many processes are to train on it.
+        folder: temporary files of a cluster of its own; None for the user's.
+    """
+
+    ray: Any
+    address: str
+    workers: int
+    folder: Path | None
+    _next_look: float = 0.0
+    _silent_since: float | None = None
+
+    def put(self, content: Any) -> Any:
+        """Put something into the object store; return a reference.
+
+        Raises:
+            RunError: it cannot be pickled, or there is no room for it in memory or on the disk.
+        """
+        try:
+            return self.ray.put(content)
+        except Exception as error:  # whatever a user's objects may raise when they are pickled
+            raise RunError(
+                f"run.executor = 'ray': what workers need cannot be put into the object store ({_line(error)})"
+            ) from error
+
+    def require_alive(self) -> None:
+        """Look every few seconds whether the head answers; workers could go on without it, but not for long.
+
+        Raises:
+            RunError: it has not answered for a while. A little later Ray would end this process without a word.
+        """
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        if is_listening(self.address, seconds=1.0):
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = time.monotonic()
+        elif time.monotonic() - self._silent_since > _GONE_SECONDS:
+            raise RunError(
+                f"run.executor = 'ray': the cluster's head {self.address} no longer answers; go on with --resume "
+                "when there is a cluster again"
+            )
+
+    def close(self) -> None:
+        """Leave the cluster; one of its own ends, and its files are removed."""
+        with _own_signals():
+            self.ray.shutdown()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def connect(address: str | None, workers: int | None) -> Cluster:
+    """Connect to the cluster at this address, else start one on this machine.
+
+    Args:
+        address: host:port, as `ray start --head` prints it; this machine must be one of the cluster's.
+        workers: how many processes are to train; by default as many as the cluster has cores. Must be given for a
+            cluster of its own.
+
+    Raises:
+        InputError: Ray is not installed or in use, or the address is none, does not answer or is not let in at.
+    """
+    if address is not None:
+        _require_form(address)
+    if importlib.util.find_spec("ray") is None:
+        raise InputError("run.executor = 'ray': the package ray is not installed; install atoll[ray], or use 'cores'")
+    _set_up(own=address is None)
+    ray = _import_ray(own=address is None)
+    if ray.is_initialized():
+        raise InputError(
+            "run.executor = 'ray': this process is connected to a Ray cluster already; leave it with ray.shutdown()"
+        )
+    if address is not None:
+        return _join(ray, address, workers)
+    assert workers is not None
+    return _start(ray, workers)
+
+
+def is_listening(address: str, seconds: float) -> bool:
+    """Return whether something accepts connections at host:port within these seconds."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds):
+            return True
+    except OSError:
+        return False
+
+
+def _start(ray: Any, workers: int) -> Cluster:
+    cluster = Cluster(ray, "", workers, _make_folder())
+    try:
+        with _own_signals():
+            # 127.0.0.1 keeps other machines out; see `_import_ray`.
+            own = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            told = ray.init("local", **own, **_QUIET, _temp_dir=str(cluster.folder))
+    except Exception as error:
+        cluster.close()
+        raise RunError(f"run.executor = 'ray': Ray cannot be started on this machine ({_line(error)})") from error
+    except BaseException:  # the user's interrupt
+        cluster.close()
+        raise
+    cluster.address = told.address_info["gcs_address"]
+    return cluster
+
+
+def _join(ray: Any, address: str, workers: int | None) -> Cluster:
+    _require_answer(address)
+    try:
+        with _own_signals():
+            told = ray.init(address, **_QUIET)
+        cores = math.floor(ray.cluster_resources().get("CPU", 0))
+    except Exception as error:  # of many kinds, which Ray does not tell apart
+        with suppress(Exception):
+            ray.shutdown()
+        raise InputError(
+            f"run.address = {address!r}: cannot be connected to ({_line(error)}); this machine must be one of the "
+            "cluster's: see docs/scale.md"
+        ) from error
+    if not (workers or cores):
+        ray.shutdown()
+        raise InputError(f"run.address = {address!r}: the cluster has no cores for workers")
+    return Cluster(ray, told.address_info["gcs_address"], workers or cores, None)
+
+
+def _require_form(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"run.address = {address!r}: must be host:port, as `ray start --head` prints it")
+
+
+def _require_answer(address: str) -> None:
+    """Ask a cluster for its version, in another process, since Ray itself may wait for minutes.
+
+    Raises:
+        InputError: nothing, or something else than a Ray cluster of the same version that lets this user in, answers.
+    """
+    if not is_listening(address, _CONNECT_SECONDS):
+        raise InputError(f"run.address = {address!r}: does not answer; start the cluster with `ray start --head`")
+    command = [sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=_HEALTH_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"run.address = {address!r}: does not answer as a Ray cluster does") from error
+    if asked.returncode:
+        lines = [line for line in (asked.stderr or asked.stdout).splitlines() if line.strip()]
+        raise InputError(
+            f"run.address = {address!r}: is not a Ray cluster that lets this process in "
+            f"({lines[-1].strip() if lines else 'no reason was given'}); "
+            "the cluster's token must be in ~/.ray/auth_token or in RAY_AUTH_TOKEN"
+        )
+
+
+def _set_up(own: bool) -> None:
+    """Set what Ray reads from the environment, most of it when it is imported.
+
+    It stays set, since Ray's threads read it again when they end.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # else it warns that this will be so
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if own:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _import_ray(own: bool) -> Any:
+    ray = importlib.import_module("ray")
+    # Unless it is to make no clusters of several machines, Ray replaces 127.0.0.1 by an address that others reach.
+    vars(importlib.import_module("ray._private.ray_constants"))["ENABLE_RAY_CLUSTER"] = not own
+    return ray
+
+
+def _make_folder() -> Path:
+    usual = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="atoll-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp"))
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handlers of this process, which Ray takes over in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

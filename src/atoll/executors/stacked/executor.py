@@ -1,0 +1,177 @@
+"""Many clients in one batch: their models as a stack of tensors [clients, ...]."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from atoll.aggregation.mean import Combine, average_gradients, average_models
+from atoll.engine.cohorts import Average, Cohort, combine_outcomes
+from atoll.executors.stacked.fit import try_stack
+from atoll.executors.stacked.tensors import add, pick, weigh
+from atoll.executors.stacked.training import TrainedStack, client_bytes, count_samples, kind_of, train_stack
+from atoll.local.models import Model
+from atoll.local.precision import products_in
+from atoll.local.trainer import Outcome, Task, Trainer
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import AtollError, InputError, RunError
+from atoll.support.process import one_thread
+
+STACK_BYTES = 64 << 20  # where the trainer is not on a GPU: larger stacks are no faster there, or slower
+
+
+class Stacked:
+    """Trains many clients in one batch, on the batches that they would draw one by one.
+
+    The sum of independent losses has independent gradients, so an optimiser that treats every number on its own
+    drives all models at once, and the result is that of `Serial` to rounding. Clients of several cohorts share a
+    stack where their learning rates and their optimisers' counts of steps are equal. Where a batch is all that a
+    client has, shorter ones are padded with samples of weight zero, to at most twice their length.
+    """
+
+    def __init__(self, trainer: Trainer, stack_bytes: int | None = None) -> None:
+        """Use this trainer, whose rule and module must fit, and stacks of about so many bytes at most.
+
+        `client_bytes` says how they are estimated; the default is half of a GPU's memory, or `STACK_BYTES`. A stack
+        has one client at least.
+
+        Raises:
+            InputError: `stack_bytes` is not positive.
+            ValueError: the rule or the module does not fit; `why_not_stacked` says why.
+        """
+        if stack_bytes is not None and stack_bytes <= 0:
+            raise InputError(f"run.stack_bytes = {stack_bytes}: must be a positive number of bytes")
+        self.fit = try_stack(trainer)
+        if self.fit.reason:
+            raise ValueError(self.fit.reason)
+        self.trainer = trainer
+        self.stack_bytes = stack_bytes or _default_bytes(next(trainer.module.parameters()).device)
+        self.most_clients: int | None = None  # in one stack, once memory has run out
+
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+        """Return what each cohort comes to, in their order.
+
+        A combine rule that needs no more than the clients' weighted mean is given that mean, with their whole weight.
+        """
+        tasks = [task for cohort in cohorts for task in cohort.tasks]
+        if combine in (average_models, average_gradients):
+            return self._average(cohorts, tasks, combine)
+        return combine_outcomes(cohorts, combine, self._train_one_by_one(tasks))
+
+    def close(self) -> None:
+        """Hold nothing to let go of."""
+
+    @one_thread()
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
+        return self.trainer.losses(models, clients, round_)
+
+    def _average(self, cohorts: Sequence[Cohort], tasks: Sequence[Task], combine: Combine) -> list[Average]:
+        """Take each cohort's weighted mean on the stacks, which may hold clients of several cohorts."""
+        cohort_of = np.repeat(np.arange(len(cohorts)), [len(cohort.clients) for cohort in cohorts])
+        shares = np.concatenate([cohort.weights / cohort.weights.sum() for cohort in cohorts])
+        losses = np.empty(len(tasks))
+        means: list[Model] = [{} for _ in cohorts]
+        for places, trained in self._train_all(tasks, by_samples=True):
+            losses[places] = trained.losses
+            for c in np.unique(cohort_of[places]):
+                low, high = np.searchsorted(cohort_of[places], [c, c + 1])
+                part = weigh(pick(trained.stack, slice(low, high)), shares[places[low:high]])
+                means[c] = add(means[c], part) | trained.common
+
+        def combined(c: int, cohort: Cohort) -> Average:
+            pair = float(cohort.weights.sum()), self._complete(means[c], cohort.start)
+            model = combine([pair], cohort.start, cohort.event_weight)
+            return Average(model, float(np.average(losses[cohort_of == c], weights=cohort.weights)))
+
+        return [combined(c, cohort) for c, cohort in enumerate(cohorts)]
+
+    def _train_one_by_one(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """Yield what each client sends back, in order."""
+        for places, trained in self._train_all(tasks, by_samples=False):
+            for client, place in enumerate(places):
+                model = self._complete(pick(trained.stack, client) | trained.common, tasks[place].start)
+                yield Outcome({name: tensor.clone() for name, tensor in model.items()}, float(trained.losses[client]))
+
+    def _complete(self, trained: Model, start: Model) -> Model:
+        """Return a model with all its names: parameters and moments as trained, buffers as they were sent."""
+        module = self.trainer.module
+        first_names = {id(parameter): name for name, parameter in module.named_parameters()}
+        names = {name: first_names[id(own)] for name, own in module.named_parameters(remove_duplicate=False)}
+        model = {name: trained[names[name]] if name in names else start[name] for name in module.state_dict()}
+        return model | {name: tensor for name, tensor in trained.items() if "@" in name}
+
+    def _train_all(self, tasks: Sequence[Task], by_samples: bool) -> Iterator[tuple[Ids, TrainedStack]]:
+        """Yield stacks with their clients' places among the tasks, in order or, to pad less, by samples in a batch."""
+        kinds: dict[object, int] = {}
+        kind = [kinds.setdefault(kind_of(task, self.trainer, self.fit), len(kinds)) for task in tasks]
+        samples = [count_samples(task, self.trainer) for task in tasks]
+        order = sorted(range(len(tasks)), key=lambda i: (kind[i], -samples[i])) if by_samples else range(len(tasks))
+        held: list[int] = []
+        least = most = 0
+        for i in order:
+            least, most = (min(least, samples[i]), max(most, samples[i])) if held else (samples[i], samples[i])
+            alike = not held or (kind[i] == kind[held[0]] and most <= least * (2 if self.fit.independent else 1))
+            if held and (not alike or len(held) >= self._most_clients(most)):
+                yield from self._train_some(np.sort(held), tasks)
+                held, least, most = [], samples[i], samples[i]
+            held.append(i)
+        yield from self._train_some(np.sort(held), tasks)
+
+    def _most_clients(self, samples: int) -> int:
+        """Return how many clients with batches of so many samples one stack holds."""
+        fitting = max(1, self.stack_bytes // client_bytes(self.trainer, self.fit, samples))
+        return fitting if self.most_clients is None else min(fitting, self.most_clients)
+
+    def _train_some(self, places: Ids, tasks: Sequence[Task]) -> Iterator[tuple[Ids, TrainedStack]]:
+        """Train these in one stack, or in halves where memory does not hold them."""
+        if self.most_clients is None or len(places) <= self.most_clients:
+            trained = self._try([tasks[i] for i in places])
+            if trained is not None:
+                yield places, trained
+                return
+        middle = (len(places) + 1) // 2
+        yield from self._train_some(places[:middle], tasks)
+        yield from self._train_some(places[middle:], tasks)
+
+    def _try(self, tasks: Sequence[Task]) -> TrainedStack | None:
+        """Train these in one stack; return None, and allow but half as many from now on, if memory runs out."""
+        try:
+            with products_in(self.trainer.precision):
+                return train_stack(self.trainer, self.fit, tasks)
+        except AtollError:
+            raise
+        except Exception as error:  # whatever a user's model, loss or optimiser may raise
+            if len(tasks) == 1 or not _is_out_of_memory(error):
+                raise RunError(f"{_where(tasks)}: training failed ({type(error).__name__}: {error})") from error
+        if self.most_clients is None:
+            warnings.warn(
+                f"run.executor = 'stacked': out of memory with {len(tasks)} clients in one stack; "
+                f"going on with at most {(len(tasks) + 1) // 2}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.most_clients = (len(tasks) + 1) // 2
+        return None
+
+
+def _where(tasks: Sequence[Task]) -> str:
+    first = tasks[0]
+    others = f" and {len(tasks) - 1} others" if len(tasks) > 1 else ""
+    return f"event {first.event}, cluster {first.cluster}, client {first.client}{others}"
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return any(
+        told in str(error) for told in ("DefaultCPUAllocator", "ALLOC_FAILED")
+    )  # of the CPU; of CUDA's libraries
+
+
+def _default_bytes(device: torch.device) -> int:
+    """Return half of a GPU's memory, whatever is free now: how clients are stacked must not depend on the moment."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory) // 2
+    return STACK_BYTES

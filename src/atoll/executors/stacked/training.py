@@ -1,0 +1,116 @@
+"""The local steps of many clients at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from atoll.executors.stacked.fit import Fit, slot_of
+from atoll.executors.stacked.tensors import Stack, finite_clients, forward, pick, stack_tensors, stacked_names
+from atoll.local.models import Model
+from atoll.local.trainer import Task, Trainer, descend, require_finite
+from atoll.support.arrays import Floats
+from atoll.support.process import one_thread
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedStack:
+    """What stacked clients come to.
+
+    Attributes:
+        stack: their parameters, and their moments where the rule carries them.
+        common: moments that are alike in all of them.
+        losses: mean training losses, [clients].
+    """
+
+    stack: Stack
+    common: Model
+    losses: Floats
+
+
+def kind_of(task: Task, trainer: Trainer, fit: Fit) -> object:
+    """Return what must be equal for tasks to share an optimiser: the learning rate, and the slots it has but once."""
+    rule = trainer.rule
+    moments = [key for key in task.start if "@" in key] if rule.carry else []
+    slots = tuple((key, float(task.start[key]) if slot_of(key) in fit.shared else None) for key in moments)
+    return task.round if rule.lr_decay != 1 else None, slots
+
+
+def count_samples(task: Task, trainer: Trainer) -> int:
+    """Return the samples of each of the task's batches."""
+    size = trainer.rule.batch_size
+    return trainer.draw_rows(task).shape[1] if size == "full" else size
+
+
+def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
+    """Estimate what one client takes in a stack, with batches of so many samples.
+
+    ``parameters x (model + gradient + moments + 1) + samples x (input + 3 x what its forward pass keeps)``; the
+    proximal term needs the parameters once more, and moments that are carried are held twice.
+    """
+    rule = trainer.rule
+    copies = 3 + fit.moments * (2 if rule.carry else 1) + (1 if rule.proximal else 0)
+    numbers = sum(parameter.nbytes for parameter in trainer.module.parameters())
+    return copies * numbers + samples * (fit.input_bytes + 3 * fit.saved_bytes)
+
+
+@one_thread()
+def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[Task]) -> TrainedStack:
+    """Train clients of one kind in one batch.
+
+    Raises:
+        RunError: a loss or a model is not finite; names event, cluster and client.
+    """
+    rule, module = trainer.rule, trainer.module
+    device = next(module.parameters()).device
+    models = [task.start for task in tasks]
+    model = stack_tensors(models, stacked_names(module), device)
+    sent: Model = stack_tensors(models, list(model), device) if rule.proximal else {}
+    if rule.carry:
+        keys = [key for key in models[0] if "@" in key]
+        shared = {key: models[0][key] for key in keys if slot_of(key) in fit.shared}
+        sent |= shared | stack_tensors(models, [key for key in keys if key not in shared], device)
+    parameters = {name: nn.Parameter(model[name], own.requires_grad) for name, own in module.named_parameters()}
+    total = torch.zeros(len(tasks), dtype=trainer.batches.dtype, device=device)
+
+    def losses() -> Iterator[Tensor]:
+        for inputs, targets, shares in _draw_batches(trainer, tasks):
+            outputs = forward(module, model | parameters, inputs, fit.independent)
+            each = trainer.batches.losses(outputs.flatten(0, 1), targets).reshape(len(tasks), -1)
+            means = each.mean(dim=1) if shares is None else (each * shares).sum(dim=1)
+            total.add_(means.detach())
+            yield means.sum()
+
+    module.train()
+    _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses(), trainer.by_hand)
+    stack = {name: parameter.detach() for name, parameter in parameters.items()}
+    mean_losses = _require_finite(trainer, tasks, stack, total / rule.steps)
+    common = {key: tensor for key, tensor in moments.items() if slot_of(key) in fit.shared}
+    return TrainedStack(stack | {key: own for key, own in moments.items() if key not in common}, common, mean_losses)
+
+
+def _draw_batches(trainer: Trainer, tasks: Sequence[Task]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Yield inputs [clients, samples, ...], targets [clients x samples], and samples' shares where some are padding."""
+    rule = trainer.rule
+    if rule.batch_size != "full":
+        rows = np.concatenate([trainer.draw_rows(task) for task in tasks], axis=1)
+        for inputs, targets in trainer.batches.gather_each(rows):
+            yield inputs.reshape(len(tasks), -1, *inputs.shape[1:]), targets, None
+        return
+    own = [trainer.draw_rows(task)[0] for task in tasks]
+    sizes = np.array([len(rows) for rows in own])[:, None]
+    inputs, targets = trainer.batches.gather(np.concatenate([np.resize(rows, sizes.max()) for rows in own]))
+    inputs = inputs.reshape(len(tasks), -1, *inputs.shape[1:])
+    shares = torch.from_numpy((np.arange(sizes.max()) < sizes) / sizes).to(inputs.device, trainer.batches.dtype)
+    for _ in range(rule.steps):
+        yield inputs, targets, shares if sizes.min() < sizes.max() else None
+
+
+def _require_finite(trainer: Trainer, tasks: Sequence[Task], stack: Stack, losses: Tensor) -> Floats:
+    """Return the losses, fetched from the device together with whether all is finite."""
+    table = torch.stack([losses, finite_clients(stack).to(losses)]).cpu().double().numpy()
+    for client in np.flatnonzero(~(np.isfinite(table[0]) & (table[1] > 0))).tolist():
+        require_finite(tasks[client], pick(stack, client), float(table[0, client]), trainer.rule)
+    return np.asarray(table[0])

@@ -1,0 +1,1 @@
+"""From settings to objects: data, population, clustering, model and method of one run."""

@@ -1,0 +1,134 @@
+"""What a user's own functions return, checked: partitions, clusterings and data sets."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.datasets import Dataset
+from atoll.data.partition import Parts
+from atoll.local.batches import LOSSES
+from atoll.support.errors import InputError
+
+
+def read_parts(made: Any, name: str) -> Parts:
+    """Return a partition as an array [clients, samples] or a list with one index array a client.
+
+    Raises:
+        InputError: it is neither.
+    """
+    wanted = "must return an array [clients, samples] of indices, or a list with one array of indices a client"
+    try:
+        parts = made if isinstance(made, np.ndarray) else [np.asarray(part) for part in made]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"data.partition = {name!r}: {wanted}; it returned {_kind(made)}") from error
+    if isinstance(parts, np.ndarray):
+        if parts.ndim != 2 or not np.issubdtype(parts.dtype, np.integer):
+            raise InputError(f"data.partition = {name!r}: {wanted}; it returned {_kind(parts)}")
+        return parts
+    for client, part in enumerate(parts):
+        if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
+            raise InputError(f"data.partition = {name!r}: {wanted}; it gave client {client} {_kind(part)}")
+    return parts
+
+
+def read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty: bool) -> Clustering:
+    """Return a clustering of so many clients, from one or from labels.
+
+    Args:
+        made: what the user's function returned.
+        clusters: `clustering.clusters`.
+        name: `clustering.method`.
+        clients: the number of clients.
+        may_empty: whether a cluster may be without clients.
+
+    Raises:
+        InputError: it is none, is of other clients, or has an empty cluster.
+    """
+    clustering = made if isinstance(made, Clustering) else read_labels(made, clusters, name)
+    if len(clustering.labels) != clients:
+        raise InputError(f"clustering.method = {name!r}: gave {len(clustering.labels)} labels for {clients} clients")
+    if not may_empty and (empty := np.flatnonzero(clustering.sizes == 0)).size:
+        raise InputError(
+            f"clustering.clusters = {clustering.clusters}: clustering.method = {name!r} leaves "
+            f"cluster {empty[0]} without clients; lower clustering.clusters"
+        )
+    return clustering
+
+
+def read_labels(made: Any, clusters: int, name: str) -> Clustering:
+    """Return a clustering from an array of labels, one a client, -1 for a client left out.
+
+    Raises:
+        InputError: it is no flat array of whole numbers from -1 to clusters - 1.
+    """
+    wanted = "must return a Clustering, or a flat array with one whole number a client"
+    try:
+        array = np.asarray(made)
+        whole = array.astype(np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"clustering.method = {name!r}: {wanted}; it returned {_kind(made)}") from error
+    if array.ndim != 1 or not np.array_equal(whole, array):
+        raise InputError(f"clustering.method = {name!r}: {wanted}; it returned {_kind(made)}")
+    if len(whole) and not -1 <= whole.min() <= whole.max() < clusters:
+        low, high = whole.min(), whole.max()
+        raise InputError(
+            f"clustering.method = {name!r}: labels must be from -1 (left out) to clustering.clusters - 1 = "
+            f"{clusters - 1}; it returned labels from {low} to {high}"
+        )
+    return Clustering(whole, clusters)
+
+
+def read_dataset(made: Any, name: str) -> Dataset:
+    """Return a data set whose arrays fit each other.
+
+    Raises:
+        InputError: it is no data set, or its parts do not fit.
+    """
+    if not isinstance(made, Dataset):
+        raise InputError(f"data.dataset = {name!r}: must return an atoll.Dataset, it returned {_kind(made)}")
+    if fault := _fault(made):
+        raise InputError(f"data.dataset = {name!r}: {fault}")
+    return made
+
+
+def _fault(data: Dataset) -> str | None:
+    """Return what is wrong with a data set, as the end of a sentence."""
+    arrays = {key: getattr(data, key) for key in ("inputs", "targets", "test_inputs", "test_targets")}
+    for key, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or not array.ndim or not len(array):
+            return f"{key} must be an array of numbers with at least one sample, it is {_kind(array)}"
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return f"{key} must be finite numbers"
+    for kind in ("", "test_"):
+        samples, targets = len(arrays[f"{kind}inputs"]), len(arrays[f"{kind}targets"])
+        if samples != targets:
+            return f"{kind}inputs has {samples} samples, but {kind}targets has {targets}"
+    if data.test_inputs.shape[1:] != data.shape:
+        return (
+            f"test_inputs must have inputs' shape {list(data.shape)} a sample, not {list(data.test_inputs.shape[1:])}"
+        )
+    if data.loss not in LOSSES:
+        return f"loss must be {' or '.join(map(repr, LOSSES))}, it is {data.loss!r}"
+    if (data.loss == "cross-entropy") != (data.classes > 0):
+        return f"classes = {data.classes} does not fit loss = {data.loss!r}: cross-entropy needs classes, squared has 0"
+    return _label_fault(arrays, data.classes) if data.classes else None
+
+
+def _label_fault(arrays: dict[str, npt.NDArray[Any]], classes: int) -> str | None:
+    for key in ("targets", "test_targets"):
+        labels = arrays[key]
+        if labels.dtype != np.int64 or labels.ndim != 1:
+            return f"{key} must be a flat array of int64, it is {_kind(labels)}"
+        if labels.min() < 0 or labels.max() >= classes:
+            return (
+                f"{key} must be from 0 to classes - 1 = {classes - 1}, they are from {labels.min()} to {labels.max()}"
+            )
+    return None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} with shape {list(value.shape)}"
+    return "nothing" if value is None else f"{type(value).__name__!r}"

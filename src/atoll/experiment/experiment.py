@@ -1,0 +1,327 @@
+"""From settings to objects: data, population, clustering, module and method of one run."""
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from atoll.clustering.clustering import Clustering, one_cluster, without_empty
+from atoll.clustering.feduc.problem import Problem
+from atoll.clustering.feduc.summary import Plan, make_plan
+from atoll.clustering.feduc.time_budget import within
+from atoll.clustering.table import CLUSTERINGS
+from atoll.data.population import Population
+from atoll.engine.cohorts import Executor, Trains
+from atoll.engine.engine import Method
+from atoll.evaluation.scores import ClusterEvaluator, Evaluator
+from atoll.experiment.checks import read_clustering
+from atoll.experiment.clients import make_clients, make_test_clients
+from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
+from atoll.experiment.faults import add_attackers, add_faults, require_single_results
+from atoll.experiment.models import count_parts, draw_module, make_rule, rehearse, require_device, shared_names
+from atoll.experiment.network import is_clustered_anew, make_networks, speeds
+from atoll.experiment.plugins import asks_for, call, resolve
+from atoll.experiment.problem import make_problem
+from atoll.experiment.settings import Settings
+from atoll.local.models import Model, check_outputs, count_bytes, place, read_model
+from atoll.local.rule import LocalRule
+from atoll.local.trainer import Trainer, carried_bytes
+from atoll.methods.fedbcd import PartyTrainer
+from atoll.methods.hierarchical import Phase
+from atoll.methods.ifca import choose_start
+from atoll.methods.parties import share_samples
+from atoll.methods.table import METHODS
+from atoll.network.base import Network
+from atoll.schedules.events import Clock, Schedule
+from atoll.schedules.files import fitting
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What an experiment's plans are made by in the place of what its settings make.
+
+    Attributes:
+        population: as its clients report it. Training and probes on this machine do not go by it.
+        clustering: None: made from the rest.
+        network: None: the settings'.
+    """
+
+    population: Population
+    clustering: Clustering | None = None
+    network: Network | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The objects of one run, each made from the settings when it is first asked for.
+
+    Whatever is wrong with the settings comes out as an `InputError` from the property that meets it.
+
+    Attributes:
+        settings: all settings.
+        schedule: one to replay in the place of the method's own; None: none.
+        known: what plans are made by in the place of what the settings make; None: nothing.
+    """
+
+    settings: Settings
+    schedule: Schedule | None = None
+    known: Known | None = None
+
+    def given(self, known: Known) -> "Experiment":
+        """Return the experiment with other knowledge of its clients; what does not depend on it is shared."""
+        made = replace(self, known=known)
+        for name in ("clients", "test_clients", "population", "module"):
+            if name in vars(self):
+                vars(made)[name] = vars(self)[name]
+        return made
+
+    @cached_property
+    def clients(self) -> Population:
+        """The population as the partition makes it."""
+        return make_clients(self.settings)
+
+    @cached_property
+    def test_clients(self) -> Population:
+        """Clients that hold the test samples."""
+        return make_test_clients(self.settings, self.clients)
+
+    @cached_property
+    def population(self) -> Population:
+        """The population that trains: one client with all samples for the centralised baseline, or such parties."""
+        wanted = self.settings.method
+        if wanted.name == "fedbcd":
+            return share_samples(self.clients, wanted.parties)
+        return self.clients.pooled() if wanted.name == "centralized" else self.clients
+
+    @property
+    def reported(self) -> Population:
+        """The population as its clients report it, which clusterings and schedules are made by."""
+        return self.population if self.known is None else self.known.population
+
+    @cached_property
+    def clustering(self) -> Clustering:
+        """The clustering, for clients that move the first; a single cluster where the method has no use for one."""
+        if self.known is not None and self.known.clustering is not None:
+            return self.known.clustering
+        return self._make_clustering(0) if self.needs("clustering") else one_cluster(len(self.population))
+
+    @cached_property
+    def networks(self) -> dict[int, Network]:
+        """The network from round 0 on, and for clients that move from each round on that changes something."""
+        if self.known is not None and self.known.network is not None:
+            return {0: self.known.network}
+        return make_networks(self.settings, self.reported.sizes, self.model_bytes)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What FedUC's clustering is given, on the network of round 0."""
+        return make_problem(self.settings, self.reported, self.networks[0], deepcopy(self.module))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the clustering comes to on the network of round 0."""
+        wanted = self.settings.clustering
+        seconds = wanted.seconds if wanted.objective == "time" else None
+        problem = self.problem if seconds is None else within(self.problem, seconds)
+        return make_plan(self.population, self.clustering, problem)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The network and the clustering from each round on; without moving clients, one phase."""
+        phases = [Phase(0, self.clustering, self.networks[0])]
+        for round_, network in list(self.networks.items())[1:]:
+            anew = is_clustered_anew(self.settings, round_)
+            clustering = self._make_clustering(round_) if anew else phases[-1].clustering
+            phases.append(Phase(round_, clustering, network))
+        return tuple(phases)
+
+    def samples_of_clusters(self, round_: int) -> npt.NDArray[np.int64]:
+        """Return the samples that each cluster's clients hold at this round, [clusters]."""
+        phase = [phase for phase in self.phases if phase.round <= round_][-1]
+        labels, sizes = phase.clustering.labels, self.reported.sizes
+        return np.bincount(labels[labels >= 0], sizes[labels >= 0], phase.clustering.clusters).astype(np.int64)
+
+    def needs(self, name: str) -> bool:
+        """Return whether the method asks for an object of this name, such as ``clustering`` or ``network``."""
+        return asks_for(resolve("method.name", self.settings.method.name, METHODS), name)
+
+    @property
+    def has_network(self) -> bool:
+        """Whether the method, or its clustering, asks for a network."""
+        rule = resolve("clustering.method", self.settings.clustering.method, CLUSTERINGS)
+        asks = asks_for(rule, "network") or asks_for(rule, "problem")
+        return self.needs("network") or (self.needs("clustering") and asks)
+
+    def _make_clustering(self, round_: int) -> Clustering:
+        """Make the clustering from the state of things at a round."""
+        wanted = self.settings.clustering
+        if not self.has_network and wanted.clusters > len(self.population):
+            raise InputError(
+                f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(self.population)}"
+            )
+        rule = resolve("clustering.method", wanted.method, CLUSTERINGS)
+        given: dict[str, Any] = {
+            **dict(wanted),
+            "population": self.reported,
+            "rng": generator(self.settings.seed, "clustering", *((round_,) if round_ else ())),
+            "seed": self.settings.seed,
+        }
+        if asks_for(rule, "network"):
+            given["network"] = self.networks[round_]
+        if asks_for(rule, "problem"):
+            given["problem"] = replace(self.problem, network=self.networks[round_])
+        made = call("clustering.method", rule, given, wanted.options)
+        return read_clustering(made, wanted.clusters, wanted.method, len(self.population), may_empty=self.has_network)
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The initial model, drawn from the seed."""
+        data = self.clients.data
+        module = draw_module(self.settings, data)
+        check_outputs(module, data.shape, data.classes or 1, self.settings.model.name)
+        return module
+
+    @cached_property
+    def rule(self) -> LocalRule:
+        """The local rule."""
+        return make_rule(self.settings, count_parts(self.settings, self.population.sizes))
+
+    @cached_property
+    def clock(self) -> Clock:
+        """Seconds that each client's work takes."""
+        local, network = self.settings.local, self.settings.network
+        sizes = self.population.sizes
+        batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
+        upload = 0.0 if self.settings.method.name == "centralized" else network.upload_seconds
+        zeta = speeds(self.settings, len(self.clients))
+        if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
+            zeta = np.full(len(sizes), zeta.mean())
+        compute = np.asarray(batch * local.steps * zeta, float)
+        deadline = self.settings.faults.deadline_seconds
+        return Clock(compute, np.full(len(sizes), upload), np.inf if deadline is None else deadline)
+
+    @cached_property
+    def method(self) -> Method:
+        """The method, with its whole schedule."""
+        wanted = self.settings.method
+        given: dict[str, Any] = {
+            **dict(wanted),
+            "population": self.reported,
+            "clustering": self.clustering if self.needs("network") else without_empty(self.clustering),
+            "rule": self.rule,
+            "rounds": self.settings.rounds,
+            "clock": self.clock,
+            "deadline_seconds": self.settings.faults.deadline_seconds,
+            "seed": self.settings.seed,
+        }
+        if self.needs("network"):
+            given |= {"network": self.networks[0], "phases": self.phases}
+        method = call("method.name", resolve("method.name", wanted.name, METHODS), given, wanted.options)
+        if not isinstance(method, Method):
+            raise InputError(
+                f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
+            )
+        if (seconds := self.settings.run.virtual_seconds) is not None:
+            method = replace(method, schedule=method.schedule.until(seconds))
+        clock = self.clock if self.needs("clock") else None
+        method = add_faults(self.settings, method, self.population, clock)
+        if self.schedule is not None:
+            method = replace(method, schedule=fitting(self.schedule, method.schedule, len(self.population)))
+        if not wanted.shared_layers:
+            return method
+        return replace(method, shared=shared_names(self.module, wanted.shared_layers))
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of one model."""
+        return count_bytes(self.module.state_dict())
+
+    @cached_property
+    def sent_bytes(self) -> int:
+        """Bytes of a model that is sent, with the moments that travel with it (CFL-MGD's u_p)."""
+        return self.model_bytes + carried_bytes(self.method.rule, self._copy_module())
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of what an event's `models_down` and `models_up` count, unless the schedule says otherwise: models."""
+        size = self.method.schedule.message_bytes
+        return self.sent_bytes if size is None else size
+
+    @property
+    def device(self) -> str:
+        """Where training takes place."""
+        return require_device(self.settings.run.device)
+
+    def check(self) -> None:
+        """Make everything that can be made before training, so that bad input is met before anything is written."""
+        self.device, self.rule, self.method, self.module  # noqa: B018
+        trainer = self._make_trainer(replace(self.method.rule, steps=1))
+        rehearse(self.settings, trainer, self.method.schedule.occupied.events[0], read_model(self._copy_module()))
+        self.executor_choice  # noqa: B018
+
+    def initial_models(self, restart: int = 0) -> tuple[Model, ...]:
+        """Return the models that a run begins with, on the device: one, or one a cluster, drawn anew each restart."""
+        count = self.method.starts
+        modules = [draw_module(self.settings, self.clients.data, p, restart) for p in range(count)]
+        drawn = [read_model(module.to(self.device)) for module in modules]
+        common = {name: drawn[0][name] for name in self.method.shared}
+        return tuple(model | common for model in drawn)
+
+    def best_start(self, executor: Executor) -> tuple[Model, ...]:
+        """Return the initial models of the best of `method.restarts` starts."""
+        wanted = self.settings.method
+        candidates = [self.initial_models(restart) for restart in range(wanted.restarts)]
+        if len(candidates) == 1:
+            return candidates[0]
+        return candidates[choose_start(self.method, executor, candidates, len(self.population), wanted.restart_rounds)]
+
+    def make_executor(self) -> Executor:
+        """Return the executor that the settings name; close it when the run is over.
+
+        Raises:
+            InputError: an executor that would not give what training client by client gives.
+        """
+        trainer = self._make_trainer(self.method.rule)
+        return make_executor(self.executor_choice, self.settings.run, trainer, self.sent_bytes)
+
+    @cached_property
+    def executor_choice(self) -> Choice:
+        """Which executor trains the run, and why.
+
+        Raises:
+            InputError: one that would not give what training client by client gives.
+        """
+        require_single_results(self.settings)
+        if self.schedule is None:
+            require_measuring(self.settings)
+        start = read_model(self._copy_module())
+        trainer = self._make_trainer(self.method.rule)
+        method = replace(self.method, schedule=self.method.schedule.occupied)
+        return choose_executor(self.settings.run, method, trainer, start, self.sent_bytes, self.device)
+
+    def make_evaluator(self) -> Evaluator:
+        """Return the evaluator of the union of the clients' data and the test set."""
+        return Evaluator(self.clients, self._copy_module(), self.settings.run.evaluate_samples, self.settings.seed)
+
+    def make_cluster_evaluator(self) -> ClusterEvaluator:
+        """Return the evaluator of several models, of which each client takes the one with the least loss."""
+        samples, seed = self.settings.run.evaluate_samples, self.settings.seed
+        return ClusterEvaluator(self.population, self.test_clients, self._copy_module(), samples, seed)
+
+    def _make_trainer(self, rule: LocalRule) -> Trains:
+        module, seed, run = self._copy_module(), self.settings.seed, self.settings.run
+        if self.settings.method.name == "fedbcd":
+            return PartyTrainer(module, self.population, rule, seed, self.device, run.precision)
+        tolerant = self.settings.faults.tolerate
+        trainer = Trainer(module, self.population, rule, seed, self.device, run.precision, not run.debug, tolerant)
+        return add_attackers(self.settings, trainer)
+
+    def _copy_module(self) -> nn.Module:
+        """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""
+        return place(deepcopy(self.module), self.device)

@@ -1,0 +1,158 @@
+"""From settings to faults: a method whose events lose clients and whose rule bears attackers, and the attackers."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.aggregation.mean import Combine, average_models
+from atoll.aggregation.robust import ROBUST
+from atoll.aggregation.screening import Screened
+from atoll.data.population import Population
+from atoll.engine.cohorts import Trains
+from atoll.engine.engine import Method
+from atoll.experiment.plugins import asks_for, call, resolve
+from atoll.experiment.settings import FaultSettings, Settings
+from atoll.experiment.wording import show
+from atoll.faults.attacks import Attacked, draw_attackers
+from atoll.faults.dropouts import lose_clients
+from atoll.local.trainer import Trainer
+from atoll.methods.table import METHODS
+from atoll.schedules.events import Clock
+from atoll.support.errors import InputError
+
+_SINGLE = ("weighted", "stacked")  # executors that never hold a single client's result, or refuse one that is broken
+
+
+def add_faults(settings: Settings, method: Method, population: Population, clock: Clock | None) -> Method:
+    """Return the method with the combine rule, the screening and the losses of clients that the settings want.
+
+    Args:
+        settings: all settings.
+        method: as `method.name` makes it.
+        population: its clients.
+        clock: what its schedule was made with; None if its name asks for none.
+
+    Raises:
+        InputError: settings that do not go together, or with the method.
+    """
+    wanted = settings.faults
+    _require_clients(settings)
+    combine = _choose_combine(settings, method)
+    if wanted.tolerate or wanted.max_update_norm is not None:
+        combine = Screened(combine, wanted.tolerate, wanted.max_update_norm)
+    schedule = method.schedule
+    keeps = asks_for(resolve("method.name", settings.method.name, METHODS), "deadline_seconds")
+    if wanted.deadline_seconds is not None and clock is None and not keeps:
+        raise InputError(
+            f"faults.deadline_seconds = {wanted.deadline_seconds:g}: does not go with method.name = "
+            f"{settings.method.name!r}, which has no parameter clock or deadline_seconds"
+        )
+    timed = None if wanted.deadline_seconds is None else clock
+    if wanted.dropout or wanted.slots_per_day is not None or timed:
+        slots = _read_slots(wanted, population)
+        schedule = lose_clients(schedule, settings.seed, wanted.dropout, slots, timed)
+        if not any(len(event.cohort) for event in schedule.events):
+            raise InputError(
+                f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}: "
+                "leave no client in any event"
+            )
+    return replace(method, schedule=schedule, combine=combine)
+
+
+def add_attackers(settings: Settings, trainer: Trainer) -> Trains:
+    """Return the trainer, some of whose clients attack if the settings want that.
+
+    Raises:
+        InputError: an attack that does not fit the data, the share of attackers or the other settings.
+    """
+    wanted = settings.faults
+    if not wanted.attackers and not wanted.tolerate:
+        return trainer
+    if wanted.attackers and wanted.attack == "not-finite" and not wanted.tolerate:
+        raise InputError(
+            "faults.attack = 'not-finite': needs faults.tolerate = true, as such results cannot be combined"
+        )
+    attackers = draw_attackers(wanted.attackers, len(trainer.population), settings.seed)
+    return Attacked(trainer, attackers, wanted.attack, wanted.attack_strength)
+
+
+def require_single_results(settings: Settings) -> None:
+    """Refuse an executor that does not train client by client where single clients fail or attack.
+
+    Raises:
+        InputError: names the executor and the setting.
+    """
+    wanted, executor = settings.faults, settings.run.executor
+    needing = [name for name in ("attackers", "tolerate") if getattr(wanted, name)]
+    if needing and executor in _SINGLE:
+        raise InputError(
+            f"run.executor = {executor!r}: does not train client by client, which faults.{needing[0]} needs; "
+            "use 'serial', 'cores', 'ray' or 'auto'"
+        )
+
+
+def is_counted(settings: Settings) -> bool:
+    """Return whether a run counts faults in its rows."""
+    wanted = settings.faults
+    loses = wanted.dropout or wanted.deadline_seconds is not None or wanted.slots_per_day is not None
+    return bool(loses or wanted.tolerate or wanted.max_update_norm is not None)
+
+
+def _require_clients(settings: Settings) -> None:
+    """Refuse faults where there are no clients that could fail."""
+    name, wanted = settings.method.name, settings.faults
+    told = {"centralized": "whose one client is all data", "fedbcd": "whose parties are all needed"}
+    if name in told and (is_counted(settings) or wanted.attackers):
+        setting = next(key for key, value in dict(wanted).items() if value != FaultSettings.model_fields[key].default)
+        raise InputError(f"faults.{setting}: does not go with method.name = {name!r}, {told[name]}")
+
+
+def _choose_combine(settings: Settings, method: Method) -> Combine:
+    """Return the rule that the settings name; the mean is whatever the method itself has."""
+    wanted = settings.method
+    if wanted.combine == "mean":
+        return method.combine
+    if method.combine is not average_models:
+        told = "method.option = 'gradients'" if wanted.option == "gradients" else f"method.name = {wanted.name!r}"
+        raise InputError(
+            f"method.combine = {wanted.combine!r}: takes the place of the mean of models, but {told} combines otherwise"
+        )
+    if wanted.combine == "krum" and wanted.byzantine is not None:
+        _require_enough(method, wanted.byzantine)
+    given = {"trim": wanted.trim, "clip_norm": wanted.clip_norm, "byzantine": wanted.byzantine}
+    rule = call("method.combine", resolve("method.combine", wanted.combine, ROBUST), given, {})
+    if not callable(rule):
+        raise InputError(f"method.combine = {wanted.combine!r}: must return a combine rule, a function")
+    return rule  # type: ignore[no-any-return]
+
+
+def _require_enough(method: Method, byzantine: int) -> None:
+    """Refuse Krum where a cluster's cohort, with everybody there, has fewer than 2 f + 3 clients."""
+    least = min(
+        len(event.cohort) if event.clusters is None else int(np.unique(event.clusters, return_counts=True)[1].min())
+        for event in method.schedule.events
+    )
+    if least < 2 * byzantine + 3:
+        most = (least - 3) // 2
+        advice = f"give at most {most}" if most >= 0 else "use another rule, or larger cohorts"
+        raise InputError(
+            f"method.byzantine = {byzantine}: krum needs 2 x {byzantine} + 3 = {2 * byzantine + 3} clients in each "
+            f"cohort, the smallest has {least}; {advice}"
+        )
+
+
+def _read_slots(wanted: FaultSettings, population: Population) -> npt.NDArray[np.bool_] | None:
+    """Return who is there in which slot of the day, [clients, slots]; None if everybody always is."""
+    count = wanted.slots_per_day
+    if count is None:
+        return None
+    if "slots" not in population.attributes:
+        raise InputError(
+            f"faults.slots_per_day = {count}: needs data.clients_file with a column slots, which says when clients are "
+            "there"
+        )
+    slots = population.attributes["slots"]
+    if slots.shape[1] > count:
+        raise InputError(f"faults.slots_per_day = {count}: a client lists slot {slots.shape[1] - 1}, counted from 0")
+    return np.pad(slots, ((0, 0), (0, count - slots.shape[1])))

@@ -1,0 +1,173 @@
+"""The experiment file: sections of validated settings, overlays and runs.
+
+A file is TOML. Its `panels` and `runs` (lists of tables) differ from the file in the settings that they name: an
+experiment is every run of every panel, as a figure is every curve in every panel. `scales` hold overlays by name,
+such as ``[scales.small]``, for the whole file, a panel or a run.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from atoll.experiment.settings import Settings
+from atoll.experiment.wording import explain, unknown
+from atoll.support.errors import InputError
+
+LISTS = ("panels", "runs", "scales")  # what else stands at the top of an experiment file
+
+Table = dict[str, Any]
+
+
+def read_experiment(name: str | Path) -> Table:
+    """Read an experiment file, or the built-in recipe of that name, as a table.
+
+    Raises:
+        InputError: there is no such file or recipe, or it is not TOML.
+    """
+    path = Path(name)
+    if path.suffix != ".toml":
+        if (recipe := recipe_path(str(name))) is None:
+            told = "must end in .toml" if path.is_file() else f"no recipe has this name; {_nearest_recipe(str(name))}"
+            raise InputError(f"experiment {str(name)!r}: {told}")
+        path = recipe
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"experiment {str(name)!r}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the built-in experiments."""
+    return sorted(
+        f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml")
+    )
+
+
+def recipe_path(name: str) -> Path | None:
+    """Return the file of a built-in experiment, or None."""
+    return Path(str(resources.files("atoll.recipes") / f"{name}.toml")) if name in recipe_names() else None
+
+
+def make_runs(table: Table, scale: str | None = None, changes: Iterable[str] = ()) -> list[Settings]:
+    """Return the settings of each run of an experiment: one for each panel and each of its runs.
+
+    They are laid over each other in the order file, panel, run, ``key=value`` changes; each of the first three may
+    hold an overlay for the scale.
+
+    Raises:
+        InputError: an unknown scale, a setting that is unknown, of a wrong type or out of range.
+    """
+    panels, runs = _tables(table, "panels"), _tables(table, "runs")
+    known = {name for layer in (table, *panels, *runs) for name in _scales(layer)}
+    if scale not in (None, "paper") and scale not in known:
+        raise InputError(f"--scale {scale}: {unknown(str(scale), {*known, 'paper'})}")
+
+    def scaled(layer: Table, others: Iterable[str]) -> Table:
+        settings = {key: value for key, value in layer.items() if key not in others}
+        return overlay(settings, _scales(layer).get(str(scale), {}))
+
+    base, last = scaled(table, LISTS), parse_changes(changes)
+    over = [overlay(scaled(panel, ("scales",)), scaled(run, ("scales",))) for panel in panels for run in runs]
+    return [validate(overlay(overlay(base, settings), last)) for settings in over]
+
+
+def _tables(table: Table, key: str) -> list[Table]:
+    tables = table.get(key, [{}])
+    if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
+        raise InputError(f"{key}: must be a list of tables, each written as [[{key}]]")
+    return tables
+
+
+def _scales(layer: Table) -> dict[str, Table]:
+    scales = layer.get("scales", {})
+    if not isinstance(scales, dict) or not all(isinstance(over, dict) for over in scales.values()):
+        raise InputError("scales: must be tables, each written as [scales.NAME]")
+    return scales
+
+
+def overlay(table: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
+    """Return `table` with the entries of `over` laid over it, table by table.
+
+    >>> overlay({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    result = deepcopy(dict(table))
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = overlay(below, value) if isinstance(value, dict) and isinstance(below, dict) else deepcopy(value)
+    return result
+
+
+def parse_changes(changes: Iterable[str]) -> Table:
+    """Turn ``section.key=value`` texts into a table.
+
+    A value is TOML, or text as it stands where the setting is a text or the value is not TOML. An empty value unsets
+    a setting that may be unset.
+
+    >>> parse_changes(["local.lr=0.1", "method.name=fedavg", "label=7", "data.samples="])
+    {'local': {'lr': 0.1}, 'method': {'name': 'fedavg'}, 'label': '7', 'data': {'samples': None}}
+    """
+    table: Table = {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        parts = [part.strip() for part in key.split(".")]
+        if not equals or not all(parts):
+            raise InputError(f"--set {change!r}: must have the form section.key=value")
+        value = _parse_value(text.strip(), _annotation(parts))
+        for part in reversed(parts):
+            value = {part: value}
+        table = overlay(table, value)
+    return table
+
+
+def validate(table: Mapping[str, Any]) -> Settings:
+    """Check a table of settings.
+
+    Raises:
+        InputError: one sentence that names the setting, its value and what is allowed.
+    """
+    try:
+        return Settings.model_validate(table)
+    except ValidationError as error:
+        raise InputError(explain(error, table, Settings, LISTS)) from error
+
+
+def resolved(settings: Settings) -> Table:
+    """Return all settings as a table without the unset ones, which TOML cannot hold."""
+    return settings.model_dump(exclude_none=True)
+
+
+def _nearest_recipe(name: str) -> str:
+    nearest = difflib.get_close_matches(name, recipe_names(), n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else "`atoll recipes` lists them, and your own ends in .toml"
+
+
+def _annotation(parts: Sequence[str]) -> Any:
+    """Return the type of the setting with this path, or None if there is none."""
+    fields = Settings.model_fields
+    for part in parts[:-1]:
+        section = fields[part].annotation if part in fields else None
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return None
+        fields = section.model_fields
+    return fields[parts[-1]].annotation if parts[-1] in fields else None
+
+
+def _parse_value(text: str, annotation: Any) -> Any:
+    if not text:
+        return "" if annotation is str else None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    # A line break in the text would smuggle in further keys; and a text such as 2024 need not be quoted.
+    is_text = annotation in (str, str | None) and not isinstance(parsed["value"], str)
+    return text if is_text or len(parsed) > 1 else parsed["value"]

@@ -1,0 +1,114 @@
+"""From settings to the problem that FedUC's clustering solves: the constants of the bound, measured or given."""
+
+import numpy as np
+from torch import nn
+
+from atoll.clustering.feduc.problem import Problem, check
+from atoll.data.population import Population
+from atoll.engine.engine import begin, run
+from atoll.evaluation.constants import (
+    class_gradient_gram,
+    estimate_mu,
+    estimate_smoothness,
+    gradient_change,
+    gradient_deviations,
+    initial_gap,
+    label_deviations,
+)
+from atoll.executors.serial import Serial
+from atoll.experiment.models import make_rule
+from atoll.experiment.network import samples_of
+from atoll.experiment.settings import Settings
+from atoll.local.models import Model, read_model
+from atoll.local.rule import LocalRule, sgd
+from atoll.local.trainer import Task, Trainer
+from atoll.methods.fedavg import fedavg
+from atoll.network.base import Network
+from atoll.network.completion import pattern_transfer_seconds
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+
+CLASS_SAMPLES = 300  # of each class, for its mean gradient
+LARGE_BATCH = 10_000  # samples of the step along which mu and L are estimated
+
+
+def make_problem(settings: Settings, population: Population, network: Network, module: nn.Module) -> Problem:
+    """Return what FedUC's clustering is given; `module` holds w0, and is scratch space afterwards.
+
+    Raises:
+        InputError: numbers of which there is no bound.
+    """
+    wanted = settings.clustering
+    start = read_model(module)
+    samples, seed = settings.run.evaluate_samples, settings.seed
+    gap = wanted.initial_gap or initial_gap(population, module, start, samples=samples, seed=seed)
+    limit = np.inf if wanted.time_limit is None else wanted.time_limit
+    mu, smoothness = wanted.mu, wanted.smoothness
+    if "estimate" in (mu, smoothness):
+        change = gradient_change(population, module, start, _step_down(settings, population, module, start))
+        mu = estimate_mu(change) if mu == "estimate" else mu
+        smoothness = estimate_smoothness(change) if smoothness == "estimate" else smoothness
+    # Where clusters do not work side by side, a round counts as one merge, so that any number of rounds will do.
+    steps_a_round = 1 if settings.method.name == "hierarchical" else settings.method.intra_rounds * settings.local.steps
+    problem = Problem(
+        pattern=settings.method.pattern,
+        network=network,
+        sizes=samples_of(settings, population.sizes).astype(float),
+        deviations=_deviations(settings, population, module, start),
+        limits=np.full(network.aggregators, limit),
+        steps=settings.rounds * steps_a_round,
+        intra_rounds=settings.method.intra_rounds,
+        local_steps=settings.local.steps,
+        lr=settings.local.lr * settings.local.lr_factor,
+        mu=float(mu),
+        smoothness=float(smoothness),
+        initial_gap=gap,
+        frequencies=_frequencies(settings, network),
+    )
+    check(problem)
+    return problem
+
+
+def _frequencies(settings: Settings, network: Network) -> Floats | None:
+    """Return psi_j up to a factor, where it is not to follow from the clock."""
+    wanted = settings.clustering.frequencies
+    if wanted == "transfer":
+        return np.asarray(1 / pattern_transfer_seconds(network, settings.method.pattern))
+    return None if wanted is None else np.array(wanted)
+
+
+def _deviations(settings: Settings, population: Population, module: nn.Module, start: Model) -> Floats:
+    wanted = settings.clustering
+    if wanted.xi == "gradients":
+        return gradient_deviations(population, module, [start, *_warm_up(settings, population, module, start)])
+    if wanted.warmup_rounds:
+        raise InputError(
+            f"clustering.warmup_rounds = {wanted.warmup_rounds}: needs clustering.xi = 'gradients', it is {wanted.xi!r}"
+        )
+    if wanted.xi == "shares":
+        return label_deviations(population.class_counts())
+    rng = generator(settings.seed, "class gradients")
+    gram = class_gradient_gram(population, module, start, CLASS_SAMPLES, rng)
+    return label_deviations(population.class_counts(), gram)
+
+
+def _warm_up(settings: Settings, population: Population, module: nn.Module, start: Model) -> list[Model]:
+    """Return the models of a few rounds of FedAvg, a tenth of the clients taking part."""
+    wanted = settings.clustering.warmup_rounds
+    if not wanted:
+        return []
+    rule = make_rule(settings, parts=0)
+    method = fedavg(population, rule, wanted, seed=settings.seed)
+    executor = Serial(Trainer(module, population, rule, settings.seed))
+    states = (step.state for step in run(method, executor, begin(method, start)))
+    return [state.server for state in states if state.server is not None]
+
+
+def _step_down(settings: Settings, population: Population, module: nn.Module, start: Model) -> Model:
+    """Return w0 after one step of SGD on the union of all clients' data, or on a large batch of it."""
+    pooled = population.pooled()
+    rule = LocalRule(
+        sgd, settings.local.lr * settings.local.lr_factor, steps=1, batch_size=min(LARGE_BATCH, int(pooled.sizes[0]))
+    )
+    return Trainer(module, pooled, rule, settings.seed).train(Task(0, 0, 0, 0, 0, start)).model

@@ -1,0 +1,1 @@
+"""Faults: clients that drop out, and clients that attack."""

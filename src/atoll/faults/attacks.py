@@ -1,0 +1,128 @@
+"""Attacking clients: what they send in the place of what they trained."""
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from atoll.aggregation.robust import update_norm
+from atoll.engine.cohorts import Rows
+from atoll.local.batches import Batches
+from atoll.local.models import Model
+from atoll.local.trainer import Outcome, Task, Trainer
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+
+Attack = Callable[[Model, Model, np.random.Generator, float], Model]
+"""What was sent to the client, what it trained, random numbers of its own, strength -> what it sends back."""
+
+
+def flip_sign(start: Model, trained: Model, rng: np.random.Generator, strength: float) -> Model:
+    """Send ``w - strength * (w_k - w)``: the update backwards; moments that were not sent begin at zero."""
+    return {
+        name: start.get(name, torch.zeros_like(own)).lerp(own, -strength) if own.is_floating_point() else own
+        for name, own in trained.items()
+    }
+
+
+def add_noise(start: Model, trained: Model, rng: np.random.Generator, strength: float) -> Model:
+    """Send w and Gaussian noise, `strength` times as long as the update that was trained; moments as trained."""
+    names = [name for name, own in trained.items() if own.is_floating_point() and "@" not in name]
+    drawn = {name: rng.standard_normal(tuple(trained[name].shape)) for name in names}
+    length = np.sqrt(sum(float(np.square(each).sum()) for each in drawn.values()))
+    scale = strength * update_norm(trained, start) / length
+    noise = {name: torch.as_tensor(each * scale).to(start[name]) for name, each in drawn.items()}
+    return trained | {name: start[name] + each for name, each in noise.items()}
+
+
+def break_numbers(start: Model, trained: Model, rng: np.random.Generator, strength: float) -> Model:
+    """Send numbers that are none."""
+    return {name: torch.full_like(own, torch.nan) if own.is_floating_point() else own for name, own in trained.items()}
+
+
+def send_as_trained(start: Model, trained: Model, rng: np.random.Generator, strength: float) -> Model:
+    """Send what was trained: for attacks on the data."""
+    return trained
+
+
+ATTACKS: dict[str, Attack] = {
+    "sign-flip": flip_sign,
+    "noise": add_noise,
+    "label-flip": send_as_trained,
+    "not-finite": break_numbers,
+}
+
+
+class Attacked:
+    """Trains clients some of which attack; to be used in place of a `Trainer` (it is a `Trains`).
+
+    Attackers train as others do, on labels ``classes - 1 - y`` for `label-flip`, and report honest losses. What one
+    sends depends on the seed and its task alone, so executors that train client by client agree to the bit.
+    """
+
+    def __init__(self, trainer: Trainer, attackers: Ids, attack: str = "sign-flip", strength: float = 5.0) -> None:
+        """Let these clients attack, throughout.
+
+        Raises:
+            InputError: `label-flip` where there are no classes.
+        """
+        self.trainer = trainer
+        self.precision = trainer.precision
+        self.module = trainer.module
+        self.attackers = frozenset(attackers.tolist())
+        self.attack = ATTACKS[attack]
+        self.strength = strength
+        self._theirs = _with_flipped_labels(trainer) if attack == "label-flip" and len(attackers) else trainer
+
+    def train(self, task: Task) -> Outcome:
+        """Return what the client sends back.
+
+        Raises:
+            RunError: as `Trainer.train`.
+        """
+        if task.client not in self.attackers:
+            return self.trainer.train(task)
+        outcome = self._theirs.train(task)
+        rng = generator(self.trainer.seed, "attack", task.event, task.repeat, task.client)
+        return Outcome(self.attack(task.start, outcome.model, rng, self.strength), outcome.loss)
+
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
+        return self.trainer.losses(models, clients, round_)
+
+    def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
+        """Return the positions in the pool of the samples that each client's losses are measured on."""
+        return self.trainer.identity_rows(clients, round_)
+
+    def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
+        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
+        return self.trainer.sample_losses(models, rows)
+
+
+def draw_attackers(share: float, clients: int, seed: int) -> Ids:
+    """Return the clients that attack, ascending: ``round(share * clients)`` of them, drawn from the seed.
+
+    Raises:
+        InputError: a share outside [0, 1), or one that comes to no client at all.
+    """
+    if not 0 <= share < 1:
+        raise InputError(f"faults.attackers = {share}: must be at least 0 and less than 1")
+    count = round(share * clients)
+    if share and not count:
+        raise InputError(f"faults.attackers = {share:g}: comes to none of {clients} clients; give {1 / clients:g}")
+    return np.sort(generator(seed, "attackers").choice(clients, count, replace=False)).astype(np.int64)
+
+
+def _with_flipped_labels(trainer: Trainer) -> Trainer:
+    """Return a trainer on the same clients, with the labels ``classes - 1 - y``; it shares module and inputs."""
+    data = trainer.population.data
+    if not data.classes:
+        raise InputError("faults.attack = 'label-flip': needs data with classes, these have real numbers as targets")
+    flipped = replace(data, targets=data.classes - 1 - data.targets)
+    theirs = copy(trainer)
+    theirs.population = replace(trainer.population, data=flipped)
+    theirs.batches = Batches(flipped, trainer.module)
+    return theirs

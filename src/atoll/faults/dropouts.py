@@ -1,0 +1,92 @@
+"""Clients that do not answer, as part of the schedule: who is absent, drops out or is late is known before training.
+
+A client that an event loses is taken from its cohort; when the event ends is settled already. The server does not know
+who will fail it: it waits as long as the cohort would have taken, at most until the deadline (`Clock`).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from atoll.schedules.events import Clock, Event, Schedule, missed
+from atoll.schedules.timeline import DAY_SECONDS
+from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+
+
+def lose_clients(
+    schedule: Schedule,
+    seed: int = 0,
+    dropout: float = 0.0,
+    slots: Mask | None = None,
+    clock: Clock | None = None,
+) -> Schedule:
+    """Return the schedule without the clients that each event loses, who are counted in it.
+
+    A client is lost for the first of these reasons that holds. Each draws under a key of its own (seed, event, client),
+    so whether it is lost does not depend on who else is in the cohort.
+
+    - absent: the slot of the day in which the event begins is not one of its `slots`, bool [clients, slots]. It
+      is sent nothing. The clock starts at midnight UTC.
+    - dropped, with the probability `dropout`: it is sent the model, and nothing comes back.
+    - late: it needs more seconds than the clock's deadline. It is sent the model, and what it sends is not waited for.
+
+    Raises:
+        InputError: a probability outside [0, 1), or a deadline that no client of any cohort keeps.
+    """
+    if not 0 <= dropout < 1:
+        raise InputError(f"faults.dropout = {dropout}: must be at least 0 and less than 1")
+    if clock is not None:
+        _require_kept(schedule, clock)
+
+    def lose(event: Event) -> Event:
+        cohort = event.cohort
+        absent = np.zeros(len(cohort), bool) if slots is None else ~slots[cohort, _slot_of(event, slots.shape[1])]
+        dropped = ~absent & (_draw(seed, event) < dropout if dropout else False)
+        late = ~absent & ~dropped & (False if clock is None else clock.seconds_of(cohort) > clock.deadline_seconds)
+        return _without(event, schedule.clusters, absent, dropped, late)
+
+    return replace(schedule, events=tuple(map(lose, schedule.events)))
+
+
+def _without(event: Event, clusters: int, absent: Mask, dropped: Mask, late: Mask) -> Event:
+    """Take clients from an event, and what they would have sent and, if they are absent, been sent from its costs."""
+    lost = absent | dropped | late
+    if not lost.any():
+        return event
+    kept = ~lost
+    sent = clusters if event.clusters is None else event.intra_rounds  # models that each client is sent
+    return replace(
+        event,
+        cohort=event.cohort[kept],
+        clusters=None if event.clusters is None else event.clusters[kept],
+        weights=event.weights[kept],
+        models_down=event.models_down - sent * int(absent.sum()),
+        models_up=event.models_up - event.intra_rounds * int(lost.sum()),
+        absent=int(absent.sum()),
+        dropped=int(dropped.sum()),
+        late=event.late + int(late.sum()),
+    )
+
+
+def _draw(seed: int, event: Event) -> Floats:
+    """Return a number in [0, 1) for each client of the cohort."""
+    return np.array([generator(seed, "dropout", event.index, client).random() for client in event.cohort.tolist()])
+
+
+def _slot_of(event: Event, slots: int) -> Ids:
+    """Return the slot of the day in which each cohort client's work begins, [cohort]."""
+    began = np.asarray(event.began)
+    if event.clusters is None:
+        began = np.full(len(event.cohort), began[0])
+    else:
+        began = began[np.searchsorted(event.active, event.clusters)]
+    return np.minimum((began % DAY_SECONDS) * slots / DAY_SECONDS, slots - 1).astype(np.int64)
+
+
+def _require_kept(schedule: Schedule, clock: Clock) -> None:
+    """Refuse a deadline that leaves every event without clients."""
+    least = min(float(clock.seconds_of(event.cohort).min()) for event in schedule.events)
+    if least > clock.deadline_seconds:
+        raise InputError(missed(clock.deadline_seconds, least))

@@ -1,0 +1,88 @@
+"""``clusterings.jsonl``: by which clustering and samples each part of a live run was planned."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.population import Stated
+from atoll.experiment.experiment import Known
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+
+Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
+
+
+class Clustered(BaseModel):
+    """A line of ``clusterings.jsonl``: what the plan was made by from an event on.
+
+    Attributes:
+        event: the first event that it holds for; work under way then ends as it began.
+        round: of that event.
+        clusters: their number; None where the method has no clustering, as below.
+        labels: each client's cluster, -1 for none.
+        hours: UTC time of day at which each cluster trains; None: any.
+        samples: of each client.
+        moved: clients whose cluster is another than before.
+        kept: why the clustering stayed what it was; None: it was made anew.
+        seconds_per_sample: of training, measured so far, by client; None where nothing is known.
+        compute_seconds: of one local training, likewise.
+        upload_seconds: of a round trip beside training, likewise.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    event: Annotated[int, Field(ge=0)]
+    round: Annotated[int, Field(ge=0)]
+    clusters: Annotated[int, Field(ge=1)] | None
+    labels: list[Annotated[int, Field(ge=-1)]] | None
+    hours: list[float] | None
+    samples: list[Annotated[int, Field(ge=1)]]
+    moved: Annotated[int, Field(ge=0)] = 0
+    kept: str | None = None
+    seconds_per_sample: Seconds
+    compute_seconds: Seconds
+    upload_seconds: Seconds
+
+
+def as_told(known: Known, line: Clustered) -> Known:
+    """Return what is known, with the samples and the clustering of a line."""
+    population = known.population
+    sizes = np.array(line.samples, np.int64)
+    if not np.array_equal(sizes, population.sizes):
+        counts = None if population.stated is None else population.stated.class_counts
+        population = replace(population, stated=Stated(sizes, counts))
+    if line.labels is None or line.clusters is None:
+        return Known(population)
+    hours = None if line.hours is None else tuple(line.hours)
+    return Known(population, Clustering(np.array(line.labels, np.int64), line.clusters, hours))
+
+
+def cells_of(seconds: Floats) -> Seconds:
+    """Return seconds as a line has them."""
+    return [None if np.isnan(value) else float(value) for value in seconds]
+
+
+def read_clusterings(path: Path, clients: int) -> list[Clustered]:
+    """Return the lines of a run, but for one that a crash tore.
+
+    Raises:
+        InputError: names the line that is damaged.
+    """
+    lines: list[Clustered] = []
+    try:
+        for text in path.read_bytes().split(b"\n")[:-1]:
+            line = Clustered.model_validate_json(text)
+            rows = (line.samples, line.labels, line.seconds_per_sample, line.compute_seconds, line.upload_seconds)
+            if {len(row) for row in rows if row is not None} != {clients}:
+                raise ValueError("another number of clients")
+            lines.append(line)
+    except OSError as error:
+        raise InputError(f"--resume: {path} cannot be read ({error.strerror})") from error
+    except ValueError as error:  # pydantic's are such
+        raise InputError(
+            f"--resume: {path} is damaged (line {len(lines) + 1}); add --overwrite to start again"
+        ) from error
+    return lines

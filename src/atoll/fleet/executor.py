@@ -1,0 +1,222 @@
+"""Clients on machines of their own: cohorts are trained where the data are."""
+
+import math
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screened
+from atoll.engine.cohorts import Average, Cohort, combine_outcomes
+from atoll.fleet.agreement import Agreement
+from atoll.fleet.gathering import Call, Reply, gather
+from atoll.fleet.measured import Measured
+from atoll.fleet.messages import LossesRequest, TrainRequest, encode, pack
+from atoll.fleet.replies import Asked, Reason, Trained, read_losses, read_trained
+from atoll.fleet.transport import Fleet, clients_of
+from atoll.local.models import Model
+from atoll.support.arrays import Floats, Ids, Mask
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class _Collected(Generic[Result]):
+    """What some clients came to: good results by client, and how many are missing or were refused, by reason."""
+
+    results: dict[int, Result]
+    refused: Counter[str]
+
+
+class OnFleet:
+    """Trains clients on the nodes of a fleet; safe to call from several threads.
+
+    All cohorts are asked at once, and waited for until a deadline. Every reply is checked before it counts; whoever has
+    no good one by then is left out, and combine rules see the others' weights only. With all clients there the bits are
+    those of `Serial`, on processors of one kind and with the same packages; the losses of models, which nodes measure
+    in batches of their own, agree to rounding.
+
+    Attributes:
+        nodes: the node of each client that has been there.
+        measured: how long each client took so far.
+        refused: results of trainings and of losses that are missing or were refused so far, by reason
+            (`fleet.replies.REASONS`).
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        nodes: Mapping[int, str],
+        agreement: Agreement,
+        deadline_seconds: float,
+        samples: Mapping[int, int] | None = None,
+    ) -> None:
+        """Train on this fleet.
+
+        Args:
+            fleet: carries tasks to nodes; it is closed with the executor.
+            nodes: the node of each client that is there; others may come later, if the fleet knows who they are.
+            agreement: what the nodes must have in common with this side (`fleet.agreement.agree`).
+            deadline_seconds: that a call may take, from asking to the last reply.
+            samples: how many each client said that it holds; of others any number is taken.
+        """
+        self.fleet = fleet
+        self.nodes = dict(nodes)
+        self.agreement = agreement
+        self.deadline_seconds = deadline_seconds
+        self.samples = samples or {}
+        self.measured = Measured(agreement.clients)
+        self.refused: Counter[str] = Counter()
+        self._lock = Lock()
+
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+        """Return what each cohort comes to, in their order.
+
+        Raises:
+            RunError: the combine rule fails.
+        """
+        limit = combine.max_update_norm if isinstance(combine, Screened) else None
+        rule = combine.combine if isinstance(combine, Screened) else combine  # replies have been screened, and harder
+        starts = {id(cohort.start): cohort.start for cohort in cohorts}  # cohorts may share one
+        bodies = {key: pack([start]) for key, start in starts.items()}
+        calls = [
+            call
+            for number, cohort in enumerate(cohorts)
+            for call in self._ask_to_train(number, cohort, bodies[id(cohort.start)], limit)
+        ]
+        collected = self._collect([cohort.clients for cohort in cohorts], calls, self._read_trained)
+        lost: Counter[int] = Counter()
+        answered = []
+        for cohort, found in zip(cohorts, collected, strict=True):
+            answered.append(np.array([client in found.results for client in cohort.clients.tolist()], bool))
+            lost[cohort.event] += cohort.weights[~answered[-1]].sum()
+        return [
+            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), rule, found, there)
+            for cohort, found, there in zip(cohorts, collected, answered, strict=True)
+        ]
+
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]; NaN for whom none is known."""
+        body = pack(models)
+        calls = []
+        for nodes in self._split(clients):
+            nonce = secrets.token_hex(16)
+            request = LossesRequest(
+                settings_digest=self.agreement.digest, nonce=nonce, round=round_, clients=tuple(nodes.values())
+            )
+            asked = {
+                node: Asked(node, client, nonce, self.agreement.form, models=len(models))
+                for node, client in nodes.items()
+            }
+            calls.append(Call(0, "losses", encode(request, body), asked))
+        (found,) = self._collect([clients], calls, _read_losses)
+        table = np.full((len(clients), len(models)), np.nan)
+        for row, client in enumerate(clients.tolist()):
+            if client in found.results:
+                table[row] = found.results[client]
+        return table
+
+    def close(self) -> None:
+        """Let go of the fleet; the nodes stay."""
+        self.fleet.close()
+
+    def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
+        for nodes in self._split(cohort.clients):
+            nonce = secrets.token_hex(16)
+            request = TrainRequest(
+                settings_digest=self.agreement.digest,
+                nonce=nonce,
+                event=cohort.event,
+                draw=cohort.event if cohort.draw is None else cohort.draw,
+                round=cohort.round,
+                repeat=cohort.repeat,
+                cluster=cohort.cluster,
+                clients=tuple(nodes.values()),
+            )
+            asked = {
+                node: Asked(
+                    node=node,
+                    client=client,
+                    nonce=nonce,
+                    form=self.agreement.form,
+                    event=cohort.event,
+                    repeat=cohort.repeat,
+                    start=cohort.start,
+                    samples=self.samples.get(client),
+                    max_update_norm=limit,
+                )
+                for node, client in nodes.items()
+            }
+            yield Call(number, "train", encode(request, body), asked)
+
+    def _split(self, clients: Ids) -> list[dict[str, int]]:
+        """Return the clients by node, in as many groups as a node has clients; those without a node are left out."""
+        nodes = self._find(clients.tolist())
+        groups: list[dict[str, int]] = []
+        for client, node in nodes.items():
+            free = next((group for group in groups if node not in group), None)
+            if free is None:
+                groups.append(free := {})
+            free[node] = client
+        return groups
+
+    def _find(self, clients: Sequence[int]) -> dict[int, str]:
+        """Return the node of each client that has one, after a look at who has come if some have none."""
+        if any(client not in self.nodes for client in clients):
+            found = {client: name for name, known in self.fleet.nodes().items() for client in clients_of(known)}
+            with self._lock:
+                self.nodes = found | self.nodes
+        return {client: self.nodes[client] for client in clients if client in self.nodes}
+
+    def _collect(
+        self, wanted: Sequence[Ids], calls: Sequence[Call], read: Callable[[Asked, Reply], Result | Reason]
+    ) -> list[_Collected[Result]]:
+        """Make the calls; return what the clients wanted under each call's number came to.
+
+        A client's first reply settles what it comes to.
+        """
+        collected = [_Collected[Result]({}, Counter()) for _ in wanted]
+        settled: set[tuple[int, int]] = set()
+        for reply in gather(self.fleet, calls, self.deadline_seconds):
+            into = collected[reply.call.number]
+            asked = reply.call.asked.get(reply.sender)
+            key = reply.call.number, -1 if asked is None else asked.client
+            result = read(asked, reply) if asked and key not in settled else "repeated" if asked else "wrong_sender"
+            settled.add(key)
+            if isinstance(result, str):
+                into.refused[result] += 1
+            else:
+                into.results[key[1]] = result
+        for number, (clients, into) in enumerate(zip(wanted, collected, strict=True)):
+            if never := sum((number, client) not in settled for client in clients.tolist()):
+                into.refused["gone"] += never
+        with self._lock:
+            for into in collected:
+                self.refused.update(into.refused)
+        return collected
+
+    def _read_trained(self, asked: Asked, reply: Reply) -> Trained | Reason:
+        result = read_trained(asked, reply.sender, reply.content)
+        if isinstance(result, Trained):
+            self.measured.add(asked.client, result.passed, result.seconds, reply.seconds)
+        return result
+
+
+def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:
+    return read_losses(asked, reply.sender, reply.content)
+
+
+def _average(cohort: Cohort, combine: Combine, found: _Collected[Trained], answered: Mask) -> Average:
+    """Combine the results of those who answered, in the clients' order."""
+    if not answered.any():
+        return Average(cohort.start, math.nan, 0.0, found.refused, answered)
+    there = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])
+    outcomes = (found.results[client].outcome for client in there.clients.tolist())
+    (average,) = combine_outcomes([there], combine, outcomes)
+    arrived = 1.0 if answered.all() else float(there.weights.sum() / cohort.weights.sum())
+    return replace(average, arrived=arrived, refused=found.refused, answered=answered)

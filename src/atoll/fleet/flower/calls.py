@@ -1,0 +1,185 @@
+"""Calls of Flower's superlink on this machine: who is registered, and the task that messages are sent by."""
+
+import contextlib
+import io
+import ssl
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.fleet.certificates import read_public_key
+from atoll.fleet.configuration import FleetConfiguration, RegisteredNode
+from atoll.fleet.flower.link import HEADER, OPEN
+from atoll.fleet.flower.wire import is_transient, prepare, status_of
+from atoll.support.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from flwr.proto.node_pb2 import NodeInfo
+    from flwr.supercore.control.control_http_client import ControlHttpClient
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+# Flower wants an app to start a run; this one is empty: what runs is Atoll itself, on both sides.
+_APP = """
+[project]
+name = "atoll"
+version = "1.0.0"
+
+[tool.flwr.app]
+publisher = "atoll"
+
+[tool.flwr.app.components]
+serverapp = "atoll.fleet:none"
+clientapp = "atoll.fleet:none"
+"""
+
+
+@dataclass(frozen=True)
+class _Headers:
+    """Adds headers to calls."""
+
+    headers: Mapping[str, str]
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        context.request.headers.update(self.headers)
+        return call_next(context)
+
+
+def _address(configuration: FleetConfiguration) -> str:
+    host = configuration.local_host
+    return f"[{host}]:{configuration.port}" if ":" in host else f"{host}:{configuration.port}"
+
+
+def _place(configuration: FleetConfiguration, token: str | None) -> dict[str, Any]:
+    """Return the arguments of a client: where the superlink is, and what to show it."""
+    from flwr.supercore.constant import TASK_TOKEN_HEADER
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    headers = {HEADER: configuration.secret} | ({TASK_TOKEN_HEADER: token} if token else {})
+    return {
+        "server_address": _address(configuration),
+        "insecure": False,
+        "root_certificates": (configuration.folder / "ca.pem").read_bytes(),
+        "interceptors": [RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"), _Headers(headers)],
+    }
+
+
+def control_client(configuration: FleetConfiguration) -> "ControlHttpClient":
+    """Return a client of the API that registers nodes and starts runs."""
+    prepare(configuration.state)
+    from flwr.supercore.control.control_http_client import ControlHttpClient
+
+    return ControlHttpClient.from_server_address(**_place(configuration, None))
+
+
+def runtime_client(configuration: FleetConfiguration, token: str | None = None) -> "RuntimeHttpClient":
+    """Return a client of the API that sends messages, for the task of this token."""
+    prepare(configuration.state)
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    return RuntimeHttpClient.from_server_address(**_place(configuration, token))
+
+
+def list_nodes(configuration: FleetConfiguration) -> "dict[str, NodeInfo]":
+    """Return what Flower knows of each node whose key is registered, by the name it has in ``fleet.toml``."""
+    from flwr.proto.control_pb2 import ListNodesRequest
+
+    keys = {read_public_key(node.public_key): node.name for node in configuration.nodes}
+    with control_client(configuration) as control:
+        found = control.ListNodes(ListNodesRequest()).nodes_info
+    return {keys[info.public_key]: info for info in found if info.public_key in keys and info.status != "unregistered"}
+
+
+def register_nodes(configuration: FleetConfiguration) -> dict[int, str]:
+    """Let Flower accept the keys in ``fleet.toml`` and no others; return the nodes' names by Flower's numbers."""
+    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
+
+    wanted = {read_public_key(node.public_key): node.name for node in configuration.nodes}
+    with control_client(configuration) as control:
+        there = {
+            info.public_key: info.node_id
+            for info in control.ListNodes(ListNodesRequest()).nodes_info
+            if info.status != "unregistered"
+        }
+        for key in there.keys() - wanted.keys():
+            control.UnregisterNode(UnregisterNodeRequest(node_id=there[key]))
+        for key in wanted.keys() - there.keys():
+            there[key] = control.RegisterNode(RegisterNodeRequest(public_key=key, name=wanted[key])).node_id
+    return {there[key]: name for key, name in wanted.items()}
+
+
+def let_nodes_in(configuration: FleetConfiguration) -> None:
+    """Open the superlink to nodes."""
+    prepare(configuration.state)
+    import httpx
+
+    context = ssl.create_default_context(cadata=(configuration.folder / "ca.pem").read_text())
+    url = f"https://{_address(configuration)}{OPEN}"
+    httpx.post(url, headers={HEADER: configuration.secret}, verify=context).raise_for_status()
+
+
+def begin_task(configuration: FleetConfiguration) -> tuple[int, str]:
+    """Start a Flower run and take its one task ourselves; return the run's number and the task's token.
+
+    Flower would start a process for the task; here the process that asks is the one that carries it out.
+
+    Raises:
+        RunError: Flower gives no task.
+    """
+    from flwr.common.constant import Status
+    from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
+    from flwr.proto.fab_pb2 import Fab
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
+    from flwr.supercore.constant import TaskType
+
+    app = _empty_app()
+    with control_client(configuration) as control, runtime_client(configuration) as runtime:
+        for run_id, run in control.ListRuns(ListRunsRequest()).run_dict.items():
+            if run.status.status != Status.FINISHED:  # of a server that was killed
+                with contextlib.suppress(Exception):
+                    control.StopRun(StopRunRequest(run_id=run_id))
+        run_id = control.StartRun(StartRunRequest(fab=Fab(content=app))).run_id
+        taken = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+    if not run_id or not taken.token or taken.task.run_id != run_id:
+        raise RunError("Flower's superlink started no run; its last words are in state/superlink.log")
+    with runtime_client(configuration, taken.token) as runtime:
+        runtime.PullTaskInput(PullTaskInputRequest())  # which is what starts the task
+    return run_id, taken.token
+
+
+def _empty_app() -> bytes:
+    """Return an app of Flower's, with the same bytes every time."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("pyproject.toml"), _APP)
+    return packed.getvalue()
+
+
+def is_task_lost(error: Exception) -> bool:
+    """Whether Flower has given the task up: it heard nothing of us for a minute."""
+    return status_of(error) in (401, 403)
+
+
+def status_of_nodes(configuration: FleetConfiguration) -> list[dict[str, Any]]:
+    """Return each node's name, clients, status (online, offline, registered, unknown) and since when, in UTC.
+
+    Raises:
+        InputError: the server is not running.
+    """
+    try:
+        found = list_nodes(configuration)
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        raise InputError(
+            f"{configuration.folder}: nothing answers on port {configuration.port}; is atoll fleet server running?"
+        ) from error
+    return [_row_of(node, found.get(node.name)) for node in configuration.nodes]
+
+
+def _row_of(node: RegisteredNode, info: "NodeInfo | None") -> dict[str, Any]:
+    status = "unknown" if info is None else info.status
+    since = None
+    if info is not None:
+        since = {"online": info.last_activated_at, "offline": info.last_deactivated_at}.get(status, info.registered_at)
+    return {"node": node.name, "clients": list(node.clients), "status": status, "since": since or None}

@@ -1,0 +1,107 @@
+"""A whole fleet on this machine, of real processes, for trying one out."""
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from atoll.experiment.experiment import Experiment
+from atoll.fleet.configuration import Plan, init_fleet
+from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.flower.superlink import end_child, free_port, start_child
+from atoll.fleet.flower.wire import environment
+from atoll.fleet.shards import write_shards
+from atoll.fleet.transport import Failure, Properties
+from atoll.support.errors import RunError
+
+
+class LocalFleet:
+    """A superlink and nodes as processes of this machine, with TLS and keys; entered, they run.
+
+    A node that ends before it was ever there is an error; one that dies later is what a fleet must bear.
+    """
+
+    def __init__(self, folder: Path, experiment: Experiment, nodes: int, words: Sequence[str]) -> None:
+        """Write the fleet's folder and the clients' data into an empty folder.
+
+        Args:
+            folder: where.
+            experiment: whose clients the nodes are.
+            nodes: how many; each has about as many clients as the others.
+            words: of ``atoll fleet node`` that name the experiment.
+        """
+        clients = len(experiment.population)
+        plan = Plan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port())
+        self.configuration = init_fleet(folder / "fleet", plan)
+        write_shards(experiment, folder / "data")
+        self.flower = FlowerFleet(self.configuration)
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        self._folder, self._words = folder, words
+        self._seen: set[str] = set()
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start the superlink and the nodes; `nodes` tells when they are there."""
+        with contextlib.ExitStack() as held:
+            held.enter_context(self.flower)
+            held.callback(self._end_nodes)
+            for node in self.configuration.nodes:
+                self.start(node.name)
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all processes."""
+        self.close()
+
+    def start(self, name: str) -> None:
+        """Start a node's process, or start it again."""
+        node = next(node for node in self.configuration.nodes if node.name == name)
+        data = self._folder / "data"
+        words = ["-m", "atoll", "fleet", "node", *self._words, "--attached"]
+        words += ["--config", str(self.configuration.folder / "nodes" / name / "node.toml")]
+        words += ["--data", str(data if len(node.clients) > 1 else data / f"client-{node.clients[0]}")]
+        with open(self.log_of(name), "ab") as log:
+            self.children[name] = start_child(words, log, environment(self.configuration.state))
+
+    def log_of(self, name: str) -> Path:
+        """Return the file of what a node prints."""
+        return self.configuration.state / f"{name}.log"
+
+    def nodes(self) -> dict[str, Properties]:
+        """Return the nodes that are there now.
+
+        Raises:
+            RunError: a node ended before it was ever there; tells its last words.
+        """
+        there = self.flower.nodes()
+        self._seen |= there.keys()
+        for name, child in self.children.items():
+            if name not in self._seen and child.poll() is not None:
+                lines = self.log_of(name).read_text(errors="replace").strip().splitlines()
+                raise RunError(f"{name} ended: {lines[-1].removeprefix('error: ') if lines else 'it said nothing'}")
+        return there
+
+    def call(
+        self, names: Sequence[str], task: str, payload: bytes, timeout: float
+    ) -> Iterator[tuple[str, bytes | Failure]]:
+        """Send a task to nodes; see `FlowerFleet.call`."""
+        return self.flower.call(names, task, payload, timeout)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._held.close()
+
+    def _end_nodes(self) -> None:
+        """End the nodes together: each says goodbye to the superlink."""
+        for child in self.children.values():
+            with contextlib.suppress(ProcessLookupError):
+                child.terminate()
+        until = time.monotonic() + 5
+        for child in self.children.values():
+            end_child(child, max(until - time.monotonic(), 0.1))

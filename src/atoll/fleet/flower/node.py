@@ -1,0 +1,254 @@
+"""A node on Flower: it asks the superlink for messages and answers them in its own process.
+
+Flower's supernode starts a new Python process for every message, with code that came over the network. Here only bytes
+come over the network; the process stays, and so do the imports and the data.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.fleet.certificates import read_private_key, require_flower, require_valid
+from atoll.fleet.configuration import NodeConfiguration
+from atoll.fleet.flower.wire import (
+    FAILED,
+    TOO_LARGE,
+    beating,
+    insist,
+    is_transient,
+    join_parts,
+    make_reply,
+    names_of,
+    pack,
+    prepare,
+    read_task,
+    status_of,
+    tls_fault,
+)
+from atoll.support.errors import InputError, RunError
+from atoll.support.files import write_atomically
+from atoll.support.lock import locked
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+Answer = Callable[[str, bytes], bytes]
+"""What a task's name and payload are answered with; whatever it raises, the server learns only that it failed."""
+
+_POLL_SECONDS = 0.2
+_IDLE_SECONDS = 1.0
+_BEAT_SECONDS = 10.0
+# Flower counts a node as gone after twice this; it is long enough for a network that is away for a minute.
+_INTERVAL = 45.0
+_FOREVER = float("inf")
+# The server puts a message's parts on the superlink right after it; after this long it has died over it.
+_SENDING_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A connection on which the node is known."""
+
+    client: "FleetHttpClient"
+    node_id: int
+
+
+def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str], None]) -> None:
+    """Answer the server's tasks until interrupted, whether or not the server is there.
+
+    Args:
+        configuration: of the node.
+        answer: carries a task out.
+        tell: shown to the node's owner: one line when the server is reached, and one a task that failed.
+
+    Raises:
+        InputError: the key or certificate cannot be used, or another process uses the same key here.
+        RunError: the server refuses the node, or is not the one whose authority the node trusts.
+    """
+    require_flower()
+    key, authority = read_private_key(configuration.key), require_valid(configuration.authority)
+    state = configuration.folder / "state"
+    state.mkdir(mode=0o700, exist_ok=True)
+    prepare(state)
+    with (
+        _only_one(configuration, state),
+        _client(configuration, key, authority) as client,
+        _linked(configuration, client, key, state / "node-id", tell) as link,
+    ):
+        _answer_all(configuration, link, answer, tell)
+
+
+@contextlib.contextmanager
+def _only_one(configuration: NodeConfiguration, state: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(state))
+        except InputError as error:
+            raise InputError(f"{configuration.key}: another process on this machine is this node already") from error
+        yield
+
+
+def _client(configuration: NodeConfiguration, key: Any, authority: bytes) -> "FleetHttpClient":
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    interceptors: list[Any] = [
+        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+        NodeAuthHttpInterceptor(key, key.public_key()),
+    ]
+    return FleetHttpClient.from_server_address(configuration.server, False, authority, interceptors)
+
+
+@contextlib.contextmanager
+def _linked(
+    configuration: NodeConfiguration, client: "FleetHttpClient", key: Any, note: Path, tell: Callable[[str], None]
+) -> Iterator[_Link]:
+    """Make the node known to the server, and let it know on leaving.
+
+    A node that was killed counts as there for a while, and Flower refuses another with its key. The node notes its
+    number, so that when it comes back it can say that the one before it is gone.
+    """
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+    from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+    from flwr.proto.node_pb2 import Node
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=_INTERVAL)
+
+    def activate() -> int:
+        if note.exists():
+            with contextlib.suppress(Exception):  # it had left properly, or the server has forgotten it
+                client.DeactivateNode(DeactivateNodeRequest(node_id=int(note.read_text())))
+        return client.ActivateNode(request).node_id
+
+    tell(f"{configuration.name}: calling {configuration.server}")
+    try:
+        node_id = insist(activate, _FOREVER, pause=1.0)
+    except Exception as error:
+        raise RunError(_refusal(configuration, error)) from error
+    write_atomically(note, str(node_id).encode())
+    tell(f"{configuration.name}: connected")
+    beat = SendNodeHeartbeatRequest(node=Node(node_id=node_id), heartbeat_interval=_INTERVAL)
+    try:
+        with beating(lambda: client.SendNodeHeartbeat(beat), _BEAT_SECONDS):
+            yield _Link(client, node_id)
+    finally:
+        with contextlib.suppress(Exception):
+            client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
+        note.unlink(missing_ok=True)
+
+
+def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None]) -> None:
+    """Ask for messages and answer them, one after the other, for ever."""
+    last = time.monotonic()
+    while True:
+        try:
+            began, asked = time.monotonic(), _receive(link)
+            if asked is not None:
+                _send(link, asked, _reply_to(asked, answer, configuration, tell), began)
+                last = time.monotonic()
+                continue
+        except Exception as error:
+            if status_of(error) == 401:
+                raise RunError(_refusal(configuration, error)) from error
+            if tls_fault(error) is not None:
+                raise RunError(_refusal(configuration, error)) from error
+            # Else the server is away, or has ended the run that the message was of: ask again.
+            if not is_transient(error) and status_of(error) is None:
+                raise
+        idle = time.monotonic() - last
+        time.sleep(_POLL_SECONDS if idle < 30 else _IDLE_SECONDS)
+
+
+def _receive(link: _Link) -> "Message | None":
+    """Return the next message, read whole, or None."""
+    from flwr.proto.fleet_pb2 import PullMessagesRequest
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+    from flwr.proto.node_pb2 import Node
+
+    node = Node(node_id=link.node_id)
+    found = link.client.PullMessages(PullMessagesRequest(node=node))
+    if not found.messages_list:
+        return None
+    metadata, parts = found.messages_list[0].metadata, dict[str, bytes]()
+    until = time.monotonic() + min(metadata.ttl, _SENDING_SECONDS)
+    for name in names_of(found.message_object_trees[0]):
+        request = PullObjectRequest(node=node, run_id=metadata.run_id, object_id=name)
+        part = insist(partial(link.client.PullObject, request), until)
+        while not part.object_available:  # the server is still sending it
+            if time.monotonic() > until or not part.object_found:
+                return None
+            time.sleep(_POLL_SECONDS)
+            part = insist(partial(link.client.PullObject, request), until)
+        parts[name] = part.object_content
+    confirmed = ConfirmMessageReceivedRequest(node=node, run_id=metadata.run_id, message_object_id=metadata.message_id)
+    insist(partial(link.client.ConfirmMessageReceived, confirmed), until)
+    try:
+        return join_parts(metadata.message_id, parts)
+    except ValueError:
+        return None
+
+
+def _reply_to(
+    asked: "Message", answer: Answer, configuration: NodeConfiguration, tell: Callable[[str], None]
+) -> bytes | int:
+    """Return the answer, or why there is none; what went wrong is told here and stays here."""
+    try:
+        reply = answer(*read_task(asked))
+    except Exception as error:
+        tell(f"{configuration.name}: a task failed: {type(error).__name__}: {error}")
+        return FAILED
+    if len(reply) > configuration.max_mib * 2**20:
+        tell(f"{configuration.name}: a reply is longer than max_mib = {configuration.max_mib} allows")
+        return TOO_LARGE
+    return reply
+
+
+def _send(link: _Link, asked: "Message", reply: bytes | int, began: float) -> None:
+    """Send a reply, as long as the server waits for it; `began` is when it was asked, as `time.monotonic` tells it."""
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.message_pb2 import PushObjectRequest
+    from flwr.proto.node_pb2 import Node
+
+    until, seconds = began + asked.metadata.ttl, time.monotonic() - began
+    if seconds >= asked.metadata.ttl:
+        return
+    packed, node = pack(make_reply(asked, reply, seconds)), Node(node_id=link.node_id)
+    request = PushMessagesRequest(node=node, messages_list=[packed.message], message_object_trees=[packed.tree])
+    answer = insist(partial(link.client.PushMessages, request), until)
+    for name in answer.objects_to_push:
+        part = PushObjectRequest(
+            node=node, run_id=asked.metadata.run_id, session_id=answer.session_id, object_id=name,
+            object_content=packed.parts[name],
+        )  # fmt: skip
+        insist(partial(link.client.PushObject, part), until)
+
+
+def _refusal(configuration: NodeConfiguration, error: Exception) -> str:
+    """Say in one sentence why the server cannot be worked with."""
+    import httpx
+
+    if (fault := tls_fault(error)) is not None:
+        return (
+            f"{configuration.server}: is not the server that {configuration.authority} vouches for, or speaks no TLS "
+            f"({fault})"
+        )
+    if isinstance(error, httpx.HTTPStatusError):
+        with contextlib.suppress(KeyError, ValueError, TypeError):
+            there = parsedate_to_datetime(error.response.headers["date"])
+            apart = abs((there - datetime.now(UTC)).total_seconds())
+            if apart > 240:
+                return f"{configuration.server}: this machine's clock is {apart / 60:.0f} minutes from its; set it"
+        return (
+            f"{configuration.server}: refuses {configuration.name}; its key is not registered there, or another "
+            f"machine is this node already (HTTP status {error.response.status_code})"
+        )
+    return f"{configuration.server}: {error}"

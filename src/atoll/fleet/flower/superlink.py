@@ -1,0 +1,174 @@
+"""Flower's superlink, started, kept running and ended."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import IO, Self
+
+from atoll.fleet.certificates import require_flower, require_valid
+from atoll.fleet.configuration import FleetConfiguration
+from atoll.fleet.flower import link as flower_link
+from atoll.fleet.flower.calls import let_nodes_in, list_nodes
+from atoll.fleet.flower.link import OVERHEAD
+from atoll.fleet.flower.wire import environment, insist
+from atoll.support.errors import InputError, RunError
+
+START_SECONDS = 60.0
+# A superlink that dies more often than this in a minute has a reason that starting it again will not remove.
+_RESTARTS = 8
+
+
+class Superlink:
+    """Flower's superlink as a child process, started again when it dies; entered, it serves.
+
+    Its state is a database in the fleet's folder, so that who is registered, and messages under way, outlive it.
+    """
+
+    def __init__(self, configuration: FleetConfiguration) -> None:
+        """Note what is to be served; nothing is started."""
+        self.configuration = configuration
+        self._child: subprocess.Popen[bytes] | None = None
+        self._is_open = False
+        self._is_over = threading.Event()
+        self._fault: str | None = None
+        self._watcher = threading.Thread(target=self._watch, name="superlink", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start it and wait until it answers.
+
+        Raises:
+            InputError: a certificate has expired, or the port is in use.
+            RunError: it does not start.
+        """
+        require_flower()
+        require_valid(self.configuration.folder / "ca.pem")
+        require_valid(self.configuration.folder / "server.pem")
+        require_free(self.configuration.listen, self.configuration.port)
+        self.configuration.state.mkdir(mode=0o700, exist_ok=True)
+        self._start()
+        self._watcher.start()
+        try:
+            until = time.monotonic() + START_SECONDS
+            insist(self._ask, until, pause=0.2)
+        except BaseException as error:
+            self.__exit__(None, None, None)
+            if isinstance(error, Exception) and not isinstance(error, InputError):
+                raise RunError(self._fault or f"Flower's superlink does not answer: {error}") from error
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it."""
+        self._is_over.set()
+        if self._child is not None:
+            end_child(self._child)
+        if self._watcher.is_alive():
+            self._watcher.join(timeout=10)
+
+    @property
+    def pid(self) -> int:
+        """The process as it is now; another one after a restart."""
+        assert self._child is not None
+        return self._child.pid
+
+    def open(self) -> None:
+        """Let nodes in, now and after a restart; call it when their keys are registered."""
+        self._is_open = True
+        insist(lambda: let_nodes_in(self.configuration), time.monotonic() + START_SECONDS)
+
+    def require_up(self) -> None:
+        """Make sure that it is kept running.
+
+        Raises:
+            RunError: it died again and again.
+        """
+        if self._fault is not None:
+            raise RunError(self._fault)
+
+    def _ask(self) -> None:
+        self.require_up()
+        list_nodes(self.configuration)
+
+    def _start(self) -> None:
+        with open(self.configuration.state / "superlink.log", "ab") as log:
+            found = self.configuration
+            most = found.max_mib * 2**20 + OVERHEAD
+            words = [flower_link.__file__, str(found.folder), found.listen, str(found.port), str(most)]
+            words += ["--open"] if self._is_open else []
+            self._child = start_child(words, log, environment(found.state))
+
+    def _watch(self) -> None:
+        starts = list[float]()
+        while not self._is_over.wait(0.2):
+            if self._child is None or self._child.poll() is None:
+                continue
+            starts = [*(start for start in starts if time.monotonic() - start < 60), time.monotonic()]
+            if len(starts) > _RESTARTS:
+                log = self.configuration.state / "superlink.log"
+                self._fault = f"Flower's superlink ended {len(starts)} times in a minute; its last words are in {log}"
+                return
+            end_child(self._child)  # which closes our end of its standard input
+            self._start()
+            if self._is_over.is_set():  # it was ended between the two
+                end_child(self._child)
+
+
+def start_child(words: Sequence[str], log: IO[bytes] | int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start Python with these words, in a session of its own, so that Ctrl-C comes to us alone.
+
+    The child is to end with its standard input, which we hold: it then ends with us however we end.
+    """
+    return subprocess.Popen(
+        [sys.executable, *words],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        env={**os.environ, **variables},
+    )
+
+
+def end_child(child: subprocess.Popen[bytes], patience: float = 5.0) -> None:
+    """End a child that ends with its standard input, in the end by force."""
+    if child.stdin is not None:
+        with contextlib.suppress(OSError):
+            child.stdin.close()
+    try:
+        child.wait(timeout=patience)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def free_port() -> int:
+    """Return a port of this machine's that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def require_free(host: str, port: int) -> None:
+    """Make sure that a port can be listened on.
+
+    Raises:
+        InputError: it is in use, or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen()
+        except OSError as error:
+            raise InputError(
+                f"port {port} on {host}: {error.strerror or error}; stop what uses it, or set another listen and port "
+                "in fleet.toml (and in the nodes' files)"
+            ) from error

@@ -1,0 +1,185 @@
+"""What a node is: its owner's copy of the settings, its clients' samples, and what it says of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.datasets import Dataset
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.experiment.models import count_parts, draw_module, make_rule, require_device
+from atoll.experiment.plugins import call, resolve
+from atoll.experiment.settings import Settings
+from atoll.fleet.agreement import Agreement, agree, require_fleet
+from atoll.fleet.shards import read_shard, shard_folder
+from atoll.local.models import check_outputs, place
+from atoll.local.rule import LocalRule
+from atoll.local.trainer import Trainer
+from atoll.methods.table import METHODS
+from atoll.network.base import Network
+from atoll.network.files import matrix_network
+from atoll.schedules.events import Clock
+from atoll.support.arrays import Ids
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What a node's owner lets the server know beside the number of samples; by default nothing.
+
+    Attributes:
+        class_counts: whether samples of each class are told.
+        epsilon: they are told by randomised response with this epsilon (`private.respond`); None: exactly.
+        utc_offset: hours from UTC where the node is.
+        slots: of the day in which it can train, as `faults.slots_per_day` counts them.
+    """
+
+    class_counts: bool = False
+    epsilon: float | None = None
+    utc_offset: float | None = None
+    slots: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no server would take."""
+        if self.epsilon is not None and not 0 < self.epsilon < np.inf:
+            raise InputError(f"epsilon = {self.epsilon}: must be greater than 0 and finite")
+        if self.epsilon is not None and not self.class_counts:
+            raise InputError(f"epsilon = {self.epsilon}: needs class_counts = true, which it makes less telling")
+        if self.utc_offset is not None and not -24 <= self.utc_offset <= 24:
+            raise InputError(f"utc_offset = {self.utc_offset}: must be from -24 to 24 hours")
+        if self.slots is not None and not all(0 <= slot < 86_400 for slot in self.slots):
+            raise InputError(f"slots = {list(self.slots)}: must be from 0 to 86399")
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A node's side of an experiment. No code, name or setting comes from the server; no sample goes to it.
+
+    Attributes:
+        agreement: what the server must have in common with the node.
+        clients: the clients that it is.
+        trainer: trains them; its population holds one stand-in sample for each client that is elsewhere.
+        reporting: what it says of them.
+    """
+
+    agreement: Agreement
+    clients: tuple[int, ...]
+    trainer: Trainer
+    reporting: Reporting
+
+
+def open_site(
+    settings: Settings, folder: Path, client: int | Sequence[int], reporting: Reporting | None = None
+) -> Site:
+    """Return a node's side of an experiment.
+
+    Args:
+        settings: the owner's own copy.
+        folder: holds the client's samples (`read_shard`); for several clients, each one's in ``client-NUMBER``.
+        client: its number in the experiment, or the numbers of several.
+        reporting: what it says of them; None: the number of samples.
+
+    Raises:
+        InputError: samples that are missing or do not fit the model, a number that no client has, or settings that
+            cannot run on a fleet.
+    """
+    require_fleet(settings)
+    clients = (client,) if isinstance(client, int) else tuple(client)
+    most = settings.data.clients - 1
+    if not clients or len(set(clients)) < len(clients) or not all(0 <= each <= most for each in clients):
+        raise InputError(f"client = {client}: must be from 0 to data.clients - 1 = {most}, each once")
+    folders = [folder] if isinstance(client, int) else [shard_folder(folder, each) for each in clients]
+    shards = [read_shard(settings, each) for each in folders]
+    reporting = reporting or Reporting()
+    if reporting.class_counts and not shards[0].classes:
+        raise InputError("class_counts = true: the data have real numbers as targets, not classes")
+    population = _population(dict(zip(clients, shards, strict=True)), settings.data.clients)
+    module = draw_module(settings, population.data)
+    check_outputs(module, population.data.shape, population.data.classes or 1, settings.model.name)
+    own = np.isin(np.arange(len(population)), clients)
+    rule = method_rule(settings, np.where(own, population.sizes, population.sizes.max() + 1))
+    run = settings.run
+    trainer = Trainer(
+        module=place(module, require_device(run.device)),
+        population=population,
+        rule=rule,
+        seed=settings.seed,
+        device=run.device,
+        precision=run.precision,
+        by_hand=not run.debug,
+        tolerant=True,  # the server is to say why a result is refused, not to guess it from a failure
+    )
+    return Site(agree(settings, population.data, module, rule), clients, trainer, reporting)
+
+
+def method_rule(settings: Settings, sizes: Ids) -> LocalRule:
+    """Return the local rule that the method gives to its clients.
+
+    A node knows neither the other clients nor the network, so the method is made with stand-ins of the same number.
+
+    Args:
+        settings: all settings.
+        sizes: samples of each client, [clients]; stand-ins for those that are elsewhere.
+
+    Raises:
+        InputError: settings that do not go together.
+    """
+    wanted, clients = settings.method, len(sizes)
+    clusters = min(settings.clustering.clusters, clients)
+    rule = make_rule(settings, count_parts(settings, sizes))
+    own = ":" in wanted.name  # which may do anything with the number of rounds
+    given: Mapping[str, Any] = {
+        **dict(wanted),
+        "population": _stand_in_clients(clients),
+        "clustering": Clustering(np.arange(clients) % clusters, clusters),
+        "network": _stand_in_network(clients, clusters),
+        "rule": rule,
+        "rounds": settings.rounds if own else wanted.intra_rounds * rule.steps,
+        "clock": Clock(np.ones(clients), np.ones(clients), np.inf),
+        "seed": settings.seed,
+    }
+    method = call("method.name", resolve("method.name", wanted.name, METHODS), given, wanted.options)
+    if not isinstance(method, Method):
+        raise InputError(
+            f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
+        )
+    return method.rule
+
+
+def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
+    """Return a population in which these clients hold these samples, and each other client the first of them."""
+    first, *others = shards.values()
+    data = Dataset(
+        name=first.name,
+        inputs=np.concatenate([first.inputs, *(each.inputs for each in others)]) if others else first.inputs,
+        targets=np.concatenate([first.targets, *(each.targets for each in others)]) if others else first.targets,
+        test_inputs=first.test_inputs,
+        test_targets=first.test_targets,
+        classes=first.classes,
+        scale=first.scale,
+        loss=first.loss,
+    )
+    parts = [np.zeros(1, np.int32)] * clients
+    begin = 0
+    for client, shard in shards.items():
+        parts[client] = np.arange(begin, begin + len(shard.inputs), dtype=np.int32)
+        begin += len(shard.inputs)
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    return Population(data, np.concatenate(parts), offsets)
+
+
+def _stand_in_network(clients: int, clusters: int) -> Network:
+    """Return a network in which everything takes a second and all aggregators are neighbours."""
+    neighbours = [[near for near in range(clusters) if near != each] for each in range(clusters)]
+    return matrix_network(np.ones(clients), np.ones((clients, clusters)), neighbours=neighbours)
+
+
+def _stand_in_clients(clients: int) -> Population:
+    """Return clients with one sample each, which nobody trains on."""
+    nothing = np.zeros((1, 1), np.float32)
+    data = Dataset("stand-in", nothing, nothing[0], nothing, nothing[0], classes=0, loss="squared")
+    return Population(data, np.zeros(clients, np.int32), np.arange(clients + 1))

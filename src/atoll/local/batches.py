@@ -1,0 +1,149 @@
+"""Batches: samples gathered from the pool, their losses, and many models measured on them at once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from atoll.data.datasets import Dataset
+from atoll.local.models import Model, load_model
+from atoll.support.arrays import Floats
+
+_SHARED_BATCH = 1000  # samples in one forward pass when models are measured
+_FETCHED = 2000  # samples that are fetched from the pool at once, where they are used in several batches
+
+
+class Batches:
+    """A pool of samples on the module's device, gathered into batches of the module's floating-point type."""
+
+    def __init__(self, data: Dataset, module: nn.Module) -> None:
+        """Share the training pool's arrays with PyTorch; nothing is copied on the CPU."""
+        first = next(module.parameters())
+        self.dtype = first.dtype
+        self.scale = torch.tensor(data.scale, dtype=self.dtype) if data.scale != 1 else None
+        self.turns = data.turns
+        self.inputs = torch.from_numpy(data.inputs).to(first.device)
+        self.targets = torch.from_numpy(data.targets).to(first.device)
+        self.losses = LOSSES[data.loss]
+        self.classifies = data.classes > 0
+
+    def __len__(self) -> int:
+        """Return the number of samples, turned copies included."""
+        return len(self.targets) * len(self.turns)
+
+    def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
+        """Return inputs [len(rows), ...] and targets of these samples."""
+        return next(self.gather_each(rows[None]))
+
+    def gather_each(self, rows: npt.NDArray[np.integer]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of the samples in each row of `rows`, [batches, samples].
+
+        The samples of several batches are fetched at once, and told to a GPU at once, so that it waits once.
+        """
+        index = torch.from_numpy(rows % len(self.targets)).to(self.inputs.device)
+        several = max(1, _FETCHED // max(1, rows.shape[1]))
+        for low in range(0, len(rows), several):
+            fetched = index[low : low + several]
+            inputs, targets = (
+                pool.index_select(0, fetched.flatten()).reshape(*fetched.shape, *pool.shape[1:])
+                for pool in (self.inputs, self.targets)
+            )
+            for own, images, labels in zip(rows[low : low + several], inputs, targets, strict=True):
+                yield self._as_inputs(images, own), labels
+
+    def _as_inputs(self, images: Tensor, rows: npt.NDArray[np.integer]) -> Tensor:
+        """Return the images as the module takes them."""
+        if len(self.turns) > 1:
+            images = self._turn(images, rows // len(self.targets))
+        if self.scale is None or images.is_floating_point():
+            images = images.to(self.dtype)
+        return images if self.scale is None else images * self.scale
+
+    def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:
+        """Turn each image as its copy says; most batches hold one copy only."""
+        turned = inputs
+        for copy in np.unique(copies):
+            own = copies == copy
+            part = torch.rot90(inputs, self.turns[copy], dims=(-2, -1))
+            if own.all():
+                return part.contiguous()
+            rows = torch.from_numpy(own).to(inputs.device).reshape(-1, *[1] * (inputs.ndim - 1))
+            turned = torch.where(rows, part, turned)
+        return turned.contiguous()
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Each model's mean loss on each client's data, and its share of right answers (0 for regression).
+
+    Both [clients, models].
+    """
+
+    losses: Floats
+    accuracies: Floats
+
+
+def measure_models(
+    module: nn.Module, batches: Batches, models: Sequence[Model], rows: Sequence[npt.NDArray[np.int32]]
+) -> Measured:
+    """Measure all models on the samples of each client, ``rows[client]``.
+
+    Every sample is gathered once for all models, and clients share batches, so the cost is one forward pass a model
+    and sample.
+    """
+    parts = [measure_samples(module, batches, models, part) for part in cut_rows(rows)]
+    losses, hits = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
+    return Measured(mean_by_client(losses, rows), mean_by_client(hits, rows))
+
+
+@torch.no_grad()
+def measure_samples(
+    module: nn.Module, batches: Batches, models: Sequence[Model], rows: npt.NDArray[np.int32]
+) -> tuple[Tensor, Tensor]:
+    """Return each model's loss on each sample, and whether its answer is right, in one batch: [samples, models]."""
+    module.eval()
+    inputs, targets = batches.gather(rows)
+    outputs = [_answer(module, model, inputs) for model in models]
+    losses = torch.stack([batches.losses(each, targets).double() for each in outputs], dim=1)
+    if not batches.classifies:
+        return losses, torch.zeros_like(losses)
+    return losses, torch.stack([each.argmax(dim=1) == targets for each in outputs], dim=1).double()
+
+
+def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:
+    """Return a model's outputs.
+
+    The model is copied into the module: `torch.func.functional_call` does not leave a layer that stands in two places
+    as it was, and layers that share a parameter need care.
+    """
+    load_model(module, model)
+    outputs: Tensor = module(inputs)
+    return outputs
+
+
+def cut_rows(rows: Sequence[npt.NDArray[np.int32]]) -> list[npt.NDArray[np.int32]]:
+    """Return all clients' samples, one client after the other, in the batches that models are measured on."""
+    flat = np.concatenate(rows)
+    return [flat[low : low + _SHARED_BATCH] for low in range(0, len(flat), _SHARED_BATCH)]
+
+
+def mean_by_client(table: Floats, rows: Sequence[npt.NDArray[np.int32]]) -> Floats:
+    """Return the mean over each client's samples, [clients, models], of what was measured on these rows."""
+    sizes = np.array([len(own) for own in rows])
+    return np.asarray(np.add.reduceat(table, np.cumsum(sizes) - sizes) / sizes[:, None])
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return each sample's cross-entropy; outputs [samples, classes], targets [samples]."""
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def half_squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return half of each sample's squared error; outputs and targets [samples] or [samples, outputs]."""
+    return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).sum(dim=1) / 2
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "squared": half_squared}

@@ -1,0 +1,100 @@
+"""Dense networks trained by plain SGD: each step made by hand, in place.
+
+Autograd would write every gradient to memory, read it again for the step, and spend as long on bookkeeping as a small
+layer takes. Here a gradient is added to the weights in the product that makes it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from atoll.local.batches import LOSSES, cross_entropy, half_squared
+
+MakesLosses = Callable[[Tensor, Tensor], Tensor]
+
+_through_relu = torch.ops.aten.threshold_backward.default  # (slopes after it, what came out of it, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A network of dense layers with ReLU between them, whose parameters are those of a module.
+
+    Attributes:
+        layers: from the inputs to the outputs.
+        losses: what is trained: cross-entropy, or half the squared error.
+    """
+
+    layers: tuple[nn.Linear, ...]
+    losses: MakesLosses
+
+    @classmethod
+    def of(cls, module: nn.Module, losses: MakesLosses) -> Self | None:
+        """Return the network if the module is one: `nn.Flatten`, then `nn.Linear` with `nn.ReLU` between them."""
+        if type(module) is not nn.Sequential or losses not in LOSSES.values():
+            return None
+        layers = tuple(layer for layer in module if type(layer) is nn.Linear)
+        kinds = [type(layer) for layer in module]
+        if not layers or kinds != [nn.Flatten, nn.Linear] + [nn.ReLU, nn.Linear] * (len(layers) - 1):
+            return None
+        flatten = module[0]
+        whole = isinstance(flatten, nn.Flatten) and (flatten.start_dim, flatten.end_dim) == (1, -1)
+        trained = all(parameter.requires_grad for parameter in module.parameters())
+        apart = len(set(map(id, layers))) == len(layers)
+        hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules())
+        return cls(layers, losses) if whole and trained and apart and not hooked else None
+
+    @torch.no_grad()
+    def step(self, inputs: Tensor, targets: Tensor, lr: float, weights: Tensor | None = None) -> Tensor:
+        """Take a step of SGD down the samples' weighted loss, in place; return the outputs before it.
+
+        Args:
+            inputs: [samples, ...].
+            targets: [samples] or [samples, outputs].
+            lr: learning rate.
+            weights: each sample's weight in the loss, [samples]; None for the mean.
+        """
+        passed = [inputs.flatten(1)]
+        for layer in self.layers[:-1]:
+            passed.append(nn.functional.linear(passed[-1], layer.weight, layer.bias).relu_())
+        outputs = nn.functional.linear(passed[-1], self.layers[-1].weight, self.layers[-1].bias)
+        slopes = _SLOPES[self.losses](outputs, targets)
+        if weights is not None:
+            slopes *= weights[:, None]
+        scale = -lr if weights is not None else -lr / len(inputs)
+        ones = slopes.new_ones(len(inputs))
+        for layer, entering in zip(reversed(self.layers), reversed(passed), strict=True):
+            before = None if entering is passed[0] else _through_relu(slopes @ layer.weight, entering, 0)
+            layer.weight.addmm_(slopes.T, entering, alpha=scale)
+            if layer.bias is not None:
+                layer.bias.addmv_(slopes.T, ones, alpha=scale)
+            if before is not None:
+                slopes = before
+        return outputs
+
+
+def is_plain_sgd(optimizer: torch.optim.Optimizer, lr: float) -> bool:
+    """Return whether the optimiser's step is ``w <- w - lr * g`` and no more."""
+    if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) != 1:
+        return False
+    group = optimizer.param_groups[0]
+    others = ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
+    return group["lr"] == lr and not any(group[key] for key in others)
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the gradient of each sample's loss with respect to its outputs."""
+    slopes = outputs.softmax(dim=1)
+    return slopes.scatter_add_(1, targets[:, None], slopes.new_full((len(slopes), 1), -1.0))
+
+
+def _half_squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets.reshape(outputs.shape)).to(outputs)  # targets may be of another precision
+
+
+_SLOPES: dict[MakesLosses, Callable[[Tensor, Tensor], Tensor]] = {
+    cross_entropy: _cross_entropy,
+    half_squared: _half_squared,
+}

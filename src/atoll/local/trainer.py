@@ -1,0 +1,237 @@
+"""Training one client: batches drawn, steps taken, the model sent back."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from atoll.data.population import Population
+from atoll.local.batches import Batches, measure_models, measure_samples
+from atoll.local.dense import Dense, MakesLosses, is_plain_sgd
+from atoll.local.models import Model, count_bytes, is_finite, load_model, load_moments, place, read_model, read_moments
+from atoll.local.precision import Precision
+from atoll.local.rule import LocalRule
+from atoll.support.arrays import Floats
+from atoll.support.errors import RunError
+from atoll.support.seeds import generator, layers_drawing_from
+
+IDENTITY_PART, TRAINING_PART = 0, 1  # with resampling, which of a round's two parts of a client's data
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One client's work: train from `start`. Its `key` names its random numbers.
+
+    `draw` takes the event's place in it for work that began before the number of its event was known.
+    """
+
+    event: int
+    round: int
+    repeat: int
+    cluster: int
+    client: int
+    start: Model
+    draw: int | None = None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What the client's random numbers are derived from, beside the seed and a purpose: (draw, repeat, client)."""
+        return self.event if self.draw is None else self.draw, self.repeat, self.client
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a client sends back, and its mean training loss on the way."""
+
+    model: Model
+    loss: float
+
+
+class Trainer:
+    """Trains one client after the other on one device; the same task gives the same bits in any order.
+
+    The module is its scratch space: it is moved to the device and overwritten. The pool is shared, and stays in bytes
+    if it came in bytes.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        population: Population,
+        rule: LocalRule,
+        seed: int,
+        device: str = "cpu",
+        precision: Precision = "float32",
+        by_hand: bool = True,
+        tolerant: bool = False,
+    ) -> None:
+        """Put the module and the pool on the device.
+
+        Args:
+            module: what is trained.
+            population: the clients.
+            rule: what a client does.
+            seed: what random numbers are derived from.
+            device: where to train.
+            precision: what executors let products be computed in.
+            by_hand: whether steps may be made by hand, where `dense_steps` can; else autograd and the optimiser do.
+            tolerant: whether results that are not finite are sent back, for `screening.Screened` to leave out; else
+                they are an error.
+        """
+        self.module = place(module, device)
+        self.population = population
+        self.rule = rule
+        self.seed = seed
+        self.precision = precision
+        self.tolerant = tolerant
+        self.batches = Batches(population.data, module)
+        # A GPU takes the optimiser's step for all parameters at once.
+        self.by_hand = by_hand and self.batches.inputs.device.type == "cpu"
+        # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
+        self.dense = dense_steps(rule, module, self.batches.losses) if by_hand and precision != "bfloat16" else None
+
+    def train(self, task: Task) -> Outcome:
+        """Return the client's model after its local steps.
+
+        Raises:
+            RunError: the loss or the model is not finite; names event, cluster and client. Not if `tolerant`.
+        """
+        load_model(self.module, task.start)
+        self.module.train()
+        with layers_drawing_from(self.seed, "layers", *task.key):
+            if self.dense:
+                mean_loss, moments = self._step_by_hand(self.dense, task), Model()
+            else:
+                losses = (self.batches.losses(self.module(x), y).mean() for x, y in self._draw_batches(task))
+                mean_loss, moments = descend(
+                    self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand
+                )
+        model = read_model(self.module)
+        if not self.tolerant:
+            require_finite(task, model, mean_loss, self.rule)
+        return Outcome(model | moments, mean_loss)
+
+    def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
+        return measure_models(self.module, self.batches, models, self.identity_rows(clients, round_)).losses
+
+    def identity_rows(self, clients: npt.NDArray[np.int64], round_: int) -> list[npt.NDArray[np.int32]]:
+        """Return the positions in the pool of the samples that each client's losses are measured on."""
+        return [self._own(int(client), round_, IDENTITY_PART) for client in clients]
+
+    def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
+        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
+        return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
+
+    def _own(self, client: int, round_: int, part: int) -> npt.NDArray[np.int32]:
+        """Return the client's samples; with resampling, those of this round's part for identity or for training."""
+        samples = self.population.samples(client)
+        if not self.rule.parts:
+            return samples
+        order = generator(self.seed, "resample", client).permutation(len(samples))
+        return np.array_split(samples[order], self.rule.parts)[2 * round_ + part]
+
+    def _step_by_hand(self, dense: Dense, task: Task) -> float:
+        """Take the rule's steps; return the mean loss."""
+        lr = self.rule.lr_at(task.round)
+        outputs, targets = zip(*((dense.step(x, y, lr), y) for x, y in self._draw_batches(task)), strict=True)
+        return float(self.batches.losses(torch.cat(outputs), torch.cat(targets)).mean())
+
+    def _draw_batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
+        rows = self.draw_rows(task)
+        if self.rule.batch_size == "full":
+            return repeat(self.batches.gather(rows[0]), self.rule.steps)
+        return self.batches.gather_each(rows)
+
+    def draw_rows(self, task: Task) -> npt.NDArray[np.int32]:
+        """Return the positions in the pool of each local step's batch, [steps, samples]."""
+        samples = self._own(task.client, task.round, TRAINING_PART)
+        if self.rule.batch_size == "full":
+            return np.broadcast_to(samples, (self.rule.steps, len(samples)))
+        rng = generator(self.seed, "batches", *task.key)
+        return samples[rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))]
+
+    def samples_a_step(self, clients: npt.NDArray[np.int64]) -> int:
+        """Return how many samples one step of all these clients takes, at most."""
+        size = self.rule.batch_size
+        return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
+
+
+def dense_steps(rule: LocalRule, module: nn.Module, losses: MakesLosses) -> Dense | None:
+    """Return the network whose steps can be made by hand: dense, trained by plain SGD without a proximal term."""
+    plain = not rule.proximal and is_plain_sgd(rule.optimizer(module.parameters(), rule.lr), rule.lr)
+    return Dense.of(module, losses) if plain else None
+
+
+def descend(
+    rule: LocalRule,
+    parameters: dict[str, nn.Parameter],
+    task: Task,
+    losses: Iterable[Tensor],
+    by_hand: bool = False,
+) -> tuple[float, Model]:
+    """Take the rule's steps, one down each loss; a loss is asked for when the step before it has been taken.
+
+    With `by_hand` plain SGD's steps are made here, to the same bits. Returns the mean loss, and the optimiser's
+    moments of these parameters if the rule carries them.
+    """
+    lr = rule.lr_at(task.round)
+    optimizer = rule.optimizer(parameters.values(), lr)
+    if rule.carry:
+        load_moments(optimizer, parameters, task.start)
+    plainly = by_hand and is_plain_sgd(optimizer, lr)
+    step = partial(_descend_plainly, parameters, lr) if plainly else optimizer.step
+    total = torch.zeros((), device=next(iter(parameters.values())).device)
+    for loss in losses:
+        for parameter in parameters.values():
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        if rule.proximal:
+            _add_proximal(parameters, task.start, rule.proximal)
+        step()
+        total += loss.detach()
+    return total.item() / rule.steps, read_moments(optimizer, parameters) if rule.carry else {}
+
+
+@torch.no_grad()
+def _descend_plainly(parameters: dict[str, nn.Parameter], lr: float) -> None:
+    """Take the step of `torch.optim.SGD`, to the bit; for small models its bookkeeping takes as long."""
+    for parameter in parameters.values():
+        if parameter.grad is not None:
+            parameter.add_(parameter.grad, alpha=-lr)
+
+
+def require_finite(task: Task, model: Model, loss: float, rule: LocalRule) -> None:
+    """Refuse to go on from a loss or a model that is not finite.
+
+    Raises:
+        RunError: names event, cluster and client.
+    """
+    if not is_finite(model, loss):
+        raise RunError(
+            f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "
+            f"(mean loss {loss}); lower local.lr = {rule.lr}"
+        )
+
+
+def carried_bytes(rule: LocalRule, module: nn.Module) -> int:
+    """Return the bytes of the optimiser's state that travels with a model; takes a step on the module to see it."""
+    if not rule.carry:
+        return 0
+    optimizer = rule.optimizer(module.parameters(), rule.lr)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return count_bytes(read_moments(optimizer, dict(module.named_parameters())))
+
+
+def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) -> None:
+    """Add the gradient of ``(mu / 2) * ||w - W||^2``."""
+    for name, parameter in parameters.items():
+        if parameter.grad is not None:
+            parameter.grad.add_(parameter.detach() - start[name], alpha=mu)

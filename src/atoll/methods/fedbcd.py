@@ -1,0 +1,195 @@
+"""Vertical federated learning: parties that hold different features of the same samples (FedBCD).
+
+Liu et al. 2022, "FedBCD: a communication-efficient collaborative learning framework for distributed features". A
+party is a client whose block of the input and whose block of the model are its own; the model's output is the sum of
+the parties' outputs. Party 0 is the label party: the others send it their outputs, it sends each of them the sum of
+the outputs that are not theirs. The labels of a batch are taken as known to all parties.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from atoll.aggregation.mean import Weighted
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.batches import Batches, measure_models, measure_samples
+from atoll.local.models import Model, load_model, read_model
+from atoll.local.precision import Precision
+from atoll.local.rule import LocalRule
+from atoll.local.trainer import Outcome, Task, descend, require_finite
+from atoll.methods.parties import Parties
+from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator, layers_drawing_from
+
+Mode = Literal["parallel", "sequential"]
+
+
+OUTPUT_BYTES = 4  # the built-in models compute in float32
+
+
+def fedbcd(
+    population: Population, rule: LocalRule, rounds: int, mode: Mode = "parallel", clock: Clock | None = None
+) -> Method:
+    """FedBCD: parties that hold different features of the same samples train a sum of their networks.
+
+    Liu et al. 2022. A round exchanges the parties' outputs for one batch S; then each party k takes Q = `rule.steps`
+    steps ``theta_k <- theta_k - eta * grad_k f(theta_k, the others' outputs; S)`` on its own block, side by side
+    (`parallel`) or in turn, with the new outputs of those before it (`sequential`). Parties keep their optimiser's
+    state. With Q = 1, parallel is SGD on the whole model.
+
+    `population` is that of the parties (``vertical.share_samples``), the model a ``vertical.Parties``, the trainer a
+    ``vertical.PartyTrainer``.
+    """
+    if not all(np.array_equal(population.samples(k), population.samples(0)) for k in range(len(population))):
+        raise InputError("method.name = 'fedbcd': needs parties that hold the same samples, as share_samples gives")
+    if rule.parts:
+        raise InputError(
+            "method.resample = true: does not go with method.name = 'fedbcd', whose parties have no data apart"
+        )
+    schedule = exchanging(len(population), rounds, mode, output_bytes(population, rule), clock)
+    return Method(schedule, replace(rule, carry=True), combine=join_blocks)
+
+
+class PartyTrainer:
+    """Trains one party after the other on one device; to be used in place of `Trainer`, a client being a party.
+
+    All parties of a round see the same batch, which depends on the seed and the round alone.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        population: Population,
+        rule: LocalRule,
+        seed: int,
+        device: str = "cpu",
+        precision: Precision = "float32",
+    ) -> None:
+        """Put the module, which is scratch space, and the pool on the device.
+
+        Raises:
+            InputError: the module is not of parties, or of another number of them than the population.
+        """
+        if not isinstance(module, Parties) or len(module.parties) != len(population):
+            raise InputError(f"the model must be vertical.Parties of {len(population)} parties, as the population is")
+        self.module = module.to(device)
+        self.population = population
+        self.rule = rule
+        self.seed = seed
+        self.precision = precision
+        self.batches = Batches(population.data, module)
+
+    def train(self, task: Task) -> Outcome:
+        """Return the party's block of the model after its local steps, the other parties' outputs frozen.
+
+        Raises:
+            RunError: the loss or the block is not finite; names event, cluster and client (the party).
+        """
+        load_model(self.module, task.start)
+        self.module.train()
+        inputs, targets = self.batches.gather(self._draw_batch(task))
+        blocks, networks, k = self.module.split(inputs), self.module.parties, task.client
+        prefix = f"parties.{k}."
+        own = {prefix + name: parameter for name, parameter in networks[k].named_parameters()}
+        with layers_drawing_from(self.seed, "layers", task.event, task.repeat, k):
+            with torch.no_grad():
+                others = sum(networks[j](block) for j, block in enumerate(blocks) if j != k)
+            losses = (
+                self.batches.losses(networks[k](blocks[k]) + others, targets).mean() for _ in range(self.rule.steps)
+            )
+            mean_loss, moments = descend(self.rule, own, task, losses)
+        block = {prefix + name: tensor for name, tensor in read_model(networks[k]).items()}
+        require_finite(task, block, mean_loss, self.rule)
+        return Outcome(block | moments, mean_loss)
+
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        """Return the mean loss of each model on each party's samples, which are all samples, [parties, models]."""
+        return measure_models(self.module, self.batches, models, self.identity_rows(clients, round_)).losses
+
+    def identity_rows(self, clients: Ids, round_: int) -> list[npt.NDArray[np.int32]]:
+        """Return the positions in the pool of each party's samples, which are all samples."""
+        return [self.population.samples(int(party)) for party in clients]
+
+    def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
+        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
+        return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
+
+    def _draw_batch(self, task: Task) -> npt.NDArray[np.int32]:
+        samples = self.population.samples(task.client)
+        if self.rule.batch_size == "full":
+            return samples
+        rng = generator(self.seed, "batches", task.round, 0, 0)  # for all parties the same
+        return samples[rng.integers(len(samples), size=self.rule.batch_size)]
+
+
+def join_blocks(models: Weighted, start: Model, cohort_weight: float) -> Model:
+    """Put the blocks that parties trained in the place of those they started from (a combine rule)."""
+    joined = dict(start)
+    for _, block in models:
+        joined |= block
+    return joined
+
+
+def exchanging(
+    parties: int, rounds: int, mode: Mode = "parallel", message_bytes: int = 0, clock: Clock | None = None
+) -> Schedule:
+    """Every round one batch's outputs are exchanged, then the parties train (FedBCD).
+
+    `parallel`: one event a round, in which all parties train. `sequential`: one event a party, in ascending order, each
+    using the new outputs of those before it. Without a clock every event takes one second.
+
+    Messages are outputs of `message_bytes`. In parallel the K - 1 parties send theirs to the label party, and it sends
+    each the sum of the others'. In sequence it is the same, and each party but the first and the last also sends its
+    new outputs when it has trained.
+    """
+    if rounds < 1:
+        raise InputError(f"rounds = {rounds}: must be at least 1")
+    if mode not in ("parallel", "sequential"):
+        raise InputError(f"method.mode = {mode!r}: must be 'parallel' or 'sequential'")
+    turns = _turns(parties, mode)
+    events: list[Event] = []
+    now = 0.0
+    for index in range(rounds * len(turns)):
+        cohort, up, down = turns[index % len(turns)]
+        began, now = now, now + (clock.event_seconds(cohort) if clock else 1.0)
+        events.append(
+            Event(
+                index=index,
+                round=index // len(turns),
+                seconds=now,
+                active=(0,),
+                began=(began,),
+                cohort=cohort,
+                clusters=np.zeros(len(cohort), np.int64),
+                weights=np.ones(len(cohort)),
+                server=Mix(published=((0, 1.0),)),
+                starts=((0, FROM_SERVER),),
+                staleness=(0,),
+                models_down=down,
+                models_up=up,
+            )
+        )
+    return Schedule(tuple(events), 1, rounds, message_bytes=message_bytes)
+
+
+def output_bytes(population: Population, rule: LocalRule) -> int:
+    """Return the bytes of one party's outputs for one batch."""
+    batch = int(population.sizes[0]) if rule.batch_size == "full" else rule.batch_size
+    return batch * (population.data.classes or 1) * OUTPUT_BYTES
+
+
+def _turns(parties: int, mode: Mode) -> list[tuple[Ids, int, int]]:
+    """Return the cohort of each event of a round, and how many messages go up and down in it."""
+    last = parties - 1
+    if mode == "parallel":
+        return [(np.arange(parties), last, last)]
+    middle = [(np.array([k]), 1, 1) for k in range(1, last)]
+    return [(np.array([0]), last, 0), *middle, *([(np.array([last]), 0, 1)] if last else [])]

@@ -1,0 +1,107 @@
+"""Models split over parties that hold different features of the same samples, and who trains them (FedBCD)."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from atoll.data.population import Population
+from atoll.local.models import HIDDEN, Shape, dense
+from atoll.support.errors import InputError
+
+
+def split_shape(shape: Shape, parties: int) -> list[Shape]:
+    """Return the shape (channels, pixels) of each party's block of an input.
+
+    An image's pixels in reading order are cut into runs whose lengths differ by at most one, so that a party holds a
+    strip of rows with all its channels. Inputs that are not [channels, height, width] have one channel.
+
+    Raises:
+        InputError: fewer than one party, or more parties than pixels.
+
+    >>> split_shape((3, 4, 4), 3)
+    [(3, 6), (3, 5), (3, 5)]
+    """
+    channels = shape[0] if len(shape) == 3 else 1
+    features = torch.Size(shape).numel() // channels
+    if not 1 <= parties <= features:
+        raise InputError(
+            f"method.parties = {parties}: must be at least 1 and at most {features}, the number of features (pixels) "
+            f"of an input of shape {list(shape)}"
+        )
+    return [(channels, size) for size in _split_evenly(features, parties)]
+
+
+def share_samples(population: Population, parties: int) -> Population:
+    """Return the population of so many parties, each of which holds (its features of) the union of all samples.
+
+    Raises:
+        InputError: fewer than one party, or more parties than features.
+    """
+    split_shape(population.data.shape, parties)
+    offsets = np.arange(parties + 1) * len(population.indices)
+    return Population(population.data, np.tile(population.indices, parties), offsets)
+
+
+class Parties(nn.Module):
+    """A model whose output is the sum of its parties' outputs, each on its own block of the input.
+
+    Party k's parameters are named ``parties.k.*``.
+    """
+
+    def __init__(self, shape: Shape, networks: Sequence[nn.Module]) -> None:
+        """Give network k the k-th block of inputs of this shape, [n, channels, pixels] (see `split_shape`)."""
+        super().__init__()
+        blocks = split_shape(shape, len(networks))
+        self.channels = blocks[0][0]
+        self.pixels = [pixels for _, pixels in blocks]
+        self.parties = nn.ModuleList(networks)
+
+    def split(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return each party's block of a batch."""
+        return torch.split(inputs.reshape(len(inputs), self.channels, -1), self.pixels, dim=2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map [n, *shape] to [n, classes]."""
+        blocks = self.split(inputs)
+        outputs: list[Tensor] = [party(block) for party, block in zip(self.parties, blocks, strict=True)]
+        return sum(outputs[1:], outputs[0])
+
+
+def split_model(name: str) -> Callable[..., Parties]:
+    """Return the factory of a built-in dense model split between parties.
+
+    Each hidden layer's units are dealt out evenly, at least one a party, and only the label party has the biases of
+    the outputs. So the sum has the whole model's widths, and for `linear` it is the whole model.
+
+    Raises:
+        InputError: a model that is not a chain of dense layers, which alone can be split by features.
+
+    >>> split_model("mlp")((1, 28, 28), 10, 2).parties[1]
+    Sequential(
+      (0): Flatten(start_dim=1, end_dim=-1)
+      (1): Linear(in_features=392, out_features=100, bias=True)
+      (2): ReLU()
+      (3): Linear(in_features=100, out_features=10, bias=False)
+    )
+    """
+    if name not in HIDDEN:
+        raise InputError(
+            f"model.name = {name!r}: with method.name = 'fedbcd' it must be one of {', '.join(map(repr, HIDDEN))}, "
+            "whose dense layers can be split between parties"
+        )
+
+    def make(shape: Shape, classes: int, parties: int) -> Parties:
+        blocks = split_shape(shape, parties)
+        hidden = [_split_evenly(max(units, parties), parties) for units in HIDDEN[name]]
+        networks = [
+            dense(block, tuple(units[k] for units in hidden), classes, bias=k == 0) for k, block in enumerate(blocks)
+        ]
+        return Parties(shape, networks)
+
+    return make
+
+
+def _split_evenly(total: int, parts: int) -> list[int]:
+    return [total // parts + (part < total % parts) for part in range(parts)]

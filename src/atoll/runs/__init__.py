@@ -1,0 +1,1 @@
+"""Runs: an experiment carried out into a folder, checkpointed, resumed and verified."""

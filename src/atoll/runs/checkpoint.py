@@ -1,0 +1,217 @@
+"""Checkpoints: a run's state in safetensors and JSON, written atomically; no pickle."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import load, save
+
+from atoll.engine.engine import State
+from atoll.local.models import Model, form_of, without_moments
+from atoll.runs.fingerprint import Origin
+from atoll.support.environment import package_versions
+from atoll.support.errors import InputError
+from atoll.support.files import to_json, write_atomically
+
+FORMAT = 1
+KEPT = 2
+DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError)
+"""What reading a damaged checkpoint may raise."""
+
+Note = dict[str, Any]
+
+
+def save_checkpoint(folder: Path, state: State, origin: Origin) -> None:
+    """Write the state after an event, then drop all but the last two checkpoints.
+
+    A model that several clusters share is written once. The JSON file is written last and holds the tensors'
+    checksum and its own, so a checkpoint counts only when both files are whole.
+
+    Raises:
+        RunError: they cannot be written; the checkpoints before are kept.
+    """
+    models, layout = _lay_out(state)
+    content = save(
+        {
+            f"{i}/{name}": t.clone(memory_format=torch.contiguous_format)
+            for i, model in enumerate(models)
+            for name, t in model.items()
+        }
+    )
+    stem = _stem(folder, state.events_done)
+    write_atomically(stem.with_suffix(".safetensors"), content)
+    note = {
+        "format": FORMAT,
+        "packages": package_versions(),
+        "origin": asdict(origin),
+        "state": layout,
+        "tensors": hashlib.sha256(content).hexdigest(),
+    }
+    write_atomically(stem.with_suffix(".json"), to_json(note | {"checksum": _checksum(note)}))
+    drop_others(folder, state.events_done)
+
+
+def load_checkpoint(folder: Path, first: State, origin: Origin) -> tuple[State, list[str]] | None:
+    """Return the latest whole checkpoint, and a sentence for each damaged one passed over; None if there is none.
+
+    Args:
+        folder: where the checkpoints are.
+        first: the state before the first event, whose models tell the names, shapes and types to expect.
+        origin: the run that is to go on.
+
+    Raises:
+        InputError: there are checkpoints, but all are damaged, or the latest whole one is of another run, another
+            model or another format.
+    """
+    warnings: list[str] = []
+    for path in sorted(folder.glob("event-*.json"), reverse=True):
+        try:
+            note = read_note(path)
+            _require_origin(path, note, origin)
+            state = read_state(path, note, next(iter(first.starts[0].values())).device)
+        except DAMAGED as error:
+            told = error.strerror if isinstance(error, OSError) and error.strerror else error
+            warnings.append(f"the checkpoint {path.stem} is damaged ({told}); an earlier one is used")
+            continue
+        _require_same(state, first)
+        return state, warnings + _changed_packages(path, note)
+    if warnings:
+        raise InputError(f"--resume: every checkpoint in {folder} is damaged; add --overwrite to start again")
+    return None
+
+
+def read_state(path: Path, note: Note, device: torch.device) -> State:
+    """Return the state that a checkpoint's tensors hold.
+
+    Args:
+        path: the checkpoint's JSON file.
+        note: its content.
+        device: where to put the tensors.
+
+    Raises:
+        ValueError: the tensors are not those it was written with; other errors of `DAMAGED` where it is damaged else.
+    """
+    content = path.with_suffix(".safetensors").read_bytes()
+    if hashlib.sha256(content).hexdigest() != note["tensors"]:
+        raise ValueError("its tensors' checksum does not fit")
+    return _restore(note["state"], {key: tensor.to(device) for key, tensor in load(content).items()})
+
+
+def drop_others(folder: Path, events_done: int) -> None:
+    """Keep the last two checkpoints up to this event; what is later was damaged, what has no note is half of one."""
+    notes = sorted(path.stem for path in folder.glob("event-*.json"))
+    kept = [stem for stem in notes if stem <= _stem(folder, events_done).name][-KEPT:]
+    # The note goes first, so that what a kill leaves of a dropped checkpoint does not look like a damaged one.
+    for pattern in ("event-*.json", "event-*.safetensors", ".event-*.part"):
+        for path in folder.glob(pattern):
+            if path.stem not in kept:
+                path.unlink(missing_ok=True)
+
+
+def _lay_out(state: State) -> tuple[list[Model], Note]:
+    """Return the different models of a state, and which of them is where."""
+    models: list[Model] = []
+    seen: dict[int, int] = {}
+
+    def number(model: Model) -> int:
+        if id(model) not in seen:
+            seen[id(model)] = len(models)
+            models.append(model)
+        return seen[id(model)]
+
+    return models, {
+        "events_done": state.events_done,
+        "server": None if state.server is None else number(state.server),
+        "starts": [number(model) for model in state.starts],
+        "published": [number(model) for model in state.published],
+        "refused": dict(state.refused),
+    }
+
+
+def _stem(folder: Path, events_done: int) -> Path:
+    return folder / f"event-{events_done:08d}"
+
+
+def _checksum(note: Note) -> str:
+    return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
+
+
+def read_note(path: Path) -> Note:
+    """Return the content of a checkpoint's JSON file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged.
+    """
+    note = json.loads(path.read_bytes())
+    if not isinstance(note, dict) or note.pop("checksum", None) != _checksum(note):
+        raise ValueError("its checksum does not fit")
+    return note
+
+
+def _require_origin(path: Path, note: Note, origin: Origin) -> None:
+    """Refuse a checkpoint that this run cannot go on from.
+
+    Raises:
+        InputError: says what is different.
+    """
+    if note["format"] != FORMAT:
+        raise InputError(
+            f"--resume: the checkpoint {path} has format {note['format']}, this version of Atoll reads {FORMAT}; "
+            "resume with the version that wrote it, or add --overwrite to start again"
+        )
+    before, now = note["origin"], asdict(origin)
+    if before["executor"] != now["executor"]:
+        raise InputError(
+            f"--resume: run.executor now gives the bits of {now['executor']!r}, which round differently from those of "
+            f"{before['executor']!r}, with which the run was begun; set run.executor = {before['executor']!r}"
+        )
+    if before != now:
+        told = f"seed {before['seed']}" if before["seed"] != now["seed"] else "other settings"
+        raise InputError(
+            f"--resume: the checkpoint {path} is of a run with {told}; remove it, or add --overwrite to start again"
+        )
+
+
+def _changed_packages(path: Path, note: Note) -> list[str]:
+    """Return a sentence if packages that bits depend on have changed since the checkpoint was written."""
+    before, now = note["packages"], package_versions()
+    told = [f"{name} was {before.get(name)}, is now {now[name]}" for name in now if before.get(name) != now[name]]
+    if not told:
+        return []
+    return [
+        f"since the checkpoint {path.stem}, {', '.join(told)}: the result may differ in its last bits from that of an "
+        "uninterrupted run"
+    ]
+
+
+def _restore(layout: dict[str, Any], tensors: Model) -> State:
+    models: dict[int, Model] = {}
+    for key, tensor in tensors.items():
+        number, _, name = key.partition("/")
+        models.setdefault(int(number), {})[name] = tensor
+    server = layout["server"]
+    return State(
+        events_done=layout["events_done"],
+        server=None if server is None else models[server],
+        starts=tuple(models[i] for i in layout["starts"]),
+        published=tuple(models[i] for i in layout["published"]),
+        refused=layout["refused"],
+    )
+
+
+def _require_same(state: State, first: State) -> None:
+    """Refuse models of other names, shapes or types: the user's own module may have changed since."""
+    wanted = form_of(first.starts[0])
+    if len(state.starts) != len(first.starts):
+        raise InputError(
+            f"--resume: the checkpoint has {len(state.starts)} clusters, method.name now makes {len(first.starts)}"
+        )
+    server = () if state.server is None else (state.server,)
+    for model in (*server, *state.starts, *state.published):
+        if without_moments(form_of(model)) != wanted:
+            raise InputError("--resume: the checkpoint is of another model than model.name makes now")

@@ -1,0 +1,79 @@
+"""When a run's checkpoints are written."""
+
+import time
+
+from atoll.engine.engine import State
+from atoll.runs.checkpoint import save_checkpoint
+from atoll.runs.fingerprint import Origin
+from atoll.runs.folder import RunFolder
+from atoll.runs.rows import Recorder
+
+
+class Saver:
+    """Writes a run's checkpoints, only of states from which it goes on to the same bits.
+
+    Events that do not depend on each other are trained together, and an executor such as `Stacked` rounds differently
+    with other company. So a run must go on with the same events together: from a state in which none is under way.
+
+    Attributes:
+        state: the last such state.
+    """
+
+    def __init__(
+        self, folder: RunFolder, origin: Origin, recorder: Recorder, state: State, by_arrival: bool = False
+    ) -> None:
+        """Begin with a state that need not be saved: the first one, or that of a checkpoint.
+
+        With `by_arrival` no events train together: a run that goes on begins all clusters' works again.
+        """
+        self.state = state
+        self._place = folder.path / "checkpoint"
+        self._origin = origin
+        self._recorder = recorder
+        self._by_arrival = by_arrival
+        self._saved = state.events_done
+        self._together = self._end_of_group()
+        self._since = Stopwatch()
+        self._is_due = False
+
+    def take(self, state: State) -> bool:
+        """Note the state after an event, and save it when it is time; return whether none is under way.
+
+        Raises:
+            RunError: the checkpoint cannot be written; the one before is kept.
+        """
+        done, wanted = state.events_done, self._recorder.experiment.settings.run
+        if wanted.checkpoint_every:
+            self._is_due |= self._recorder.is_due(done, wanted.checkpoint_every)
+        if done < self._together:
+            return False
+        self.state = state
+        self._together = self._end_of_group()
+        is_last = done == len(self._recorder.schedule)
+        if self._is_due or is_last or self._since.seconds() >= 60 * wanted.checkpoint_minutes:
+            self.save()
+        return True
+
+    def save(self) -> None:
+        """Save the state, if it is not the one that was saved last."""
+        if self.state.events_done == self._saved:
+            return
+        save_checkpoint(self._place, self.state, self._origin)
+        self._saved, self._since, self._is_due = self.state.events_done, Stopwatch(), False
+
+    def _end_of_group(self) -> int:
+        """Return how many events are over when those that train together now are."""
+        done = self.state.events_done
+        return done + (1 if self._by_arrival else len(self._recorder.schedule.ready(done)))
+
+
+class Stopwatch:
+    """Wall-clock seconds, counted on from an earlier part of the run."""
+
+    def __init__(self, before: float = 0.0) -> None:
+        """Start."""
+        self._began = time.perf_counter() - before
+
+    def seconds(self) -> float:
+        """Return the seconds so far."""
+        return time.perf_counter() - self._began

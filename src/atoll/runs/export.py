@@ -1,0 +1,156 @@
+"""Writing a run's model for other programs: safetensors, a PyTorch state dict, ONNX."""
+
+import importlib.util
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from atoll.experiment.clients import load_dataset
+from atoll.experiment.models import draw_module
+from atoll.experiment.settings import Settings
+from atoll.local.models import Model, load_model
+from atoll.runs.saved import SavedRun, read_saved
+from atoll.support.errors import InputError, RunError
+from atoll.support.files import write_atomically
+
+ENDINGS = {"safetensors": ".safetensors", "state-dict": ".pt", "onnx": ".onnx"}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        file: where.
+        parameters: numbers in the model, buffers included.
+        events_done: events of the run that the model has seen.
+        is_finished: whether the run had come to its end.
+    """
+
+    file: Path
+    parameters: int
+    events_done: int
+    is_finished: bool
+
+
+def export_model(
+    run: Path | str, file_format: str = "safetensors", out: Path | str | None = None, cluster: int | None = None
+) -> Exported:
+    """Write a run's model, as `SavedRun.model` chooses it, from its latest checkpoint.
+
+    All formats name parameters as the module does. ONNX has one input, ``input``: a batch [n, *shape] of float32, as
+    the module sees it, that is bytes times the data set's `scale` (1/255 for MNIST and CIFAR-10), and one output,
+    ``output``: [n, classes] before softmax. To write ONNX the module is made again, for which the data is read.
+
+    Args:
+        run: the run's folder.
+        file_format: safetensors, state-dict (`torch.load` with ``weights_only=True`` reads it) or onnx.
+        out: the file; None: ``model`` with the format's ending in the run's folder, or ``model-cluster-J``.
+        cluster: the cluster whose model it is; None: the run's.
+
+    Raises:
+        InputError: no run, no checkpoint, no such cluster or format, a missing extra, or a model that ONNX cannot hold.
+        RunError: the file cannot be written.
+    """
+    if file_format not in ENDINGS:
+        raise InputError(f"format {file_format!r}: must be {', '.join(ENDINGS)}")
+    _require_extra(file_format)
+    saved = read_saved(run)
+    model = saved.model(cluster)
+    stem = "model" if cluster is None else f"model-cluster-{cluster}"
+    place = saved.folder / f"{stem}{ENDINGS[file_format]}" if out is None else Path(out)
+    if place.is_dir():
+        raise InputError(f"--out {place}: is a folder; give the path of a file")
+    content = _WRITERS[file_format](saved, model)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {place.parent}: {error.strerror or error}") from error
+    write_atomically(place, content)
+    count = sum(tensor.numel() for tensor in model.values())
+    return Exported(place, count, saved.state.events_done, saved.is_finished)
+
+
+def load_module(settings: Settings, model: Model) -> nn.Module:
+    """Return the module that the settings name with a model's parameters, in evaluation mode, on the CPU."""
+    module = draw_module(settings, load_dataset(settings))
+    load_model(module, model)
+    return module.eval()
+
+
+def _require_extra(file_format: str) -> None:
+    if file_format == "onnx" and not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
+        raise InputError('format onnx needs onnx and onnxscript; run pip install "atoll[onnx]"')
+
+
+def _as_safetensors(saved: SavedRun, model: Model) -> bytes:
+    told = {"format": "pt", "name": saved.settings.name, "events": str(saved.state.events_done)}
+    return save(dict(model), metadata=told)
+
+
+def _as_state_dict(_saved: SavedRun, model: Model) -> bytes:
+    stream = io.BytesIO()
+    torch.save({name: tensor.clone() for name, tensor in model.items()}, stream)
+    return stream.getvalue()
+
+
+def _as_onnx(saved: SavedRun, model: Model) -> bytes:
+    data = load_dataset(saved.settings)
+    module = load_module(saved.settings, model)
+    kind = next(module.parameters()).dtype
+    sample = torch.zeros(2, *data.shape, dtype=kind)
+    try:
+        return _trace(module, sample)
+    except Exception as error:  # PyTorch's exporter has errors of many kinds, most of which are not public
+        told = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"model.name = {saved.settings.model.name!r}: cannot be written as ONNX ({type(error).__name__}: {told})"
+        ) from error
+
+
+def _trace(module: nn.Module, sample: torch.Tensor) -> bytes:
+    """Return the module as ONNX, for batches of any size."""
+    with tempfile.TemporaryDirectory() as aside, _without_warnings():
+        file = Path(aside) / "model.onnx"
+        torch.onnx.export(
+            module,
+            (sample,),
+            file,
+            input_names=["input"],
+            output_names=["output"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            external_data=False,
+            dynamo=True,
+            verbose=False,
+        )
+        return file.read_bytes()
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Silence the exporter, which warns of its own deprecations and of packages that models here do not use."""
+    told = logging.getLogger("torch.onnx")
+    before = told.level
+    told.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        told.setLevel(before)
+
+
+_WRITERS: Mapping[str, Callable[[SavedRun, Model], bytes]] = {
+    "safetensors": _as_safetensors,
+    "state-dict": _as_state_dict,
+    "onnx": _as_onnx,
+}

@@ -1,0 +1,288 @@
+"""The run folder: settings, metrics, schedule, environment and summary, written so that nothing is left half done."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from atoll.experiment.file import resolved
+from atoll.experiment.settings import Settings
+from atoll.runs.fingerprint import differences
+from atoll.schedules.events import Schedule
+from atoll.schedules.files import write_schedule
+from atoll.schedules.recorded import head_of
+from atoll.support.environment import describe_environment
+from atoll.support.errors import InputError, RunError
+from atoll.support.files import append_line, line_as_bytes, to_json, write_atomically
+from atoll.support.lock import LOCK, locked
+
+Row = dict[str, Any]
+HAPPENED = "happened.jsonl"
+CLUSTERINGS = "clusterings.jsonl"
+FILES = (
+    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, "environment.json", "schedule.npz"),
+    "checkpoint",
+)
+TRACKED = "trackers"  # what `run.trackers` write, each in its own way; they see to it themselves
+
+
+def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bool) -> list[Path]:
+    """Return the folder of each run, `out` itself for one run, having seen that each can be used before any is.
+
+    Raises:
+        InputError: a folder that a run cannot be begun in, or gone on with.
+    """
+    if len(names) == 1:
+        folders = [out]
+    else:
+        if (out / "config.toml").exists():
+            raise InputError(f"--out {out}: holds a single run, this experiment has {len(names)}; give another folder")
+        if _is_taken(out, ("experiment.json", "report", *names)):
+            raise InputError(f"--out {out}: holds other files than this experiment's runs; give another folder")
+        folders = [out / name for name in names]
+    for folder in map(RunFolder, folders):
+        if not (resume and folder.is_run):
+            folder.require_room(overwrite)
+    return folders
+
+
+def begin_folders(out: Path, names: Sequence[str]) -> None:
+    """Write down which runs a folder holds, and in which order; a single run needs no such list.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    if len(names) == 1:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {out}: {error.strerror or error}") from error
+    write_atomically(out / "experiment.json", to_json({"runs": list(names)}))
+
+
+def _is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
+    """Return whether there is something else at a path than a folder with these files, whole, half written or locked.
+
+    Raises:
+        InputError: it cannot be looked at, or is a file, or lies below one.
+    """
+    try:
+        known = {*allowed, *_halves(allowed), LOCK}
+        return any(entry.name not in known for entry in path.iterdir())
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError as error:
+        raise InputError(f"--out {path}: is a file, or lies below one; give the path of a new folder") from error
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot be used ({error.strerror or error})") from error
+
+
+def _halves(names: tuple[str, ...]) -> set[str]:
+    """Return what `write_atomically` calls these files while it writes them."""
+    return {f".{name}.part" for name in names}
+
+
+def slug(name: str) -> str:
+    """Return a name without what a file system or a shell could take amiss: no leading dot, no spaces, no slashes.
+
+    >>> slug("CFL-MGD, seed 3")
+    'cfl-mgd-seed-3'
+    """
+    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()).strip(".-")[:100]
+
+
+class RunFolder:
+    """The folder of one run: its metrics file, to which one row a probe is appended, and that of what happened."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the folder; nothing is written."""
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.happened = path / HAPPENED
+        self.clusterings = path / CLUSTERINGS
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run has been begun in the folder; ``config.toml`` is written last, so the rest is there too."""
+        return (self.path / "config.toml").is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / "summary.json").is_file()
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the folder for one run alone, making it first; one that stays empty is removed again.
+
+        Raises:
+            InputError: another run holds it; names the process.
+            RunError: it cannot be made.
+        """
+        is_new = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the folder {self.path}: {error.strerror or error}") from error
+        try:
+            with locked(self.path):
+                for half in _halves(FILES):  # a killed run's
+                    (self.path / half).unlink(missing_ok=True)
+                yield
+        finally:
+            if is_new:
+                with suppress(OSError):
+                    self.path.rmdir()
+
+    def require_room(self, overwrite: bool = False) -> None:
+        """Refuse a folder that a run cannot be begun in; nothing is written.
+
+        Raises:
+            InputError: the folder holds a run and `overwrite` is off, or something other than a run.
+        """
+        if self.is_run and not overwrite:
+            raise InputError(
+                f"--out {self.path}: holds a run already; add --resume to continue it, --overwrite to replace it, "
+                "or give another folder"
+            )
+        if not self.is_run and _is_taken(self.path, (*FILES, TRACKED)):
+            raise InputError(f"--out {self.path}: is not empty and holds no run; give the path of a new folder")
+
+    def create(
+        self,
+        settings: Settings,
+        schedule: Schedule,
+        overwrite: bool = False,
+        is_live: bool = False,
+        replayed: str | None = None,
+    ) -> None:
+        """Write everything that is known before training, or nothing; the folder is there, and claimed.
+
+        Args:
+            settings: of the run.
+            schedule: its events, or the plan for them.
+            overwrite: whether a run in the folder is replaced.
+            is_live: whether the events that take place are to be written down.
+            replayed: checksum of the schedule, if it is not the method's own.
+
+        Raises:
+            InputError: as `require_room` does.
+            RunError: it cannot be written.
+        """
+        self.require_room(overwrite)
+        try:
+            self._clear()
+            (self.path / "checkpoint").mkdir(exist_ok=True)
+            environment = describe_environment(settings.seed) | ({"replayed": replayed} if replayed else {})
+            write_atomically(self.path / "environment.json", to_json(environment))
+            if is_live:
+                write_atomically(self.happened, line_as_bytes(head_of(schedule)))
+            write_schedule(self.path / "schedule.npz", schedule)
+            write_atomically(self.metrics, b"")
+            self._write_settings(settings)
+        except (OSError, RunError) as error:
+            with suppress(OSError):
+                self._clear()
+            if isinstance(error, RunError):
+                raise
+            raise RunError(f"cannot write to the folder {self.path}: {error.strerror or error}") from error
+
+    def _write_settings(self, settings: Settings) -> None:
+        write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
+
+    def _clear(self) -> None:
+        """Remove a run's files, and none but those; what marks it as a run goes first."""
+        for name in FILES:
+            place = self.path / name
+            if place.is_dir():
+                for pattern in ("event-*", ".event-*.part"):
+                    for entry in place.glob(pattern):
+                        entry.unlink()
+                with suppress(OSError):  # the user's own files in it stay
+                    place.rmdir()
+            else:
+                place.unlink(missing_ok=True)
+                place.with_name(f".{name}.part").unlink(missing_ok=True)
+
+    def take_over(self, settings: Settings) -> None:
+        """Refuse to go on with other settings than the run was begun with; note those that may differ.
+
+        Raises:
+            InputError: names the settings that differ; or the folder's settings cannot be read.
+        """
+        try:
+            before = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
+        now = tomllib.loads(tomli_w.dumps(resolved(settings)))
+        if told := differences(before, now):
+            raise InputError(f"--resume: {self.path} was run with other settings: {told}")
+        if before != now:
+            self._write_settings(settings)
+
+    def require_kind(self, is_live: bool, replayed: str | None) -> None:
+        """Refuse to go on with a run of another kind: on a fleet or not, by the method's own schedule or another.
+
+        Raises:
+            InputError: says what it was.
+        """
+        if is_live and not self.happened.exists():
+            raise InputError(f"--resume: {self.path} was run in simulation, and cannot go on with a fleet")
+        if not is_live and self.happened.exists():
+            raise InputError(
+                f"--resume: {self.path} was run on a fleet, and can only go on with one; give its {HAPPENED} as "
+                "--schedule of another run to see what it comes to in simulation"
+            )
+        try:
+            before = json.loads((self.path / "environment.json").read_bytes()).get("replayed")
+        except (OSError, ValueError, AttributeError) as error:
+            raise InputError(f"--resume: {self.path / 'environment.json'} is missing or damaged") from error
+        if before != replayed:
+            told = "without" if before is None else "with another" if replayed else "with a"
+            raise InputError(f"--resume: {self.path} was run {told} --schedule; go on as it was begun")
+
+    def append(self, row: Row) -> None:
+        """Append one row of metrics; if the disk is full the file keeps its whole rows.
+
+        Raises:
+            RunError: the row cannot be written.
+        """
+        append_line(self.metrics, row)
+
+    def rows(self) -> list[Row]:
+        """Return the whole rows of metrics so far; one that a crash tore is left out.
+
+        Raises:
+            InputError: the file is missing or damaged.
+        """
+        try:
+            return [_whole(json.loads(line)) for line in self.metrics.read_bytes().split(b"\n")[:-1]]
+        except OSError as error:
+            raise InputError(f"--resume: {self.metrics} cannot be read ({error.strerror})") from error
+        except ValueError as error:
+            raise InputError(
+                f"--resume: {self.metrics} is damaged ({error}); add --overwrite to start again"
+            ) from error
+
+    def keep_rows(self, events_done: int) -> list[Row]:
+        """Drop rows later than an event, and a torn last one; return those kept."""
+        kept = [row for row in self.rows() if row["event"] <= events_done]
+        content = b"".join(json.dumps(row).encode() + b"\n" for row in kept)
+        if content != self.metrics.read_bytes():
+            write_atomically(self.metrics, content)
+        return kept
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``, which marks the run as finished."""
+        write_atomically(self.path / "summary.json", to_json(dict(summary)))
+
+
+def _whole(row: Any) -> Row:
+    if not isinstance(row, dict) or not isinstance(row.get("event"), int) or "wall_time" not in row:
+        raise ValueError("a row has no event")
+    return row

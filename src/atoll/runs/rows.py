@@ -1,0 +1,153 @@
+"""Rows of metrics: what a state of a run, and all its rows, come to."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+from atoll.aggregation.screening import REASONS
+from atoll.engine.engine import State
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.faults import is_counted
+from atoll.fleet import replies
+from atoll.runs.folder import Row
+from atoll.runs.probes import make_probe
+from atoll.schedules.events import Event, Schedule
+from atoll.support.arrays import Ids
+from atoll.support.errors import InputError, RunError
+
+LOSSES = ("absent", "dropped", "late")
+"""What an event counts of clients that it lost, see `Event`."""
+
+
+class Recorder:
+    """Turns states into rows of metrics, and rows into the summary."""
+
+    def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
+        """Count what the schedule costs; in a live run this is a plan, until `take` is told what happened."""
+        self.experiment = experiment
+        self.schedule = experiment.method.schedule
+        self.probe, self.samples = make_probe(experiment)
+        self.bytes = experiment.message_bytes
+        self.events = list(self.schedule.events)
+        self.reasons = tuple(dict.fromkeys((*REASONS, *replies.REASONS))) if is_live else REASONS
+        loses = any(getattr(event, name) for event in self.events for name in LOSSES)
+        counted = LOSSES if is_live or loses or is_counted(experiment.settings) else ()
+        self.sums = {
+            name: [0, *itertools.accumulate(map(attrgetter(name), self.events))]
+            for name in ("client_updates", "models_down", "models_up", *counted)
+        }
+        self.losses = counted
+
+    @property
+    def happened(self) -> Schedule:
+        """The schedule, with events as they took place so far."""
+        return replace(self.schedule, events=tuple(self.events))
+
+    def take(self, event: Event) -> None:
+        """Note the next event as it took place, where that was not known before."""
+        self.events[event.index] = event
+        for name, sums in self.sums.items():
+            sums[event.index + 1] = sums[event.index] + attrgetter(name)(event)
+
+    def is_due(self, events_done: int, every: int) -> bool:
+        """Return whether this event completed a multiple of `every` rounds, or was the last."""
+        before, now = (self.schedule.rounds_done(max(e, 0)) // every for e in (events_done - 1, events_done))
+        return now > before or events_done == len(self.schedule)
+
+    def require_all(self, rows: Sequence[Row], events_done: int) -> None:
+        """Refuse rows of which one is missing, doubled or out of order.
+
+        Raises:
+            InputError: names the first event whose row is not the one that must be there.
+        """
+        every = self.experiment.settings.run.evaluate_every
+        wanted = [0, *(done for done in range(1, events_done + 1) if self.is_due(done, every))]
+        for event, row in itertools.zip_longest(wanted, rows, fillvalue=None):
+            if event is None or row is None or row["event"] != event:
+                raise InputError(
+                    f"--resume: metrics.jsonl is damaged (the row of event {event} is not where it must be); "
+                    "add --overwrite to start again"
+                )
+
+    def measure(self, state: State, local_loss: float | None, wall_time: float) -> Row:
+        """Return the metrics row of a state.
+
+        Raises:
+            RunError: the loss, or another number of the row, is not finite.
+        """
+        done = state.events_done
+        row: Row = {
+            "event": done,
+            "round": self.schedule.rounds_done(done),
+            "virtual_time": self.events[done - 1].seconds if done else 0.0,
+            "wall_time": round(wall_time, 3),
+            **self.probe(state),
+            "local_loss": local_loss,
+            "client_updates": self.sums["client_updates"][done],
+            "bytes_up": self.sums["models_up"][done] * self.bytes,
+            "bytes_down": self.sums["models_down"][done] * self.bytes,
+            **self._count_faults(state),
+        }
+        if broken := [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]:
+            raise RunError(f"{self._where(done)}: {broken[0]} is not finite; the rows before it are kept")
+        return row
+
+    def _count_faults(self, state: State) -> Row:
+        """Return how many clients' results were lost so far, and why; nothing where faults are not part of the run."""
+        if not self.losses:
+            return {}
+        lost = {name: self.sums[name][state.events_done] for name in self.losses}
+        return lost | {f"refused_{reason}": state.refused.get(reason, 0) for reason in self.reasons}
+
+    def warn_of(self, first: Row) -> list[str]:
+        """Return what the row before training gives reason to warn of."""
+        taken = first.get("cluster_clients", [])
+        if len(taken) < 2 or sum(count > 0 for count in taken) > 1:
+            return []
+        return [
+            f"at the start all clients choose cluster {taken.index(max(taken))} of {len(taken)}, so others may stay "
+            "unused; method.restarts tries several starts"
+        ]
+
+    def _where(self, done: int) -> str:
+        if not done:
+            return "before training"
+        event = self.events[done - 1]
+        clusters = ", ".join(map(str, event.active))
+        return f"after event {event.index}, cluster {clusters}, clients {first_of(event.cohort)}"
+
+    def summarize(self, rows: list[Row]) -> dict[str, Any]:
+        """Return the content of ``summary.json``."""
+        happened = self.happened
+        accuracies = [row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
+        summary: dict[str, Any] = {
+            "final": rows[-1],
+            "best_test_accuracy": max(accuracies, default=None),
+            "events": len(self.schedule),
+            "rounds": self.schedule.rounds,
+            "clients": len(self.experiment.population),
+            "cluster_sizes": self.experiment.clustering.sizes.tolist(),
+            "clients_left_out": self.experiment.clustering.left_out.tolist(),
+            "model_bytes": self.experiment.model_bytes,
+            "message_bytes": self.bytes,
+            "cluster_frequencies": happened.frequencies.tolist(),
+            "max_staleness": max((max(event.staleness, default=0) for event in self.events), default=0),
+            "train_loss_samples": self.samples,
+            "executor": str(self.experiment.executor_choice),
+            "max_updates_per_client_round": happened.max_updates_per_client_round(),
+        }
+        if "cluster_clients" in rows[-1]:
+            idle = [c for c, count in enumerate(rows[-1]["cluster_clients"]) if not count]
+            summary["clusters_nobody_chooses"] = idle
+        for name in ("h_device", "h_cluster"):
+            if name in rows[-1]:
+                summary[f"max_{name}"] = max(row[name] for row in rows)
+        return summary
+
+
+def first_of(numbers: Ids) -> str:
+    """Name the first few of these numbers."""
+    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")

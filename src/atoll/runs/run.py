@@ -1,0 +1,289 @@
+"""Carry out an experiment: the loop around the engine that probes, records and checkpoints."""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from atoll.engine.cohorts import Executor
+from atoll.engine.engine import State, Step, begin, run
+from atoll.engine.live import Course, follow
+from atoll.experiment.experiment import Experiment
+from atoll.fleet.reclustering import Planner
+from atoll.fleet.transport import Fleet
+from atoll.methods.hierarchical import cut_by_empty
+from atoll.network.completion import completion_of
+from atoll.runs.checkpoint import drop_others, load_checkpoint
+from atoll.runs.checkpointer import Saver, Stopwatch
+from atoll.runs.fingerprint import Origin, origin_of
+from atoll.runs.folder import Row, RunFolder, slug
+from atoll.runs.rows import Recorder, first_of
+from atoll.runs.variants import join, replaying, with_fleet
+from atoll.schedules.files import digest_of, keep_events
+from atoll.schedules.recorded import line_of
+from atoll.support.errors import InputError, RunError
+from atoll.support.files import append_line
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        events_done: events that are over.
+        events: all events.
+        row: the metrics row, if this event was probed.
+        warnings: what the user should know; with the first progress only.
+        is_settled: whether stopping here loses nothing. Else events that were trained together with this one are still
+            to be merged, and a run that stops here goes on from before them.
+    """
+
+    events_done: int
+    events: int
+    row: Row | None
+    warnings: tuple[str, ...] = ()
+    is_settled: bool = True
+
+
+def carry_out(
+    experiment: Experiment,
+    out: Path | str,
+    resume: bool = False,
+    overwrite: bool = False,
+    fleet: Fleet | None = None,
+    schedule: Path | str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Generator[Progress]:
+    """Run an experiment into a folder, yielding after every event.
+
+    Rows of metrics are written before the first event, then after the first event that completes each
+    `run.evaluate_every` rounds, and after the last. A checkpoint is written every `run.checkpoint_minutes`, after every
+    `run.checkpoint_every` rounds and the last, and when the run is stopped: by the code around this generator, by
+    `KeyboardInterrupt`, which is raised again, or by an error. With `resume` a run goes on from its last checkpoint to
+    the same bits; a finished one does nothing.
+
+    With a fleet clients train on its nodes, whatever `run.executor` says, and ``happened.jsonl`` gets a line an event
+    (`atoll.engine.live`). With a schedule, such as that file of another run, its events replace the method's own.
+
+    Args:
+        experiment: what is run.
+        out: the folder.
+        resume: go on from the last checkpoint, if there is a run.
+        overwrite: replace the run in the folder.
+        fleet: the clients' machines; it is closed with the run.
+        schedule: a run folder's ``happened.jsonl`` or ``schedule.npz``.
+        tell: is given a sentence whenever something changes while nodes are waited for.
+
+    Raises:
+        InputError: bad settings, or a folder that cannot be used; nothing has been trained then.
+        RunError: training became not finite, the disk failed, or clients stay away; rows and checkpoints so far are
+            kept.
+    """
+    if schedule is not None:
+        experiment = replaying(experiment, schedule)
+    if fleet is not None:
+        experiment = with_fleet(experiment)
+    folder = RunFolder(Path(out))
+    if not (resume and folder.is_run):
+        folder.require_room(overwrite)
+    recorder = Recorder(experiment, is_live=fleet is not None)  # before the folder is made: it may refuse settings
+    if fleet is None:
+        with closing(experiment.make_executor()) as executor, folder.claimed():
+            yield from _carry_out(recorder, executor, folder, resume, overwrite)
+        return
+    with closing(fleet), folder.claimed():
+        if resume and folder.is_finished:
+            yield _last(folder, recorder, [], is_live=True)
+            return
+        executor, joined = join(experiment, fleet, tell)
+        goes_on = resume and folder.is_run
+        planner = Planner(experiment, executor, joined, folder.clusterings, goes_on, tell)
+        if planner.experiment is not experiment:
+            recorder = Recorder(planner.experiment, is_live=True)
+        live = Live(lambda: bool(fleet.nodes()), planner, (*joined.warnings, *planner.warnings))
+        yield from _carry_out(recorder, executor, folder, resume, overwrite, live)
+
+
+@dataclass(frozen=True, eq=False)
+class Live:
+    """What a run needs whose clients may fail to answer.
+
+    Attributes:
+        is_anyone_there: returns whether any client could answer now.
+        planner: makes the plan, and makes it anew.
+        warnings: what the user should know of them.
+    """
+
+    is_anyone_there: Callable[[], bool]
+    planner: Planner
+    warnings: tuple[str, ...] = ()
+
+
+def _carry_out(
+    recorder: Recorder, executor: Executor, folder: RunFolder, resume: bool, overwrite: bool, live: Live | None = None
+) -> Generator[Progress]:
+    experiment = recorder.experiment
+    method, settings = experiment.method, experiment.settings
+    replayed = _checksum(experiment)
+    origin = origin_of(settings, executor, replayed)
+    warnings = [warning for warning in (experiment.executor_choice.warning,) if warning] + warnings_of(experiment)
+    warnings += live.warnings if live else ()
+    state, rows = None, list[Row]()
+    if resume and folder.is_finished:
+        yield _last(folder, recorder, warnings, is_live=live is not None)
+        return
+    if resume and folder.is_run:
+        state, rows = _restore(folder, recorder, origin, warnings, is_live=live is not None)
+    else:
+        folder.create(settings, method.schedule, overwrite, live is not None, replayed)
+    clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
+    if state is None:
+        state = begin(method, *experiment.best_start(executor))
+        rows.append(recorder.measure(state, None, clock.seconds()))
+        folder.append(rows[-1])
+    warnings += recorder.warn_of(rows[0])
+    by_arrival = live is not None and method.schedule.turns is not None
+    saver = Saver(folder, origin, recorder, state, by_arrival)
+    if live is None:
+        steps = run(method, executor, state)
+    else:
+        live.planner.begin(state.events_done)
+        steps = _noted(live, executor, folder, recorder, state)
+    yield from _train(steps, folder, recorder, saver, rows, clock, warnings)
+
+
+def _train(
+    steps: Generator[Step],
+    folder: RunFolder,
+    recorder: Recorder,
+    saver: Saver,
+    rows: list[Row],
+    clock: Stopwatch,
+    warnings: Sequence[str],
+) -> Generator[Progress]:
+    """Take the steps to the end, and write the summary."""
+    total = len(recorder.schedule)
+    try:
+        yield Progress(saver.state.events_done, total, rows[-1], tuple(warnings))
+        with closing(steps):
+            for step in steps:
+                row, done = None, step.state.events_done
+                if recorder.is_due(done, recorder.experiment.settings.run.evaluate_every):
+                    row = recorder.measure(step.state, step.loss, clock.seconds())
+                    folder.append(row)
+                    rows.append(row)
+                is_settled = saver.take(step.state)  # only now, since a checkpoint must not come before its row
+                yield Progress(done, total, row, is_settled=is_settled)
+    except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, has seen enough
+        saver.save()
+        raise
+    except Exception:  # it is the failure that must be told, even if the disk has failed as well
+        with suppress(RunError):
+            saver.save()
+        raise
+    folder.write_summary(recorder.summarize(rows))
+
+
+def _course(recorder: Recorder, state: State, live: Live) -> Course:
+    """Return what a live run goes by, its clock going on from the last event."""
+    past, wanted = recorder.events[: state.events_done], recorder.experiment.settings.fleet
+    watch = Stopwatch(past[-1].seconds if past else 0.0)
+    return Course(live.planner.method(state.events_done), watch.seconds, live.is_anyone_there, wanted.wait_seconds)
+
+
+def _noted(live: Live, executor: Executor, folder: RunFolder, recorder: Recorder, state: State) -> Generator[Step]:
+    """Pass on the events of a live run, each written down first; between two of them the plan may be made anew."""
+    course = _course(recorder, state, live)
+    before: Mapping[str, int] = state.refused
+    with closing(follow(course, executor, state, recorder.events)) as steps:
+        for step in steps:
+            done, event = step.state.events_done, step.event
+            recorder.take(event)
+            refused = Counter(step.state.refused) - Counter(before)
+            append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
+            before = step.state.refused
+            course.method = live.planner.method(done)  # before a checkpoint, so that what was measured for it counts
+            yield step
+
+
+def _checksum(experiment: Experiment) -> str | None:
+    """Return the checksum of the schedule that is replayed; None if none is."""
+    return None if experiment.schedule is None else digest_of(experiment.schedule)
+
+
+def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_live: bool) -> Progress:
+    """Return how far a finished run is.
+
+    Raises:
+        InputError: the folder is of another experiment, or damaged.
+    """
+    folder.take_over(recorder.experiment.settings)
+    folder.require_kind(is_live, _checksum(recorder.experiment))
+    rows, total = folder.rows(), len(recorder.schedule)
+    recorder.require_all(rows, total)
+    return Progress(total, total, rows[-1], (*warnings, *recorder.warn_of(rows[0])))
+
+
+def _restore(
+    folder: RunFolder, recorder: Recorder, origin: Origin, warnings: list[str], is_live: bool
+) -> tuple[State | None, list[Row]]:
+    """Return the state and the rows to go on from; None, and no rows, without a checkpoint.
+
+    Raises:
+        InputError: the folder is of another experiment, or damaged.
+    """
+    experiment = recorder.experiment
+    folder.take_over(experiment.settings)
+    folder.require_kind(is_live, _checksum(experiment))
+    first = begin(experiment.method, *experiment.initial_models())
+    found = load_checkpoint(folder.path / "checkpoint", first, origin)
+    done = 0 if found is None else found[0].events_done
+    if is_live:
+        for event in keep_events(folder.happened, done):
+            recorder.take(event)
+    if found is None:
+        return None, folder.keep_rows(-1)
+    state, told = found
+    warnings += told
+    drop_others(folder.path / "checkpoint", done)
+    rows = folder.keep_rows(done)
+    recorder.require_all(rows, done)
+    return state, rows
+
+
+def warnings_of(experiment: Experiment) -> list[str]:
+    """Return what the user should know of an experiment's clustering before it runs."""
+    warnings, limit = list[str](), experiment.settings.clustering.time_limit
+    if len(left_out := experiment.clustering.left_out):
+        warnings.append(f"clients that belong to no cluster and never train ({len(left_out)}): {first_of(left_out)}")
+    if experiment.settings.clustering.overshoot and experiment.has_network and limit is not None:
+        over = np.flatnonzero(completion_of(experiment.networks[0], experiment.clustering.labels) > limit)
+        if len(over):
+            warnings.append(
+                f"aggregators whose completion is above clustering.time_limit = {limit:g}: {first_of(over)}"
+            )
+    if experiment.needs("phases") and experiment.settings.method.pattern in ("decsyn", "decasy"):
+        cut = [phase.round for phase in experiment.phases if cut_by_empty(phase.network, phase.clustering)]
+        if cut:
+            warnings.append(
+                f"from round {cut[0]} on, aggregators without clients cut the others into parts that never "
+                "exchange models; another clustering, or a topology with more links, would connect them"
+            )
+    return warnings
+
+
+def name_folders(runs: Sequence[Experiment]) -> list[str]:
+    """Return the name of each run's folder, from its panel and label.
+
+    Raises:
+        InputError: two runs come to the same name.
+    """
+    names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) for e in runs]
+    slugs = [slug(name) or f"run-{i}" for i, name in enumerate(names)]
+    if len(set(slugs)) < len(slugs) or "report" in slugs:
+        told = ", ".join(map(repr, names))
+        raise InputError(f"runs: each needs a panel or label of its own, other than 'report', but they have {told}")
+    return slugs

@@ -1,0 +1,112 @@
+"""The model of a run's folder, finished or not: its latest whole checkpoint, read without making the run again."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from atoll.aggregation.mean import mean
+from atoll.engine.assignment import fixed
+from atoll.engine.engine import State
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import validate
+from atoll.experiment.settings import Settings
+from atoll.local.models import Model
+from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """A run as its folder holds it.
+
+    Attributes:
+        folder: the run's folder.
+        settings: its settings.
+        state: that of the latest whole checkpoint.
+        is_finished: whether the run came to its end, and the state is that of its end.
+    """
+
+    folder: Path
+    settings: Settings
+    state: State
+    is_finished: bool
+
+    def model(self, cluster: int | None = None) -> Model:
+        """Return a cluster's model or, without one, the run's: what its rows of metrics are measured at.
+
+        That is the server's model or, in FedUC's decentralised patterns, the mean of the aggregators' models, weighted
+        by their samples, for which the data is read. The optimiser's moments, where models carry them, are left out.
+
+        Args:
+            cluster: counted from 0. Where there is a server, its model is what its clients last averaged to; else
+                it is what they would start from next.
+
+        Raises:
+            InputError: a cluster that there is not; or clusters have models and there is none of all.
+        """
+        chosen = self._whole() if cluster is None else self._of_cluster(cluster)
+        return {name: tensor for name, tensor in chosen.items() if "@" not in name}
+
+    def _of_cluster(self, cluster: int) -> Model:
+        models = self.state.starts if self.state.server is None else self.state.published
+        if not 0 <= cluster < len(models):
+            last = f" to {len(models) - 1}" if len(models) > 1 else ""
+            raise InputError(f"cluster {cluster}: {self.folder} has the clusters 0{last}")
+        return models[cluster]
+
+    def _whole(self) -> Model:
+        state = self.state
+        if state.server is not None:
+            return state.server
+        if len(state.starts) == 1:
+            return state.starts[0]
+        experiment = Experiment(self.settings)
+        if experiment.method.identity is not fixed:
+            raise InputError(
+                f"{self.folder}: method.name = {self.settings.method.name!r} makes {len(state.starts)} models and none "
+                f"of all clients; choose a cluster from 0 to {len(state.starts) - 1}"
+            )
+        samples = experiment.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
+        return mean((float(count), state.starts[j]) for j, count in enumerate(samples) if count)
+
+
+def read_saved(folder: Path | str) -> SavedRun:
+    """Read a run's settings and its latest whole checkpoint, onto the CPU.
+
+    Raises:
+        InputError: no run, settings that cannot be read, or no whole checkpoint.
+    """
+    folder = Path(folder)
+    config = folder / "config.toml"
+    if not config.is_file():
+        several = sorted(child.name for child in folder.glob("*/") if (child / "config.toml").is_file())
+        told = f"holds several runs; give one of them: {', '.join(several)}" if several else "is not a run"
+        raise InputError(f"{folder} {told if folder.exists() else 'does not exist'}")
+    try:
+        settings = validate(tomllib.loads(config.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{config} cannot be read ({error})") from error
+    notes = sorted((folder / "checkpoint").glob("event-*.json"), reverse=True)
+    for note in notes:
+        try:
+            state = _read_state(note)
+        except DAMAGED:
+            continue
+        return SavedRun(folder, settings, state, (folder / "summary.json").is_file() and note == notes[0])
+    told = "every checkpoint in it is damaged" if notes else "it has no checkpoint yet, which is written while it runs"
+    raise InputError(f"{folder}: {told}; so there is no model")
+
+
+def _read_state(path: Path) -> State:
+    """Return the state that a checkpoint's note and tensors hold.
+
+    Raises:
+        InputError: it is of another format.
+        ValueError: its note or its tensors are not those it was written with.
+    """
+    note = read_note(path)
+    if note["format"] != FORMAT:
+        raise InputError(f"{path}: has format {note['format']}, this version of Atoll reads {FORMAT}")
+    return read_state(path, note, torch.device("cpu"))

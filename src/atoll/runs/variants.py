@@ -1,0 +1,77 @@
+"""The same experiment, carried out in another way: on a fleet, or by a schedule that is given."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.settings import Settings
+from atoll.fleet.agreement import agree, require_fleet
+from atoll.fleet.executor import OnFleet
+from atoll.fleet.joining import Joined, wait_for_nodes
+from atoll.fleet.reclustering import require_reclustering
+from atoll.fleet.transport import Fleet
+from atoll.schedules.files import read_schedule
+from atoll.support.errors import InputError
+
+
+def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
+    """Return the experiment with the events of a run folder's ``happened.jsonl`` or ``schedule.npz`` as its schedule.
+
+    What was to be run on a fleet is run in this process, which gives the bits that nodes give.
+
+    Raises:
+        InputError: the file cannot be read, is damaged, or is not of a run of this experiment.
+    """
+    settings = experiment.settings
+    if settings.run.executor == "fleet":
+        settings = _with_executor(settings, "serial")
+    made = Experiment(settings, read_schedule(Path(schedule)))
+    made.method  # noqa: B018
+    return made
+
+
+def with_fleet(experiment: Experiment) -> Experiment:
+    """Return the experiment with ``run.executor = "fleet"``.
+
+    Raises:
+        InputError: settings or a schedule that make no sense with clients that fail by themselves.
+    """
+    settings = experiment.settings
+    if experiment.schedule is not None:
+        raise InputError("--schedule: what happened is replayed in simulation; on a fleet other things will happen")
+    require_fleet(settings)
+    require_reclustering(experiment)
+    if settings.faults.deadline_seconds is not None:
+        raise InputError(
+            f"faults.deadline_seconds = {settings.faults.deadline_seconds:g}: is for simulation; with run.executor = "
+            "'fleet' set fleet.deadline_seconds"
+        )
+    if settings.method.restarts > 1:
+        raise InputError(
+            f"method.restarts = {settings.method.restarts}: is for simulation; with run.executor = 'fleet' set 1"
+        )
+    return experiment if settings.run.executor == "fleet" else Experiment(_with_executor(settings, "fleet"))
+
+
+def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> tuple[OnFleet, Joined]:
+    """Return what trains the clients on a fleet, once enough nodes are there, and who they are.
+
+    Args:
+        experiment: what is run.
+        fleet: the clients' machines.
+        tell: is given a sentence whenever something changes while nodes are waited for.
+
+    Raises:
+        InputError: nodes that contradict each other.
+        RunError: too few nodes within `fleet.wait_seconds`.
+    """
+    settings = experiment.settings
+    agreement = agree(settings, experiment.population.data, experiment.module, experiment.method.rule)
+    wanted = settings.fleet
+    joined = wait_for_nodes(fleet, agreement, wanted.nodes, wanted.wait_seconds, tell)
+    executor = OnFleet(fleet, joined.nodes, agreement, wanted.deadline_seconds, joined.samples)
+    return executor, joined
+
+
+def _with_executor(settings: Settings, name: str) -> Settings:
+    return settings.model_copy(update={"run": settings.run.model_copy(update={"executor": name})})

@@ -1,0 +1,126 @@
+"""Check on this machine that runs repeat: to the bit where they must, to rounding where they may differ."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from atoll.experiment.executor import count_cores
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import make_runs, overlay
+from atoll.local.models import Model
+from atoll.runs.folder import Row, RunFolder
+from atoll.runs.run import carry_out
+
+TOLERANCE = 1e-5
+"""How far numbers that may differ by rounding may be apart, in shares of the largest number of their tensor."""
+
+EXPERIMENT: dict[str, Any] = {
+    "rounds": 3,
+    "data": {"clients": 12, "samples": 20, "partition": "dirichlet", "alpha": 1.0},
+    "local": {"steps": 3, "batch_size": 5},
+    "clustering": {"clusters": 3},
+    "method": {"fraction": 0.5},
+    "run": {"executor": "serial", "checkpoint_every": 1},
+}
+ASYNCHRONOUS = {"rounds": 6, "method": {"name": "hierarchical", "pattern": "cenasy", "intra_rounds": 2}}
+ONE_STEP = {"local": {"steps": 1}}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison with the serial, uninterrupted run.
+
+    Attributes:
+        what: how the run was carried out.
+        must: ``bits`` where all numbers must be equal, ``rounding`` where they may differ by `TOLERANCE`.
+        difference: the largest one between the models, in shares of the largest number of the tensor.
+        rows_equal: whether the rows of metrics are the same but for wall-clock time.
+    """
+
+    what: str
+    must: str
+    difference: float
+    rows_equal: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether what must be equal is."""
+        if self.must == "bits":
+            return self.difference == 0 and self.rows_equal
+        return self.difference <= TOLERANCE
+
+
+def verify(folder: Path) -> Iterator[Check]:
+    """Carry tiny experiments out in several ways, below an empty folder, and yield what each comparison shows.
+
+    Takes scikit-learn's digits, and some seconds. Bits are compared where this page of the documentation promises them
+    (``determinism.md``): again, with each number of worker processes, interrupted after each event, and replayed.
+    """
+    for name, change in (("fedcluster", {}), ("cenasy", ASYNCHRONOUS)):
+        base = overlay(EXPERIMENT, change)
+        whole = _run(base, folder / name / "whole")
+        yield _compare(f"{name}: once more", "bits", whole, _run(base, folder / name / "again"))
+        replayed = _run(base, folder / name / "replayed", whole.path / "schedule.npz")
+        yield _compare(f"{name}: replayed by the schedule that it wrote", "bits", whole, replayed)
+        for workers in sorted({1, 2, count_cores()}):
+            cores = overlay(base, {"run": {"executor": "cores", "workers": workers}})
+            found = _run(cores, folder / name / f"cores-{workers}")
+            yield _compare(f"{name}: cores, {workers} worker{'s' * (workers > 1)}", "bits", whole, found)
+        stopped = _run_in_parts(base, folder / name / "stopped")
+        yield _compare(f"{name}: stopped and resumed after each event", "bits", whole, stopped)
+        stacked = _run(overlay(base, {"run": {"executor": "stacked"}}), folder / name / "stacked")
+        yield _compare(f"{name}: stacked", "rounding", whole, stacked)
+        base = overlay(base, ONE_STEP)
+        whole = _run(base, folder / name / "one-step")
+        weighted = _run(overlay(base, {"run": {"executor": "weighted"}}), folder / name / "weighted")
+        yield _compare(f"{name}, one local step: weighted", "rounding", whole, weighted)
+
+
+def _run(table: dict[str, Any], folder: Path, schedule: Path | None = None) -> RunFolder:
+    for _ in carry_out(_experiment(table), folder, schedule=schedule):
+        pass
+    return RunFolder(folder)
+
+
+def _run_in_parts(table: dict[str, Any], folder: Path) -> RunFolder:
+    """Go on with the run for an event at a time, each time from the checkpoint."""
+    found = RunFolder(folder)
+    while not found.is_finished:
+        steps = carry_out(_experiment(table), folder, resume=True)
+        began = next(steps).events_done
+        for progress in steps:
+            if progress.events_done > began and progress.is_settled and progress.events_done < progress.events:
+                break
+        steps.close()
+    return found
+
+
+def _experiment(table: dict[str, Any]) -> Experiment:
+    (settings,) = make_runs(table)
+    return Experiment(settings)
+
+
+def _compare(what: str, must: str, whole: RunFolder, found: RunFolder) -> Check:
+    first, second = _last_models(whole), _last_models(found)
+    different = first.keys() != second.keys()
+    difference = float("inf") if different else max(_difference(first[key], second[key]) for key in first)
+    return Check(what, must, difference, _timeless(whole) == _timeless(found))
+
+
+def _difference(first: torch.Tensor, second: torch.Tensor) -> float:
+    if torch.equal(first, second):
+        return 0.0
+    apart = (first.double() - second.double()).abs().max()
+    return float(apart / first.double().abs().max().clamp(min=torch.finfo(torch.float32).tiny))
+
+
+def _last_models(folder: RunFolder) -> Model:
+    return load_file(max((folder.path / "checkpoint").glob("*.safetensors")))
+
+
+def _timeless(folder: RunFolder) -> list[Row]:
+    return [{key: value for key, value in row.items() if key != "wall_time"} for row in folder.rows()]

@@ -1,0 +1,213 @@
+"""What a schedule is: events, and how models are mixed in them."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from atoll.schedules.timeline import Turns
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A model made from others: ``server * (the server's model) + sum of weight * (cluster's published model)``.
+
+    The weights sum to one; a single source of weight one is taken as it is.
+
+    Attributes:
+        server: weight of the server's model.
+        published: pairs (cluster, weight).
+    """
+
+    server: float = 0.0
+    published: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse weights that do not sum to one."""
+        total = self.server + sum(weight for _, weight in self.published)
+        if abs(total - 1) > 1e-9:
+            raise InputError(f"Mix: the weights must sum to one, they sum to {total}")
+
+
+FROM_SERVER = Mix(server=1.0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Event:
+    """One row of a schedule: some clusters finish a piece of work, models are merged.
+
+    The active clusters train from their start models and publish their averages; then the server's model is mixed
+    anew, if `server` is given; then each cluster in `starts` gets a new start model.
+
+    Attributes:
+        index: number of the event, from 0.
+        round: round in which it takes place, from 0.
+        seconds: virtual time at which it ends.
+        active: the clusters that train, ascending.
+        began: virtual time at which each active cluster began this work.
+        cohort: the clients that train, int64.
+        clusters: each cohort client's cluster, int64; None when clients find it by least loss.
+        weights: each cohort client's weight relative to the others of its cluster (its samples, n_k).
+        intra_rounds: local training and averaging inside the cluster happen this many times (FedUC's T').
+        server: the server's new model, or None to leave it.
+        starts: (cluster, mix) for each cluster that gets a new start model.
+        staleness: inter-cluster aggregations since each active cluster last downloaded.
+        models_down: models sent to clients and aggregators.
+        models_up: models sent by them.
+        absent: clients that were drawn for the cohort, but not there when it began.
+        dropped: clients that took the model, and never answered.
+        late: clients whose result came after the deadline.
+        answered: whose results were combined in each intra-cluster round, [intra_rounds, cohort]; None: everybody's.
+            Only where it was found out while running; a client that missed one round may be back in the next.
+        begun_as: (number, round) that clients draw and train under, for work that began before it was known which
+            event it would be; None: the event's own.
+    """
+
+    index: int
+    round: int
+    seconds: float
+    active: tuple[int, ...]
+    began: tuple[float, ...]
+    cohort: Ids
+    clusters: Ids | None
+    weights: Floats
+    intra_rounds: int = 1
+    server: Mix | None = None
+    starts: tuple[tuple[int, Mix], ...] = ()
+    staleness: tuple[int, ...] = ()
+    models_down: int = 0
+    models_up: int = 0
+    absent: int = 0
+    dropped: int = 0
+    late: int = 0
+    answered: Mask | None = None
+    begun_as: tuple[int, int] | None = None
+
+    @property
+    def client_updates(self) -> int:
+        """Local trainings that the event takes: one a client and intra-cluster round, of those who answered."""
+        return len(self.cohort) * self.intra_rounds if self.answered is None else int(self.answered.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """All events of a run, in order.
+
+    Attributes:
+        events: the rows.
+        clusters: number of clusters.
+        rounds: rounds that the events amount to.
+        has_server: whether there is a server's model.
+        message_bytes: bytes of what is sent where it is not a model (an event's `models_down` and `models_up` then
+            count such messages); None where it is.
+        turns: what makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
+    """
+
+    events: tuple[Event, ...]
+    clusters: int
+    rounds: int
+    has_server: bool = True
+    message_bytes: int | None = None
+    turns: "Turns | None" = None
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.events)
+
+    def until(self, seconds: float) -> "Schedule":
+        """Return the schedule of the events that are over by this virtual time.
+
+        Raises:
+            InputError: none is.
+        """
+        count = int(np.searchsorted([event.seconds for event in self.events], seconds, side="right"))
+        if not count:
+            raise InputError(
+                f"run.virtual_seconds = {seconds:g}: the first event ends after {self.events[0].seconds:g} s"
+            )
+        return replace(self, events=self.events[:count], rounds=self.rounds_done(count))
+
+    @property
+    def occupied(self) -> "Schedule":
+        """The schedule of the events that have clients; itself if it has no other, or none that has."""
+        events = tuple(event for event in self.events if len(event.cohort))
+        return replace(self, events=events) if 0 < len(events) < len(self) else self
+
+    @cached_property
+    def ready_after(self) -> Ids:
+        """For each event, how many events must be over before its clusters have the models they start from, [events].
+
+        It is the number of the last event before it that gives one of its clusters a new start, plus one. Events do
+        not depend on each other's training otherwise; merging is in order.
+        """
+        given: dict[int, int] = {}
+        ready = np.zeros(len(self), np.int64)
+        for position, event in enumerate(self.events):
+            ready[position] = max((given.get(cluster, 0) for cluster in event.active), default=0)
+            given |= {cluster: position + 1 for cluster, _ in event.starts}
+        return ready
+
+    def ready(self, events_done: int) -> tuple[Event, ...]:
+        """Return the next events that can train together once so many are over; none at the schedule's end."""
+        end = events_done
+        while end < len(self) and self.ready_after[end] <= events_done:  # not beyond: it would cost the whole schedule
+            end += 1
+        return self.events[events_done:end]
+
+    @cached_property
+    def frequencies(self) -> Floats:
+        """Each cluster's share of the works that clusters do in all events, [clusters]."""
+        works = np.bincount([c for event in self.events for c in event.active], minlength=self.clusters)
+        return np.asarray(works / works.sum())
+
+    def rounds_done(self, events_done: int) -> int:
+        """Return how many rounds are complete after so many events."""
+        return self.events[events_done].round if events_done < len(self) else self.rounds
+
+    def max_updates_per_client_round(self) -> int:
+        """Return the most local trainings that any client does in any round (FedCluster's Assumption 1 allows 1)."""
+        most = 0
+        by_round: dict[int, list[Ids]] = {}
+        for event in self.events:
+            by_round.setdefault(event.round, []).extend([event.cohort] * event.intra_rounds)
+        for cohorts in by_round.values():
+            most = max(most, int(np.unique(np.concatenate(cohorts), return_counts=True)[1].max(initial=0)))
+        return most
+
+
+def missed(deadline_seconds: float, least_seconds: float) -> str:
+    """Say that a deadline leaves every event without clients, and what the fastest client needs, rounded up."""
+    enough = next(text for digits in range(4, 18) if float(text := f"{least_seconds:.{digits}g}") >= least_seconds)
+    return (
+        f"faults.deadline_seconds = {deadline_seconds:g}: no client of any cohort is done by then; the fastest needs "
+        f"{enough} s"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """How long each client's work takes; clients work side by side, downloads are free.
+
+    Attributes:
+        compute_seconds: one local training, [clients].
+        upload_seconds: one upload of the model, [clients].
+        deadline_seconds: an event waits for its cohort no longer than this.
+    """
+
+    compute_seconds: Floats
+    upload_seconds: Floats
+    deadline_seconds: float = math.inf
+
+    def seconds_of(self, cohort: Ids) -> Floats:
+        """Return the seconds until each of the cohort has uploaded, [cohort]."""
+        return np.asarray(self.compute_seconds[cohort] + self.upload_seconds[cohort])
+
+    def event_seconds(self, cohort: Ids) -> float:
+        """Return the seconds until the slowest of the cohort has uploaded, at most the deadline."""
+        return min(self.deadline_seconds, float(self.seconds_of(cohort).max()))

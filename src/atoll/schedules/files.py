@@ -1,0 +1,208 @@
+"""A schedule's table as a file."""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.schedules.events import Event, Mix, Schedule
+from atoll.schedules.recorded import FORMAT, head_of, lines_of, mix_of, read_lines, why_wrong
+from atoll.support.errors import InputError
+from atoll.support.files import write_atomically
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+def write_schedule(path: Path, schedule: Schedule) -> None:
+    """Write the schedule's table as ``.npz``: one entry an event, lists flattened with their offsets.
+
+    Merges that events share are written once, in the JSON array `mixes`; `merge` is each event's position in it. What
+    all events have in common is in the JSON object `head`.
+    """
+    events = schedule.events
+    columns: dict[str, Any] = {
+        "round": [e.round for e in events],
+        "seconds": [e.seconds for e in events],
+        "intra_rounds": [e.intra_rounds for e in events],
+        "models_down": [e.models_down for e in events],
+        "models_up": [e.models_up for e in events],
+        "absent": [e.absent for e in events],
+        "dropped": [e.dropped for e in events],
+        "late": [e.late for e in events],
+        "finds_cluster": [e.clusters is None for e in events],
+        "begun_as": [e.begun_as or (-1, -1) for e in events],
+    }
+    lists: dict[str, list[Any]] = {
+        "active": [e.active for e in events],
+        "began": [e.began for e in events],
+        "staleness": [e.staleness for e in events],
+        "cohort": [e.cohort for e in events],
+        "weights": [e.weights for e in events],
+        "clusters": [np.full(len(e.cohort), -1) if e.clusters is None else e.clusters for e in events],
+        "answered": [np.empty(0, bool) if e.answered is None else e.answered.ravel() for e in events],
+    }
+    for name, rows in lists.items():
+        columns[name] = np.concatenate([np.asarray(row) for row in rows]) if rows else np.empty(0)
+        columns[f"{name}_offsets"] = np.cumsum([0, *map(len, rows)])
+    merges, columns["merge"] = distinct_merges(schedule)
+    mixes = [{"server": mix_of(e.server), "starts": [[c, mix_of(m)] for c, m in e.starts]} for e in merges]
+    columns["mixes"] = np.frombuffer(json.dumps(mixes).encode(), np.uint8)
+    head = head_of(schedule) | {"rounds": schedule.rounds}
+    columns["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    content = BytesIO()
+    np.savez_compressed(content, **columns)
+    write_atomically(path, content.getvalue())
+
+
+def read_schedule(path: Path) -> Schedule:
+    """Return the schedule of a run folder's ``schedule.npz`` or ``happened.jsonl``; of the latter what is whole of it.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or is something else.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"--schedule {path}: cannot be read ({error.strerror})") from error
+    if path.suffix != ".npz":
+        return read_lines(content.split(b"\n")[:-1], f"--schedule {path}")
+    try:
+        with np.load(BytesIO(content), allow_pickle=False) as file:
+            return _schedule_of({name: file[name] for name in file.files})
+    except KeyError as error:
+        raise InputError(f"--schedule {path}: is no schedule of this version of Atoll (no {error})") from error
+    except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"--schedule {path}: is damaged, or no schedule ({error})") from error
+
+
+def keep_events(path: Path, events_done: int) -> tuple[Event, ...]:
+    """Drop what a ``happened.jsonl`` holds after so many events; return those kept.
+
+    Raises:
+        InputError: the file is missing or damaged, or ends before.
+        RunError: it cannot be written.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise InputError(f"--resume: {path} cannot be read ({error.strerror})") from error
+    kept = lines[: events_done + 1]
+    if len(kept) <= events_done:
+        raise InputError(
+            f"--resume: {path} is damaged (it ends before event {events_done - 1}); add --overwrite to start again"
+        )
+    events = read_lines(kept, f"--resume: {path}").events if events_done else ()
+    write_atomically(path, b"".join(line + b"\n" for line in kept))
+    return events
+
+
+def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
+    """Return the schedule, if it can be of this experiment.
+
+    Raises:
+        InputError: says what does not fit the experiment's own, `planned`, or its number of clients.
+    """
+    most = max((int(event.cohort.max()) for event in schedule.events if len(event.cohort)), default=0)
+    last = max(event.begun_as[1] if event.begun_as else event.round for event in schedule.events)
+    fault = ""
+    if schedule.clusters != planned.clusters:
+        fault = f"has {schedule.clusters} clusters, the experiment {planned.clusters}"
+    elif most >= clients:
+        fault = f"names client {most}, but the experiment has {clients}, counted from 0"
+    elif schedule.has_server != planned.has_server:
+        fault = f"has {'a' if schedule.has_server else 'no'} server, unlike the experiment's method"
+    elif last >= planned.rounds or schedule.rounds > planned.rounds:
+        fault = f"has events of round {last}, but the experiment has rounds = {planned.rounds}"
+    elif (schedule.events[0].clusters is None) != (planned.events[0].clusters is None):
+        fault = "and the experiment's method differ in how clients find their cluster"
+    if fault:
+        raise InputError(f"--schedule: the schedule {fault}; give one of a run of this experiment")
+    return schedule
+
+
+def digest_of(schedule: Schedule) -> str:
+    """Return a checksum of all that the schedule holds, whichever file it came from."""
+    checksum = sha256(str(schedule.rounds).encode())
+    for line in lines_of(schedule):
+        checksum.update(json.dumps(line | {"refused": {}, "rounds_done": 0}).encode())
+    return checksum.hexdigest()
+
+
+def distinct_merges(schedule: Schedule) -> tuple[list[Event], list[int]]:
+    """Return the first event of each distinct merge, and each event's position among them.
+
+    Schedules give events that merge alike the same objects, so comparing these does not read them.
+    """
+    firsts: list[Event] = []
+    positions: dict[tuple[int, int], int] = {}
+    merge = []
+    for event in schedule.events:
+        key = id(event.server), id(event.starts)
+        if key not in positions:
+            positions[key] = len(firsts)
+            firsts.append(event)
+        merge.append(positions[key])
+    return firsts, merge
+
+
+def _schedule_of(columns: Columns) -> Schedule:
+    """Return the schedule of what `write_schedule` wrote.
+
+    Raises:
+        KeyError: a column is missing.
+        ValueError: it is damaged, or of another format.
+    """
+    head = json.loads(columns["head"].tobytes())
+    if head["format"] != FORMAT:
+        raise ValueError(f"its format is {head['format']}, this version of Atoll reads {FORMAT}")
+    events: list[Event] = []
+    for event in _events_of(columns):
+        events.append(event)
+        if fault := why_wrong(events, head["clusters"]):
+            raise ValueError(f"event {len(events) - 1}: {fault}")
+    if not events:
+        raise ValueError("it holds no event")
+    return Schedule(tuple(events), head["clusters"], head["rounds"], head["has_server"], head["message_bytes"])
+
+
+def _events_of(columns: Columns) -> Iterator[Event]:
+    rows = ("round", "seconds", "intra_rounds", "models_down", "models_up", "absent", "dropped", "late")
+    single: dict[str, list[Any]] = {name: columns[name].tolist() for name in rows}
+    lists = ("active", "began", "staleness", "cohort", "weights", "clusters", "answered")
+    many = {name: np.split(columns[name], columns[f"{name}_offsets"][1:-1]) for name in lists}
+    finds, begun = columns["finds_cluster"].tolist(), columns["begun_as"].tolist()
+    merges = [
+        (_as_mix(told["server"]), tuple((cluster, _some(told)) for cluster, told in told["starts"]))
+        for told in json.loads(columns["mixes"].tobytes())
+    ]
+    for i, merge in enumerate(columns["merge"].tolist()):
+        answered = many["answered"][i]
+        yield Event(
+            index=i,
+            **{name: values[i] for name, values in single.items()},
+            active=tuple(many["active"][i].tolist()),
+            began=tuple(many["began"][i].tolist()),
+            staleness=tuple(many["staleness"][i].tolist()),
+            cohort=many["cohort"][i].astype(np.int64),
+            clusters=None if finds[i] else many["clusters"][i].astype(np.int64),
+            weights=many["weights"][i].astype(np.float64),
+            server=merges[merge][0],
+            starts=merges[merge][1],
+            answered=answered.astype(bool).reshape(single["intra_rounds"][i], -1) if len(answered) else None,
+            begun_as=None if begun[i][0] < 0 else (begun[i][0], begun[i][1]),
+        )
+
+
+def _some(told: Any) -> Mix:
+    return Mix(told["server"], tuple((cluster, weight) for cluster, weight in told["published"]))
+
+
+def _as_mix(told: Any) -> Mix | None:
+    return None if told is None else _some(told)

@@ -1,0 +1,213 @@
+"""What really happened in a run as lines of JSON, of which a schedule can be made again.
+
+The first line, the head, says what all events have in common. Each other one holds all of an `Event`, how many rounds
+are complete after it, and how many results were left out, by reason.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from atoll.schedules.events import Event, Mix, Schedule
+from atoll.support.errors import InputError
+
+FORMAT = 1
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Head(_Strict):
+    format: int
+    clusters: Annotated[int, Field(ge=1)]
+    has_server: bool
+    message_bytes: Count | None
+
+
+class _Mix(_Strict):
+    server: Share
+    published: list[tuple[Count, Share]]
+
+
+class _Line(_Strict):
+    event: Count
+    round: Count
+    rounds_done: Count
+    seconds: Seconds
+    active: list[Count]
+    began: list[Seconds]
+    cohort: list[Count]
+    clusters: list[Count] | None
+    weights: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+    intra_rounds: Annotated[int, Field(ge=1)]
+    server: _Mix | None
+    starts: list[tuple[Count, _Mix]]
+    staleness: list[Count]
+    models_down: Count
+    models_up: Count
+    absent: Count
+    dropped: Count
+    late: Count
+    answered: list[list[Annotated[int, Field(ge=0, le=1)]]] | None
+    begun_as: tuple[Count, Count] | None
+    refused: dict[str, Count]
+
+
+def head_of(schedule: Schedule) -> dict[str, Any]:
+    """Return the first line: what all events have in common."""
+    return {
+        "format": FORMAT,
+        "clusters": schedule.clusters,
+        "has_server": schedule.has_server,
+        "message_bytes": schedule.message_bytes,
+    }
+
+
+def line_of(event: Event, rounds_done: int, refused: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Return an event as its line.
+
+    Args:
+        event: as it happened.
+        rounds_done: rounds that are complete after it.
+        refused: how many results it left out, by reason.
+    """
+    return {
+        "event": event.index,
+        "round": event.round,
+        "rounds_done": rounds_done,
+        "seconds": event.seconds,
+        "active": list(event.active),
+        "began": list(event.began),
+        "cohort": event.cohort.tolist(),
+        "clusters": None if event.clusters is None else event.clusters.tolist(),
+        "weights": event.weights.tolist(),
+        "intra_rounds": event.intra_rounds,
+        "server": mix_of(event.server),
+        "starts": [[cluster, mix_of(mix)] for cluster, mix in event.starts],
+        "staleness": list(event.staleness),
+        "models_down": event.models_down,
+        "models_up": event.models_up,
+        "absent": event.absent,
+        "dropped": event.dropped,
+        "late": event.late,
+        "answered": None if event.answered is None else event.answered.astype(int).tolist(),
+        "begun_as": None if event.begun_as is None else list(event.begun_as),
+        "refused": dict(refused or {}),
+    }
+
+
+def lines_of(schedule: Schedule) -> Iterator[dict[str, Any]]:
+    """Yield a whole schedule's lines, the head first."""
+    yield head_of(schedule)
+    for event in schedule.events:
+        yield line_of(event, schedule.rounds_done(event.index + 1))
+
+
+def mix_of(mix: Mix | None) -> dict[str, Any] | None:
+    """Return a mix as it is written."""
+    return None if mix is None else {"server": mix.server, "published": [list(pair) for pair in mix.published]}
+
+
+def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
+    """Return the schedule of these lines.
+
+    Raises:
+        InputError: they are damaged, or not such lines; names the first one that is, counted from 1.
+    """
+    head: _Head | None = None
+    shared: dict[str, Mix] = {}
+    events: list[Event] = []
+    rounds = 0
+    for number, text in enumerate(lines, 1):
+        try:
+            if head is None:
+                head = _read_head(text)
+                continue
+            line = _Line.model_validate_json(text)
+            events.append(_event_of(line, shared))
+            if told := why_wrong(events, head.clusters):
+                raise ValueError(told)
+            rounds = line.rounds_done
+        except ValidationError as error:
+            fault = error.errors()[0]
+            name = ".".join(map(str, fault["loc"])) or "its text"
+            raise InputError(f"{where}: line {number} is no event of a run ({name}: {fault['msg'].lower()})") from error
+        except (ValueError, InputError) as error:  # Mix refuses weights that do not sum to one
+            raise InputError(f"{where}: line {number} is damaged ({error})") from error
+    if head is None or not events:
+        raise InputError(f"{where}: holds no event")
+    return Schedule(tuple(events), head.clusters, rounds, head.has_server, head.message_bytes)
+
+
+def why_wrong(events: list[Event], clusters: int) -> str:
+    """Return what is wrong with the last event beside those before it; an empty text if nothing is."""
+    event = events[-1]
+    if event.index != len(events) - 1:
+        return f"it is event {event.index}, where event {len(events) - 1} must be"
+    if len(events) > 1 and event.seconds < events[-2].seconds:
+        return "it is over before the event before it"
+    if len({len(event.active), len(event.began), len(event.staleness)}) > 1:
+        return "active, began and staleness have different lengths"
+    if len(event.cohort) != len(event.weights) or len(np.unique(event.cohort)) < len(event.cohort):
+        return "cohort must hold different clients, and weights one number for each"
+    if event.answered is not None and event.answered.shape != (event.intra_rounds, len(event.cohort)):
+        return "answered does not fit intra_rounds and cohort"
+    if event.clusters is not None and len(event.clusters) != len(event.cohort):
+        return "clusters must hold one cluster for each of the cohort"
+    named = {*event.active, *(cluster for cluster, _ in event.starts)}
+    named |= {cluster for _, mix in (*event.starts, (0, event.server)) if mix for cluster, _ in mix.published}
+    if named and max(named) >= clusters:
+        return f"it names cluster {max(named)}, but there are {clusters}"
+    if not set(np.unique(event.clusters if event.clusters is not None else []).tolist()) <= set(event.active):
+        return "a client's cluster is not active"
+    return ""
+
+
+def _read_head(text: bytes) -> _Head:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if isinstance(said, dict) and isinstance(said.get("format"), int) and said["format"] != FORMAT:
+        raise ValueError(f"its format is {said['format']}, this version of Atoll reads {FORMAT}")
+    return _Head.model_validate_json(text)
+
+
+def _event_of(line: _Line, shared: dict[str, Mix]) -> Event:
+    """Return a line's event; equal mixes become one object, since a schedule may have a million events."""
+
+    def mix(told: _Mix) -> Mix:
+        key = told.model_dump_json()
+        if key not in shared:
+            shared[key] = Mix(told.server, tuple(told.published))
+        return shared[key]
+
+    return Event(
+        index=line.event,
+        round=line.round,
+        seconds=line.seconds,
+        active=tuple(line.active),
+        began=tuple(line.began),
+        cohort=np.array(line.cohort, np.int64),
+        clusters=None if line.clusters is None else np.array(line.clusters, np.int64),
+        weights=np.array(line.weights, np.float64),
+        intra_rounds=line.intra_rounds,
+        server=None if line.server is None else mix(line.server),
+        starts=tuple((cluster, mix(told)) for cluster, told in line.starts),
+        staleness=tuple(line.staleness),
+        models_down=line.models_down,
+        models_up=line.models_up,
+        absent=line.absent,
+        dropped=line.dropped,
+        late=line.late,
+        answered=None if line.answered is None else np.array(line.answered, bool).reshape(len(line.answered), -1),
+        begun_as=line.begun_as,
+    )

@@ -1,0 +1,148 @@
+"""Time and turns: cohorts drawn, times of day, and the works of clusters with the events that they become."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.schedules.events import Event, Mix
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+
+DAY_SECONDS = 86_400.0
+
+
+def cohort_size(fraction: float, members: int) -> int:
+    """Return ``round(fraction * members)``, at least 1.
+
+    >>> cohort_size(0.1, 100), cohort_size(0.1, 3)
+    (10, 1)
+    """
+    return max(1, round(fraction * members))
+
+
+def next_time_of_day(now_seconds: float, hour: float) -> float:
+    """Return the first virtual time, not before now, at which the time of day is `hour`; time 0 is midnight UTC.
+
+    >>> next_time_of_day(0.0, 6.0), next_time_of_day(7 * 3600.0, 6.0)
+    (21600.0, 108000.0)
+    """
+    wanted = hour * 3600
+    return wanted + DAY_SECONDS * max(0, -((wanted - now_seconds) // DAY_SECONDS))
+
+
+def _check(rounds: int, fraction: float) -> None:
+    if rounds < 1:
+        raise InputError(f"rounds = {rounds}: must be at least 1")
+    if not 0 < fraction <= 1:
+        raise InputError(f"method.fraction = {fraction}: must be greater than 0 and at most 1")
+
+
+def _draw_cohort(members: Ids, size: int, rng: np.random.Generator) -> Ids:
+    if size == len(members):
+        return members
+    return np.sort(members[rng.choice(len(members), size, replace=False)])
+
+
+Merge = tuple[Mix | None, tuple[tuple[int, Mix], ...]]
+"""The server's new model, if there is a server, and the new starts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What some clusters do for one event.
+
+    Attributes:
+        active: the clusters, ascending.
+        cohort: their clients.
+        clusters: each client's cluster.
+        weights: each client's samples.
+        seconds: how long it takes on the virtual clock.
+        models_sent: models that aggregators send for it.
+        late: clients that are too slow for the deadline, and so not in the cohort.
+    """
+
+    active: tuple[int, ...]
+    cohort: Ids
+    clusters: Ids
+    weights: Floats
+    seconds: float
+    models_sent: int
+    late: int
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A phase made ready: the work and merge of all clusters together (synchronous, under 0), or of each.
+
+    An empty cluster has no work, but a merge, since it may have been in flight when it lost its clients.
+    """
+
+    works: Mapping[int, Work]
+    merges: Sequence[Merge]
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A work that is over, and how its models are merged.
+
+    Attributes:
+        work: what was done.
+        merge: of the plan that was in force when it was over.
+        began: second at which it began.
+        seconds: second at which it was over.
+    """
+
+    work: Work
+    merge: Merge
+    began: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """What makes rows of works.
+
+    Attributes:
+        in_force: the plan by which each event merges, and by which works begin right before it.
+        rounds_per_event: rounds (T'T'') that an event takes.
+        intra_rounds: T'.
+    """
+
+    in_force: Sequence[Plan]
+    rounds_per_event: int
+    intra_rounds: int
+
+    def beginning(self, index: int, idle: set[int]) -> list[tuple[int, Work]]:
+        """Return what clusters that have nothing to do begin right before an event: those that have clients then."""
+        works = self.in_force[index].works
+        return [(cluster, works[cluster]) for cluster in sorted(idle & works.keys())]
+
+    def end(self, index: int, cluster: int, work: Work, began: float, seconds: float) -> Finished:
+        """Return a cluster's work as the one that is over with this event."""
+        return Finished(work, self.in_force[index].merges[cluster], began, seconds)
+
+    def event(self, index: int, done: Finished, downloaded: npt.NDArray[np.int64]) -> Event:
+        """Return the row of a work, and note in `downloaded` the event from which each cluster has its start model."""
+        work, (server, starts) = done.work, done.merge
+        models = len(work.cohort) * self.intra_rounds + work.models_sent
+        event = Event(
+            index=index,
+            round=index * self.rounds_per_event,
+            seconds=done.seconds,
+            active=work.active,
+            began=(done.began,) * len(work.active),
+            cohort=work.cohort,
+            clusters=work.clusters,
+            weights=work.weights,
+            intra_rounds=self.intra_rounds,
+            server=server,
+            starts=starts,
+            staleness=tuple((index - 1 - downloaded[list(work.active)]).tolist()),
+            models_down=models + work.late * self.intra_rounds,
+            models_up=models,
+            late=work.late,
+        )
+        downloaded[[cluster for cluster, _ in starts]] = index
+        return event

@@ -1,0 +1,1 @@
+"""What every room uses: errors, seeds, files, locks, processes."""

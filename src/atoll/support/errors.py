@@ -1,0 +1,35 @@
+"""The two ways in which a command can end badly, each told in one sentence."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class AtollError(Exception):
+    """Base of Atoll's own errors; the message is one sentence meant for the user."""
+
+    exit_code = 1
+
+
+class InputError(AtollError):
+    """Bad input: names the setting, its value and what is allowed (exit code 2)."""
+
+    exit_code = 2
+
+
+@contextmanager
+def reading(setting: str) -> Iterator[None]:
+    """Name the setting in whatever is wrong with the file that it names.
+
+    >>> with reading("network.clients_file"):
+    ...     raise InputError("a.csv: has no rows")
+    Traceback (most recent call last):
+    atoll.support.errors.InputError: network.clients_file: a.csv: has no rows
+    """
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{setting}: {error}") from error
+
+
+class RunError(AtollError):
+    """A run that failed though its input was good (exit code 1)."""

@@ -1,0 +1,73 @@
+"""Files that are whole or not there, and files of one JSON object a line, which only grow."""
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from atoll.support.errors import RunError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: aside first, flushed to disk, then renamed, and that flushed too.
+
+    Raises:
+        RunError: the disk is full or read-only, or the folder cannot be written to.
+    """
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        with open(aside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+
+
+def _flush_folder(path: Path) -> None:
+    """Flush the names in a folder to disk, so that a file written later cannot outlive one written before."""
+    if os.name == "nt":  # where folders cannot be opened
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as indented JSON, NaN refused."""
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+def line_as_bytes(value: Mapping[str, Any]) -> bytes:
+    """Return a line, NaN refused."""
+    return (json.dumps(value, allow_nan=False) + "\n").encode()
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Append a line and flush it to disk; if the disk is full the file keeps its whole lines.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    line = line_as_bytes(value)
+    size = path.stat().st_size if path.exists() else 0
+    try:
+        with open(path, "ab", buffering=0) as file:
+            written = file.write(line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())  # a checkpoint that comes later must not outlive its rows
+    except OSError as error:
+        with suppress(OSError):
+            os.truncate(path, size)
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
