@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from atoll.fleet.configuration import FleetConfiguration, Plan, init_fleet, read_node
+from atoll.fleet.configuration import FleetConfiguration, FleetPlan, init_fleet, read_node
 from atoll.fleet.flower.calls import control_client
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import end_child, free_port, start_child
@@ -56,7 +56,7 @@ def be_node(folder: Path) -> None:
 def measure(nodes: int, turns: int) -> dict[str, object]:
     """Return what a fleet of so many nodes costs."""
     with tempfile.TemporaryDirectory() as place:
-        plan = Plan(nodes, "127.0.0.1", listen="127.0.0.1", port=free_port())
+        plan = FleetPlan(nodes, "127.0.0.1", listen="127.0.0.1", port=free_port())
         configuration, children = init_fleet(Path(place) / "fleet", plan), []
         began = time.monotonic()
         with FlowerFleet(configuration) as fleet:

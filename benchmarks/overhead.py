@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from atoll import Clustering, Dataset, LocalRule, Population, Trainer, begin, fedcluster, make_population, run
+from atoll import Clustering, Dataset, LocalRule, Population, Trainer, fedcluster, init, make_population, train
 from atoll.aggregation.mean import Combine
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
-from atoll.engine.cohorts import Average, Cohort
+from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.engine import Method
 from atoll.executors.serial import Serial
 from atoll.local.models import Model, dense, read_model
 from atoll.local.rule import sgd
-from atoll.local.trainer import Outcome, Task
+from atoll.local.trainer import ClientTask, ClientUpdate
 from atoll.methods.fedcluster import cycling
 from atoll.methods.hierarchical import SYNCHRONOUS, hierarchical
 from atoll.network.base import Network
@@ -52,8 +52,8 @@ LARGEST_SHARE = 0.02  # of FedCluster's cycles
 class Idle:
     """An executor that gives every cohort's start model back."""
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
-        return [Average(cohort.start, 1.0) for cohort in cohorts]
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+        return [ClusterUpdate(cohort.start, 1.0) for cohort in cohorts]
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         return np.zeros((len(clients), len(models)))
@@ -73,7 +73,7 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.trainer, name)
 
-    def train(self, task: Task) -> Outcome:
+    def train(self, task: ClientTask) -> ClientUpdate:
         began = time.perf_counter()  # a processor's clock takes microseconds to ask, which would count as the engine's
         outcome = self.trainer.train(task)
         self.seconds += time.perf_counter() - began
@@ -111,11 +111,11 @@ def measure_pattern(pattern: Pattern, clusters: int) -> dict[str, Any]:
     """Run a pattern without training; the model is small, so that mixing models costs little."""
     works = EVENTS if pattern not in SYNCHRONOUS else max(1, EVENTS // clusters)
     method = some_method(pattern, clusters, works)
-    first = begin(method, {f"layer{i}": torch.zeros(50) for i in range(4)})
+    first = init(method, {f"layer{i}": torch.zeros(50) for i in range(4)})
     seconds = []
     for _ in range(REPEATS):
         began = time.process_time()
-        for _step in run(method, Idle(), first):
+        for _step in train(method, Idle(), first):
             pass
         seconds.append((time.process_time() - began) / len(method.schedule))
     return {"pattern": pattern, "clusters": clusters, "event_seconds": statistics.median(seconds)}
@@ -130,7 +130,7 @@ def measure_cycles() -> float:
     module = dense((784,), (200,), 10)
     trainer = Timed(Trainer(module, population, rule, seed=0))
     shares, began = [], time.perf_counter()
-    for _step in run(method, Serial(trainer), begin(method, read_model(module))):
+    for _step in train(method, Serial(trainer), init(method, read_model(module))):
         now = time.perf_counter()
         shares.append(1 - trainer.seconds / (now - began))
         trainer.seconds, began = 0.0, time.perf_counter()

@@ -28,7 +28,7 @@ from atoll.executors.cores.executor import Cores
 from atoll.executors.ray.executor import Ray
 from atoll.local.models import MODELS, Model, count_bytes, dense, read_model
 from atoll.local.rule import sgd
-from atoll.local.trainer import Outcome, Task
+from atoll.local.trainer import ClientTask, ClientUpdate
 
 CLIENTS = 20
 WORKERS = 2
@@ -39,8 +39,8 @@ LARGEST_RATIO = 1.5
 class Idle(Trainer):
     """Sends the start model back."""
 
-    def train(self, task: Task) -> Outcome:
-        return Outcome({name: tensor.clone() for name, tensor in task.start.items()}, 1.0)
+    def train(self, task: ClientTask) -> ClientUpdate:
+        return ClientUpdate({name: tensor.clone() for name, tensor in task.start.items()}, 1.0)
 
 
 def make_trainer(kind: type[Trainer], module: nn.Module, shape: tuple[int, ...]) -> Trainer:

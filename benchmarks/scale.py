@@ -26,7 +26,7 @@ import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from atoll import Dataset, Experiment, carry_out, make_runs
+from atoll import Dataset, Experiment, make_runs, run_events
 from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
 from atoll.runs.run import Progress
 
@@ -93,7 +93,7 @@ def measure_alone(case: Case) -> dict[str, Any]:
     """Set up a run and do some events; the memory is the process's peak, with the pool and the libraries."""
     began = time.process_time()
     experiment = make_experiment(case)
-    with tempfile.TemporaryDirectory() as folder, closing(carry_out(experiment, Path(folder) / "run")) as progress:
+    with tempfile.TemporaryDirectory() as folder, closing(run_events(experiment, Path(folder) / "run")) as progress:
         next(progress)
         setup = time.process_time() - began
         take(progress, EVENTS)
@@ -109,7 +109,7 @@ def measure_alone(case: Case) -> dict[str, Any]:
 def measure_in_turns(cases: list[Case]) -> npt.NDArray[np.float64]:
     """Return the processor seconds an event, [repeats, cases]; a first turn of all runs does not count."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = [carry_out(make_experiment(case), Path(folder) / str(i)) for i, case in enumerate(cases)]
+        runs = [run_events(make_experiment(case), Path(folder) / str(i)) for i, case in enumerate(cases)]
         for progress in runs:
             next(progress)
         seconds = [[take(progress, EVENTS) for progress in runs] for _ in range(REPEATS + 1)]

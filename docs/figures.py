@@ -26,7 +26,7 @@ from atoll.network.base import Network
 from atoll.network.completion import event_seconds
 from atoll.network.files import matrix_network
 from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
-from atoll.runs.run import carry_out
+from atoll.runs.run import run_events
 from atoll.schedules.events import Event, Schedule
 
 PLAN = Path(__file__).with_name("planning.md")
@@ -79,7 +79,7 @@ def quickstart_curves() -> Figure:
     """Carry out the recipe and draw what `atoll run quickstart` draws."""
     with tempfile.TemporaryDirectory() as folder:
         for number, experiment in enumerate(quickstart()):
-            for _ in carry_out(experiment, Path(folder) / str(number)):
+            for _ in run_events(experiment, Path(folder) / str(number)):
                 pass
         return report.plot_curves(report.find_runs([Path(folder)]))
 

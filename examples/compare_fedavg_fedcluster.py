@@ -27,7 +27,7 @@ def main(rounds: int, out: Path) -> None:
     folders = []
     for settings in atoll.make_runs({**SETTINGS, "rounds": rounds}):
         folders.append(out / settings.method.name)
-        for _ in atoll.carry_out(atoll.Experiment(settings), folders[-1], overwrite=True):
+        for _ in atoll.run_events(atoll.Experiment(settings), folders[-1], overwrite=True):
             pass  # every event passes here: print, plot or stop as you like
     runs = report.find_runs(folders)
     print(report.as_markdown(report.rounds_to_target(runs)))

@@ -38,7 +38,7 @@ def measure(population: atoll.Population, clustering: atoll.Clustering, rounds: 
     module = torch.nn.Linear(DIMENSIONS, 1, bias=False).double()
     torch.nn.init.zeros_(module.weight)
     executor = atoll.Serial(atoll.Trainer(module, population, rule, seed=0))
-    state = atoll.begin(method, atoll.read_model(module))
+    state = atoll.init(method, atoll.read_model(module))
 
     squared_norms, h_device, h_cluster, spread, largest = [], 0.0, 0.0, np.zeros(CLIENTS), 0.0
     while True:
@@ -54,7 +54,7 @@ def measure(population: atoll.Population, clustering: atoll.Clustering, rounds: 
         h_device, h_cluster = max(h_device, at_model.device), max(h_cluster, at_model.cluster)
         if len(squared_norms) == rounds:
             break
-        for step in atoll.run(method, executor, state):  # one round
+        for step in atoll.train(method, executor, state):  # one round
             state = step.state
             if state.events_done % clustering.clusters == 0:
                 break

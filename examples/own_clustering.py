@@ -37,8 +37,8 @@ def main(rounds: int) -> None:
         settings = atoll.make_runs({**EXPERIMENT, "rounds": rounds, "clustering": {"method": name, "clusters": 10}})[0]
         e = atoll.Experiment(settings)
         measured = atoll.heterogeneity(e.population, e.clustering, e.module, atoll.read_model(e.module))
-        state = atoll.begin(e.method, atoll.read_model(e.module))
-        for step in atoll.run(e.method, e.make_executor(), state):
+        state = atoll.init(e.method, atoll.read_model(e.module))
+        for step in atoll.train(e.method, e.make_executor(), state):
             state = step.state
         score = e.make_evaluator().score(e.method.global_model(state))
         print(

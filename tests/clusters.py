@@ -17,7 +17,7 @@ from typing import Literal
 
 from atoll import LocalRule, Population, Trainer
 from atoll.local.rule import momentum
-from atoll.local.trainer import Outcome, Task
+from atoll.local.trainer import ClientTask, ClientUpdate
 from tests.problems import linear_module
 
 NODE = "ATOLL_TEST_NODE"
@@ -66,7 +66,7 @@ class Troubled(Trainer):
         super().__init__(linear_module(), population, RULE, seed)
         self.trouble = trouble
 
-    def train(self, task: Task) -> Outcome:
+    def train(self, task: ClientTask) -> ClientUpdate:
         if task.client in self.trouble:
             self.trouble[task.client]()
         return super().train(task)

@@ -7,11 +7,11 @@ from typing import Any
 from atoll import Experiment
 from atoll.experiment.file import overlay, validate
 from atoll.fleet.agreement import Agreement, agree
-from atoll.fleet.executor import OnFleet
+from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import wait_for_nodes
 from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.messages import TrainReply, decode, encode, pack
-from atoll.fleet.node import Reporting, Site, open_site
+from atoll.fleet.node import Node, Reporting, open_site
 from atoll.fleet.shards import write_shards
 from atoll.fleet.transport import Failure
 from atoll.local.models import Model
@@ -30,7 +30,7 @@ def small(**changes: Any) -> Experiment:
     return Experiment(validate(overlay(SMALL, changes)))
 
 
-def open_sites(experiment: Experiment, folder: Path, reporting: Reporting | None = None) -> dict[str, Site]:
+def open_sites(experiment: Experiment, folder: Path, reporting: Reporting | None = None) -> dict[str, Node]:
     """Return one node a client, ``node-0`` and so on."""
     folders = write_shards(experiment, folder)
     return {
@@ -43,10 +43,10 @@ def agreement_of(experiment: Experiment) -> Agreement:
     return agree(experiment.settings, experiment.clients.data, experiment.module, experiment.method.rule)
 
 
-def join(experiment: Experiment, fleet: MemoryFleet, deadline_seconds: float = 30.0) -> OnFleet:
+def join(experiment: Experiment, fleet: MemoryFleet, deadline_seconds: float = 30.0) -> FleetExecutor:
     """Return the executor on a fleet whose nodes are all there."""
     joined = wait_for_nodes(fleet, agreement_of(experiment), None, 5.0)
-    return OnFleet(fleet, joined.nodes, agreement_of(experiment), deadline_seconds, joined.samples)
+    return FleetExecutor(fleet, joined.nodes, agreement_of(experiment), deadline_seconds, joined.samples)
 
 
 def replying(change: Callable[[TrainReply, Model], tuple[TrainReply, Model]]) -> Fault:

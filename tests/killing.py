@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atoll import Experiment, carry_out
+from atoll import Experiment, run_events
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -23,7 +23,7 @@ AUDITED = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate")  # fsync
 
 def carry_to_end(experiment: Experiment, folder: Path) -> list[str]:
     """Begin the run or go on with it; return its warnings."""
-    return [warning for progress in carry_out(experiment, folder, resume=True) for warning in progress.warnings]
+    return [warning for progress in run_events(experiment, folder, resume=True) for warning in progress.warnings]
 
 
 def fork(work: Callable[[], None]) -> int:

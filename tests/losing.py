@@ -10,7 +10,7 @@ import numpy as np
 
 from atoll import RunError
 from atoll.aggregation.mean import Combine
-from atoll.engine.cohorts import Average, Cohort, Executor
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.local.models import Model
 from atoll.support.arrays import Floats, Ids
 
@@ -28,7 +28,7 @@ def some(rng: np.random.Generator, share: float) -> Lose:
 
 
 class Losing:
-    """Trains on another executor, for one caller at a time, and loses the clients that it is told to.
+    """ClientTrainer on another executor, for one caller at a time, and loses the clients that it is told to.
 
     Those who answer are averaged with their own total weight, as on a fleet. In turns, a work waits until
     `let` was called with its number, so that it is known which one ends next.
@@ -51,7 +51,7 @@ class Losing:
         """A second a call, whoever makes it."""
         return self.seconds
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
         with self._changed:
             assert self._changed.wait_for(lambda: self._closed or cohorts[0].event <= self._allowed, timeout=60)
             if self._closed:
@@ -64,10 +64,10 @@ class Losing:
             wholes = [replace(cohort, event_weight=float(total[cohort.event])) for cohort in cohorts]
             return [self._average(*each, combine) for each in zip(wholes, there, strict=True)]
 
-    def _average(self, cohort: Cohort, answered: np.ndarray, combine: Combine) -> Average:
+    def _average(self, cohort: Cohort, answered: np.ndarray, combine: Combine) -> ClusterUpdate:
         refused = Counter({"late": int((~answered).sum())})
         if not answered.any():
-            return Average(cohort.start, math.nan, 0.0, refused, answered)
+            return ClusterUpdate(cohort.start, math.nan, 0.0, refused, answered)
         own = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])
         (average,) = self.inner.train([own], combine)
         share = float(own.weights.sum() / cohort.weights.sum())

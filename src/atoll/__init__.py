@@ -9,9 +9,9 @@ from atoll.data.datasets import Dataset, load
 from atoll.data.population import Population, make_population
 from atoll.data.torch_data import from_torch
 from atoll.engine.cohorts import Executor
-from atoll.engine.engine import Method, State, Step, begin, run
+from atoll.engine.engine import Method, State, Step, init, train
 from atoll.evaluation.scores import Evaluator, Heterogeneity, Score, heterogeneity
-from atoll.evaluation.theory import Theorem1, fedcluster_bound
+from atoll.evaluation.theory import FedClusterBound, fedcluster_bound
 from atoll.executors.serial import Serial
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import make_runs, read_experiment
@@ -27,7 +27,7 @@ from atoll.methods.fedbcd import fedbcd
 from atoll.methods.fedcluster import cycling, fedcluster
 from atoll.methods.ifca import ifca
 from atoll.runs.export import Exported, export_model
-from atoll.runs.run import carry_out
+from atoll.runs.run import run_events
 from atoll.schedules.events import Clock, Event, Mix, Schedule
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.seeds import generator
@@ -44,6 +44,7 @@ __all__ = [
     "Executor",
     "Experiment",
     "Exported",
+    "FedClusterBound",
     "Heterogeneity",
     "InputError",
     "LocalRule",
@@ -57,10 +58,7 @@ __all__ = [
     "Settings",
     "State",
     "Step",
-    "Theorem1",
     "Trainer",
-    "begin",
-    "carry_out",
     "centralized",
     "cfl_mgd",
     "clustering",
@@ -75,6 +73,7 @@ __all__ = [
     "generator",
     "heterogeneity",
     "ifca",
+    "init",
     "load",
     "local",
     "make_population",
@@ -83,5 +82,6 @@ __all__ = [
     "partition",
     "read_experiment",
     "read_model",
-    "run",
+    "run_events",
+    "train",
 ]

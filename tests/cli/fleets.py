@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.configuration import FleetConfiguration, Plan, init_fleet
+from atoll.fleet.configuration import FleetConfiguration, FleetPlan, init_fleet
 from atoll.fleet.flower.superlink import free_port
 from atoll.fleet.shards import write_shards
 
@@ -115,7 +115,7 @@ class Machines:
 def machines(experiment: Experiment, file: Path, nodes: int, *words: str) -> Iterator[Machines]:
     """Make a fleet's folder and data beside the experiment's file; in the end kill what still runs of it."""
     folder = file.parent
-    plan = Plan(nodes, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    plan = FleetPlan(nodes, "127.0.0.1", listen="127.0.0.1", port=free_port())
     found = Machines(folder, file, words, init_fleet(folder / "fleet", plan))
     write_shards(experiment, folder / "data")
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from atoll import Experiment, carry_out, make_runs, read_experiment
+from atoll import Experiment, make_runs, read_experiment, run_events
 from tests.cli.conftest import Command
 
 SERIAL = ("--set", "run.executor=serial", "--set", "method.fraction=1.0")
@@ -182,7 +182,7 @@ def test_with_a_fifth_flipping_signs_the_mean_fails_and_robust_rules_hold(folder
     final: dict[tuple[str, str], float] = {}
     for settings in make_runs(read_experiment("attack-mnist"), "small", ["run.executor=serial"]):
         if settings.panel == "Sign flip" or (settings.panel, settings.label) == ("Nobody attacks", "Mean"):
-            for progress in carry_out(Experiment(settings), folder / settings.panel / settings.label):
+            for progress in run_events(Experiment(settings), folder / settings.panel / settings.label):
                 if progress.row:
                     final[settings.panel, settings.label] = progress.row["test_accuracy"]
     free = final["Nobody attacks", "Mean"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from atoll.fleet.certificates import make_authority, make_server_certificate, require_valid
-from atoll.fleet.configuration import FleetConfiguration, Plan, init_fleet, read_fleet, read_node
+from atoll.fleet.configuration import FleetConfiguration, FleetPlan, init_fleet, read_fleet, read_node
 from atoll.fleet.flower.superlink import free_port
 from atoll.support.errors import InputError
 from tests.cli.conftest import Command
@@ -26,7 +26,7 @@ pytest.importorskip("flwr")
 @pytest.fixture
 def fleet(tmp_path: Path) -> FleetConfiguration:
     """A fleet of two nodes on this machine; nothing runs."""
-    plan = Plan(2, "fleet.example.org", listen="127.0.0.1", port=free_port())
+    plan = FleetPlan(2, "fleet.example.org", listen="127.0.0.1", port=free_port())
     return init_fleet(tmp_path / "fleet", plan)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from atoll.fleet.certificates import read_private_key
-from atoll.fleet.configuration import Plan, init_fleet, read_node
+from atoll.fleet.configuration import FleetPlan, init_fleet, read_node
 from atoll.fleet.flower import node as flower_node
 from atoll.fleet.flower.calls import runtime_client
 from atoll.fleet.flower.fleet import FlowerFleet
@@ -49,7 +49,7 @@ class Behind:
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
     """nginx as the page configures it, with paths and ports of our own."""
     before, place, port = dict(os.environ), tmp_path_factory.mktemp("proxy"), free_port()
-    plan = Plan(1, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    plan = FleetPlan(1, "127.0.0.1", listen="127.0.0.1", port=free_port())
     with FlowerFleet(init_fleet(place / "fleet", plan)) as fleet:
         (page,) = blocks(ROOT / "docs" / "fleet.md", "nginx")
         ours = {"/etc/atoll/fleet": str(place / "fleet"), "127.0.0.1:9092": f"127.0.0.1:{plan.port}"}

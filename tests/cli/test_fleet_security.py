@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from atoll.fleet.certificates import make_authority, make_key_pair, read_private_key
-from atoll.fleet.configuration import FleetConfiguration, NodeConfiguration, Plan, init_fleet, read_node
+from atoll.fleet.configuration import FleetConfiguration, FleetPlan, NodeConfiguration, init_fleet, read_node
 from atoll.fleet.flower import node as flower_node
 from atoll.fleet.flower.calls import status_of_nodes
 from atoll.fleet.flower.fleet import FlowerFleet
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerFleet]:
     """A superlink that accepts the keys of two nodes, neither of which runs."""
     before = dict(os.environ)
-    plan = Plan(2, "127.0.0.1", listen="127.0.0.1", port=free_port(), max_mib=1)
+    plan = FleetPlan(2, "127.0.0.1", listen="127.0.0.1", port=free_port(), max_mib=1)
     with FlowerFleet(init_fleet(tmp_path_factory.mktemp("fleet") / "fleet", plan)) as found:
         yield found
     os.environ.clear()
@@ -240,7 +240,7 @@ def test_a_server_without_tls_is_refused(node: NodeConfiguration) -> None:
 
 def test_a_node_that_calls_before_the_keys_are_registered_is_told_to_wait(tmp_path: Path) -> None:
     """It is told 503, which nodes take for a server that is away, and not that it is unknown; a restart lets it in."""
-    plan = Plan(1, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    plan = FleetPlan(1, "127.0.0.1", listen="127.0.0.1", port=free_port())
     configuration = init_fleet(tmp_path / "fleet", plan)
     with Superlink(configuration) as superlink:
         assert post(configuration, "/v1/fleet/activate-node").status_code == 503

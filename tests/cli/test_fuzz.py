@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from atoll.cli import main
 from atoll.experiment.settings import Settings
-from tests.unit.test_config import another_value, leaves
+from tests.experiment.test_file import another_value, leaves
 
 SMALL = {
     "rounds": 1,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll import Experiment, carry_out, make_runs, read_experiment
+from atoll import Experiment, make_runs, read_experiment, run_events
 from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.transport import Failure
 from tests.cli.conftest import TINY, Command
@@ -22,7 +22,9 @@ def live(folder: Path) -> Path:
     (folder / "live.toml").write_text(LIVE)
     experiment = Experiment(make_runs(read_experiment(folder / "live.toml"))[0])
     faults = {"node-1": sending(lambda content: Failure("failed"))}
-    for _ in carry_out(experiment, folder / "live", fleet=MemoryFleet(open_sites(experiment, folder / "data"), faults)):
+    for _ in run_events(
+        experiment, folder / "live", fleet=MemoryFleet(open_sites(experiment, folder / "data"), faults)
+    ):
         pass
     return folder / "live"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from atoll.engine.cohorts import Average, Cohort
+from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.executor import Cores
 from tests.cli.conftest import Command
 
@@ -26,7 +26,7 @@ def test_runs_repeat_on_this_machine(atoll: Command) -> None:
 def test_a_worker_that_computes_something_else_is_found(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     train = Cores.train
 
-    def off_by_one_bit(self: Cores, cohorts: Sequence[Cohort], combine: Any) -> list[Average]:
+    def off_by_one_bit(self: Cores, cohorts: Sequence[Cohort], combine: Any) -> list[ClusterUpdate]:
         averages = train(self, cohorts, combine)
         tensor = next(iter(averages[0].model.values()))
         tensor[0] = torch.nextafter(tensor[0], torch.tensor(torch.inf))

@@ -6,7 +6,7 @@ from typing import Literal
 from atoll.aggregation.mean import Combine, Weighted
 from atoll.aggregation.robust import update_norm
 from atoll.local.models import Model, form_of, is_finite, without_moments
-from atoll.local.trainer import Outcome
+from atoll.local.trainer import ClientUpdate
 
 Reason = Literal["wrong_form", "not_finite", "too_large"]
 REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
@@ -14,7 +14,7 @@ REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
 
 @dataclass(frozen=True)
 class Screened:
-    """A combine rule that is given good results only; `executors.combine_outcomes` asks `why_refused` of each.
+    """A combine rule that is given good results only; `executors.combine_updates` asks `why_refused` of each.
 
     It is no mean of models to an executor, so results come one by one, whatever the rule.
 
@@ -32,7 +32,7 @@ class Screened:
         """Combine results that have been screened."""
         return self.combine(models, start, cohort_weight)
 
-    def why_refused(self, outcome: Outcome, start: Model) -> Reason | None:
+    def why_refused(self, outcome: ClientUpdate, start: Model) -> Reason | None:
         """Return why a result is left out, or None if it is good."""
         if self.tolerate and not _has_form(outcome.model, start):
             return "wrong_form"

@@ -14,7 +14,7 @@ from atoll.bench.flops import PRODUCTS, SQUARE
 from atoll.bench.work import CLASSES, Case, Pace, make_pool, samples_of
 from atoll.data.datasets import Dataset
 from atoll.data.population import Population, make_population
-from atoll.engine.assignment import fixed
+from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import Executor
 from atoll.engine.events import train_events
 from atoll.executors.cores.executor import Cores
@@ -45,7 +45,7 @@ PLAIN, MATRIX_PRODUCT = "plain loop", "matrix product"
 
 
 class Round(Protocol):
-    """Trains one round from a model."""
+    """Train one round from a model."""
 
     def __call__(self, start: Model) -> Model:
         """Return the mean of what the last cohort's clients send back."""
@@ -115,7 +115,7 @@ def make_executor_round(case: Case, executor: Executor) -> Round:
     def train(start: Model) -> Model:
         number = next(numbers)
         event = Event(index=number, round=number, **fields)
-        (trained,) = train_events([event], [start] * case.clusters, executor, fixed, average_models)
+        (trained,) = train_events([event], [start] * case.clusters, executor, as_scheduled, average_models)
         return mean_of([trained.models[cluster] for cluster in clusters])
 
     return train

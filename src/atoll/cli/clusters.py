@@ -26,7 +26,7 @@ from atoll.cli.common import (
     title_of,
 )
 from atoll.clustering.describe import ClusterProfile, class_shares, describe
-from atoll.clustering.feduc.summary import Plan
+from atoll.clustering.feduc.summary import ClusteringSummary
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.runs.run import warnings_of
@@ -49,7 +49,7 @@ def cluster(
     Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
     """
     runs = read_experiments(experiment, scale, changes, only)
-    plans: list[Plan | None] = []
+    plans: list[ClusteringSummary | None] = []
     shown = []
     for each in runs:
         clustering = each.clustering
@@ -81,7 +81,7 @@ def _profile_table(profiles: Sequence[ClusterProfile], title: str) -> Table:
     return table
 
 
-def _plan_table(plan: Plan, title: str) -> Table:
+def _plan_table(plan: ClusteringSummary, title: str) -> Table:
     told = (
         f"bound {plan.bound:.4g} = kappa {plan.kappa:.4g} x {plan.initial_gap:.4g} + delta {plan.delta:.4g}; mean EMD "
         f"{plan.mean_emd:.3f}; T = {plan.steps:g} local steps take {report.format_seconds(plan.virtual_seconds)}"
@@ -103,7 +103,7 @@ def _plan_table(plan: Plan, title: str) -> Table:
     return table
 
 
-def _figures(runs: list[Experiment], plans: list[Plan | None]) -> list[tuple[str, Figure]]:
+def _figures(runs: list[Experiment], plans: list[ClusteringSummary | None]) -> list[tuple[str, Figure]]:
     """Return (ending of the file's name, figure): the first run's clusters, and what compares all runs."""
     first, plan, title = runs[0], plans[0], title_of(runs[0])
     shares = class_shares(first.population, first.clustering)
@@ -128,7 +128,7 @@ def _figures(runs: list[Experiment], plans: list[Plan | None]) -> list[tuple[str
     return figures
 
 
-def _plot_sizes(found: Sequence[tuple[Settings, Plan]]) -> Figure:
+def _plot_sizes(found: Sequence[tuple[Settings, ClusteringSummary]]) -> Figure:
     """Draw sizes against frequency where that differs between aggregators, else against links; all seeds in a panel."""
     frequency = all(made.pattern.endswith("asy") for _, made in found)
     x: dict[str, list[list[float]]] = {}
@@ -142,7 +142,7 @@ def _plot_sizes(found: Sequence[tuple[Settings, Plan]]) -> Figure:
 
 
 def _by_group(
-    found: Sequence[tuple[Settings, Plan]], value: Callable[[Plan], float]
+    found: Sequence[tuple[Settings, ClusteringSummary]], value: Callable[[ClusteringSummary], float]
 ) -> dict[str, dict[str, list[float]]]:
     """Return a value of each run by panel and series, one number a seed."""
     table: dict[str, dict[str, list[float]]] = {}

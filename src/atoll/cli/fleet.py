@@ -30,10 +30,10 @@ from atoll.cli.common import (
 from atoll.cli.interrupts import Interrupts
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.certificates import require_flower
-from atoll.fleet.configuration import Plan, init_fleet, read_fleet, read_node, renew_certificate
+from atoll.fleet.configuration import FleetPlan, init_fleet, read_fleet, read_node, renew_certificate
 from atoll.fleet.transport import Fleet
 from atoll.runs.folder import prepare_folders
-from atoll.runs.run import carry_out
+from atoll.runs.run import run_events
 from atoll.support.errors import InputError
 from atoll.trackers import require_trackers, tracked
 
@@ -67,7 +67,7 @@ def init(
     require_flower()
     if not host or any(c in host for c in "/ \t") or (host.count(":") == 1):
         raise InputError(f"--host {host!r}: must be a host name or an address, without a port")
-    init_fleet(folder, Plan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
+    init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
     out.print(f"{folder}: stays on the server; its ca.key is better kept off-line", markup=False)
     out.print(f"{folder / 'nodes'}: give each node its own folder, over a channel you trust", markup=False)
 
@@ -234,7 +234,7 @@ def _carry_out(experiment: Experiment, place: Path, resume: bool, overwrite: boo
 def _watch(
     experiment: Experiment, place: Path, resume: bool, overwrite: bool, fleet: Fleet, interrupts: Interrupts
 ) -> None:
-    live = carry_out(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)
+    live = run_events(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)
     with closing(tracked(live, experiment.settings, place, resume)) as steps:
         for progress in steps:
             for warning in progress.warnings:

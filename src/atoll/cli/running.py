@@ -28,7 +28,7 @@ from atoll.cli.interrupts import Interrupts
 from atoll.experiment.executor import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.runs.folder import begin_folders, prepare_folders
-from atoll.runs.run import carry_out, name_folders
+from atoll.runs.run import name_folders, run_events
 from atoll.runs.variants import replaying
 from atoll.support.errors import InputError
 from atoll.trackers import require_trackers, tracked
@@ -136,7 +136,7 @@ def _run_one(
     )
     with (
         Progress(*columns, console=err, disable=quiet or not err.is_terminal) as bar,
-        closing(tracked(carry_out(experiment, place, resume, overwrite), experiment.settings, place, resume)) as steps,
+        closing(tracked(run_events(experiment, place, resume, overwrite), experiment.settings, place, resume)) as steps,
     ):
         task = bar.add_task(title, total=None, latest="")
         interrupts.is_patient, says = False, quiet  # nothing is lost before training

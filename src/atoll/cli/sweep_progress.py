@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from atoll.cli.common import err
 from atoll.cli.interrupts import Interrupts
 from atoll.runs.folder import Row
-from atoll.sweep.jobs import carry_out_jobs
+from atoll.sweep.jobs import run_jobs
 from atoll.sweep.worker import Answer, Job, News
 
 
@@ -52,7 +52,7 @@ def watch(
     with Interrupts() as interrupts:
         interrupts.is_patient = True
         try:
-            with view.bar, closing(carry_out_jobs(jobs, at_once, judge)) as steps:
+            with view.bar, closing(run_jobs(jobs, at_once, judge)) as steps:
                 for step in steps:
                     if step is not None:
                         job, news = step

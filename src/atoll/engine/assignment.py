@@ -1,4 +1,4 @@
-"""Identity: how the clients of a cohort find their cluster."""
+"""Assignment: how the clients of a cohort find their cluster."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 
 
-class Identity(Protocol):
+class Assignment(Protocol):
     """Returns the cluster of each cohort client, int64 [cohort], from the clusters' start models; -1: leave it out."""
 
     def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
@@ -20,7 +20,7 @@ class Identity(Protocol):
         ...
 
 
-def fixed(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
+def as_scheduled(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
     """Take the clusters that the schedule names."""
     if event.clusters is None:
         raise InputError(

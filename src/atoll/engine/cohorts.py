@@ -15,7 +15,7 @@ from atoll.aggregation.mean import Combine, Weighted
 from atoll.aggregation.screening import Screened
 from atoll.local.models import Model
 from atoll.local.precision import Precision
-from atoll.local.trainer import Outcome, Task
+from atoll.local.trainer import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
 
@@ -35,7 +35,7 @@ class Cohort:
         weights: each client's weight, [clients].
         event_weight: the sum of weights over all clients of the event, whatever cluster.
         start: the model that they are sent.
-        draw: what their random numbers are keyed with; None: the number of the event.
+        drawn_as: what their random numbers are keyed with; None: the number of the event.
         repeats: intra-cluster rounds to train, from `repeat` on, each from the average of the one before. Above 1 only
             for an executor that `carries_through`.
     """
@@ -48,18 +48,18 @@ class Cohort:
     weights: Floats
     event_weight: float
     start: Model
-    draw: int | None = None
+    drawn_as: int | None = None
     repeats: int = 1
 
     @property
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[ClientTask]:
         """One task a client, in order, in the first of its intra-cluster rounds."""
         common = self.event, self.round, self.repeat, self.cluster
-        return [Task(*common, int(client), self.start, self.draw) for client in self.clients]
+        return [ClientTask(*common, int(client), self.start, self.drawn_as) for client in self.clients]
 
 
 @dataclass(frozen=True, eq=False)
-class Average:
+class ClusterUpdate:
     """What a cohort comes to.
 
     Attributes:
@@ -78,7 +78,7 @@ class Average:
     answered: npt.NDArray[np.bool_] | None = None
 
 
-class Trains(Protocol):
+class ClientTrainer(Protocol):
     """Does one client's work in this process; what an executor hands tasks to.
 
     Attributes:
@@ -87,7 +87,7 @@ class Trains(Protocol):
 
     precision: Precision
 
-    def train(self, task: Task) -> Outcome:
+    def train(self, task: ClientTask) -> ClientUpdate:
         """Return what the client sends back."""
         ...
 
@@ -107,7 +107,7 @@ class Trains(Protocol):
 class Executor(Protocol):
     """Trains cohorts, which do not depend on each other, anywhere and in any order."""
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order."""
         ...
 
@@ -142,7 +142,9 @@ def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:
     return model
 
 
-def combine_outcomes(cohorts: Sequence[Cohort], combine: Combine, outcomes: Iterable[Outcome]) -> list[Average]:
+def combine_updates(
+    cohorts: Sequence[Cohort], combine: Combine, outcomes: Iterable[ClientUpdate]
+) -> list[ClusterUpdate]:
     """Combine the outcomes of all cohorts' tasks, in their order, holding one client's model at a time.
 
     A rule may hold more. What `Screened` refuses is left out and counted; without any result the start is kept.
@@ -154,7 +156,7 @@ def combine_outcomes(cohorts: Sequence[Cohort], combine: Combine, outcomes: Iter
     return [_combine(cohort, combine, coming) for cohort in cohorts]
 
 
-def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[Outcome]) -> Average:
+def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[ClientUpdate]) -> ClusterUpdate:
     losses: list[float] = []
     weights: list[float] = []
     refused: Counter[str] = Counter()
@@ -174,7 +176,7 @@ def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[Outcome]) -> A
         pairs = good()
         first = next(pairs, None)
         if first is None:
-            return Average(cohort.start, math.nan, 0.0, refused)
+            return ClusterUpdate(cohort.start, math.nan, 0.0, refused)
         model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
         deque(pairs, maxlen=0)  # a rule need not ask for all, but the outcomes that follow are the next cohort's
     except AtollError:
@@ -183,7 +185,7 @@ def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[Outcome]) -> A
         where = f"event {cohort.event}, cluster {cohort.cluster}"
         raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
     arrived = math.fsum(weights) / float(cohort.weights.sum()) if refused else 1.0
-    return Average(model, weighted_mean(losses, weights), arrived, refused)
+    return ClusterUpdate(model, weighted_mean(losses, weights), arrived, refused)
 
 
 def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:

@@ -5,9 +5,9 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atoll.aggregation.mean import Combine, average_models, mean, share_layers
-from atoll.engine.assignment import Identity, fixed
+from atoll.engine.assignment import Assignment, as_scheduled
 from atoll.engine.cohorts import Executor
-from atoll.engine.events import Trained, train_events
+from atoll.engine.events import EventResult, train_events
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Event, Mix, Schedule
@@ -60,7 +60,7 @@ class Method:
     Attributes:
         schedule: who trains when, and how models are merged.
         rule: what a client does.
-        identity: which cluster each of the cohort's clients belongs to.
+        assign: which cluster each of the cohort's clients belongs to.
         combine: how the results of a cluster's clients become its model.
         shared: names of the parameters that all clusters have in common.
         starts: number of different models that the clusters start from: one for all, or one a cluster.
@@ -68,7 +68,7 @@ class Method:
 
     schedule: Schedule
     rule: LocalRule
-    identity: Identity = fixed
+    assign: Assignment = as_scheduled
     combine: Combine = average_models
     shared: tuple[str, ...] = ()
     starts: int = 1
@@ -84,7 +84,7 @@ class Method:
         return state.server
 
 
-def begin(method: Method, *initial: Model) -> State:
+def init(method: Method, *initial: Model) -> State:
     """Return the state before the first event: everyone has the one initial model, or each cluster its own.
 
     Raises:
@@ -97,13 +97,13 @@ def begin(method: Method, *initial: Model) -> State:
     return State(0, initial[0] if method.schedule.has_server else None, models, models)
 
 
-def run(method: Method, executor: Executor, state: State) -> Generator[Step]:
+def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
     """Yield after every event, from ``state.events_done`` to the schedule's end.
 
     Events whose clusters already have their start models are trained together.
     """
     while events := method.schedule.ready(state.events_done):
-        for trained in train_events(events, state.starts, executor, method.identity, method.combine):
+        for trained in train_events(events, state.starts, executor, method.assign, method.combine):
             step = merge(method, state, trained)
             state = step.state
             yield step
@@ -111,11 +111,11 @@ def run(method: Method, executor: Executor, state: State) -> Generator[Step]:
 
 def advance(method: Method, executor: Executor, state: State, event: Event) -> Step:
     """Train the active clusters, publish, merge into the server's model, hand out new starts."""
-    (trained,) = train_events([event], state.starts, executor, method.identity, method.combine)
+    (trained,) = train_events([event], state.starts, executor, method.assign, method.combine)
     return merge(method, state, trained)
 
 
-def merge(method: Method, state: State, trained: Trained) -> Step:
+def merge(method: Method, state: State, trained: EventResult) -> Step:
     """Publish, merge into the server's model, hand out new starts."""
     event = trained.event
     published = list(state.published)

@@ -9,15 +9,15 @@ from itertools import islice
 import numpy as np
 
 from atoll.aggregation.mean import Combine
-from atoll.engine.assignment import Identity
-from atoll.engine.cohorts import Average, Cohort, Executor, carries_through, weighted_mean
+from atoll.engine.assignment import Assignment
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, carries_through, weighted_mean
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.support.arrays import Ids, Mask
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class EventResult:
     """An event's work before it is merged.
 
     Attributes:
@@ -38,14 +38,14 @@ class Trained:
 
 
 def train_events(
-    events: Sequence[Event], starts: Sequence[Model], executor: Executor, identity: Identity, combine: Combine
-) -> list[Trained]:
+    events: Sequence[Event], starts: Sequence[Model], executor: Executor, assign: Assignment, combine: Combine
+) -> list[EventResult]:
     """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds.
 
     Clients that find no cluster are left out of their event.
     """
     carried = carries_through(executor, combine)
-    works = [_begin(event, starts, executor, identity, carried) for event in events]
+    works = [_begin(event, starts, executor, assign, carried) for event in events]
     while going := [work for work in works if work.repeat < work.event.intra_rounds]:
         asked = [work.cohorts() for work in going]
         wanted = [cohort for cohorts in asked for cohort in cohorts]
@@ -55,8 +55,8 @@ def train_events(
     return [work.result(starts) for work in works]
 
 
-def _begin(event: Event, starts: Sequence[Model], executor: Executor, identity: Identity, carried: bool) -> "_Work":
-    clusters = identity(event, starts, executor) if len(event.cohort) else event.cohort
+def _begin(event: Event, starts: Sequence[Model], executor: Executor, assign: Assignment, carried: bool) -> "_Work":
+    clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
     if lost := int(np.count_nonzero(clusters < 0)):
         kept = clusters >= 0
         clusters = clusters[kept]
@@ -83,7 +83,7 @@ class _Work:
         self.repeats = event.intra_rounds if carried and event.answered is None else 1
         self.clusters = clusters
         self.rows = {c: np.flatnonzero(clusters == c) for c in np.bincount(clusters).nonzero()[0].tolist()}
-        self.averages = {c: Average(starts[c], math.nan, 0.0) for c in self.rows}
+        self.averages = {c: ClusterUpdate(starts[c], math.nan, 0.0) for c in self.rows}
         self.weights: dict[int, float] = {}
         self.refused: Counter[str] = Counter()
         self.answered: Mask | None = None
@@ -91,7 +91,7 @@ class _Work:
     def cohorts(self) -> list[Cohort]:
         """Return the next cohorts, one a cluster that has clients in them, by ascending cluster."""
         event = self.event
-        number, round_ = event.begun_as or (event.index, event.round)
+        number, round_ = event.drawn_as or (event.index, event.round)
         here = {c: self._rows(c) for c in self.rows}
         weights = event.weights if event.answered is None else event.weights[event.answered[self.repeat]]
         total = float(weights.sum())
@@ -100,20 +100,20 @@ class _Work:
                 *(event.index, round_, self.repeat, c, event.cohort[own], event.weights[own]),
                 event_weight=total,
                 start=self.averages[c].model,
-                draw=None if number == event.index else number,
+                drawn_as=None if number == event.index else number,
                 repeats=self.repeats,
             )
             for c, own in here.items()
             if len(own)
         ]
 
-    def take(self, cohorts: Sequence[Cohort], averages: Sequence[Average]) -> None:
+    def take(self, cohorts: Sequence[Cohort], averages: Sequence[ClusterUpdate]) -> None:
         """Note what these cohorts came to; a cluster of which nobody answered keeps what it has."""
         self.weights = {}
         came = {cohort.cluster: (cohort, average) for cohort, average in zip(cohorts, averages, strict=True)}
         for cluster, before in self.averages.items():
             if cluster not in came:
-                self.averages[cluster] = Average(before.model, math.nan, 0.0)
+                self.averages[cluster] = ClusterUpdate(before.model, math.nan, 0.0)
                 continue
             cohort, average = came[cluster]
             self.averages[cluster] = average
@@ -127,7 +127,7 @@ class _Work:
                 self.weights[cluster] = float(cohort.weights.sum()) * average.arrived
         self.repeat += self.repeats
 
-    def result(self, starts: Sequence[Model]) -> Trained:
+    def result(self, starts: Sequence[Model]) -> EventResult:
         """Put the averages together; an active cluster that nobody trained publishes what it started from."""
         models = {} if self.event.clusters is None else {c: starts[c] for c in self.event.active}
         models |= {c: average.model for c, average in self.averages.items()}
@@ -137,7 +137,7 @@ class _Work:
         if self.answered is not None:
             missing = int(self.answered.size - self.answered.sum())
             event = replace(event, answered=self.answered, models_up=event.models_up - missing)
-        return Trained(event, self.clusters, models, self.weights, loss, self.refused)
+        return EventResult(event, self.clusters, models, self.weights, loss, self.refused)
 
     def _rows(self, cluster: int) -> Ids:
         """Return the rows of the cohort that train in a cluster."""

@@ -16,12 +16,12 @@ from threading import Thread
 import numpy as np
 
 from atoll.aggregation.mean import Combine
-from atoll.engine.cohorts import Average, Cohort, Executor
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.engine import Method, State, Step, merge
-from atoll.engine.events import Trained, train_events
+from atoll.engine.events import EventResult, train_events
 from atoll.local.models import Model
 from atoll.schedules.events import Event
-from atoll.schedules.timeline import Turns, Work
+from atoll.schedules.timeline import Arrivals, Work
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import RunError
 
@@ -30,7 +30,7 @@ DROPPED = ("gone", "failed")
 
 
 @dataclass
-class Course:
+class LiveRun:
     """What a live run goes by.
 
     Attributes:
@@ -49,7 +49,7 @@ class Course:
     pause_seconds: float = 1.0
 
 
-def follow(course: Course, executor: Executor, state: State, past: Sequence[Event] = ()) -> Generator[Step]:
+def follow(course: LiveRun, executor: Executor, state: State, past: Sequence[Event] = ()) -> Generator[Step]:
     """Yield after every event, as it took place, from ``state.events_done`` to the plan's number of events.
 
     Its times are those of the course's clock, its staleness is what really was, `answered` says whose results it has,
@@ -71,12 +71,12 @@ def follow(course: Course, executor: Executor, state: State, past: Sequence[Even
         yield from _follow_arrivals(course, executor, state, past)
 
 
-def _follow_plan(course: Course, executor: Executor, state: State) -> Iterator[Step]:
+def _follow_plan(course: LiveRun, executor: Executor, state: State) -> Iterator[Step]:
     """Do what is planned next, with whoever answers; an event of which nobody does leaves its clusters as they were."""
     last, refused = course.clock(), Counter[str]()
     while events := course.method.schedule.ready(state.events_done):
         method, began = course.method, course.clock()
-        done = train_events(events, state.starts, executor, method.identity, method.combine)
+        done = train_events(events, state.starts, executor, method.assign, method.combine)
         seconds = course.clock()
         if all(map(_is_fruitless, done)):
             if not course.is_anyone_there():
@@ -93,7 +93,7 @@ def _follow_plan(course: Course, executor: Executor, state: State) -> Iterator[S
             yield step
 
 
-def _follow_arrivals(course: Course, executor: Executor, state: State, past: Sequence[Event]) -> Iterator[Step]:
+def _follow_arrivals(course: LiveRun, executor: Executor, state: State, past: Sequence[Event]) -> Iterator[Step]:
     """Let every cluster work, and whichever is done merge and go on; one that nobody answered from tries again."""
     clusters = course.method.schedule.clusters
     downloaded = np.full(clusters, -1)
@@ -127,7 +127,7 @@ def _follow_arrivals(course: Course, executor: Executor, state: State, past: Seq
         flights.drop()
 
 
-def _turns(method: Method) -> Turns:
+def _turns(method: Method) -> Arrivals:
     turns = method.schedule.turns
     assert turns is not None, "a plan by arrival cannot be replaced by one without"
     return turns
@@ -155,7 +155,7 @@ def _begin(method: Method, cluster: int, work: Work, downloaded: int) -> Event:
     )
 
 
-def _as_happened(event: Event, trained: Trained) -> Event:
+def _as_happened(event: Event, trained: EventResult) -> Event:
     """Return the event that a work has become, with what was found out in it."""
     found = trained.event
     began = found.index, found.round
@@ -167,7 +167,7 @@ def _as_happened(event: Event, trained: Trained) -> Event:
         models_up=event.models_up + found.models_up,  # which counts from 0 what was not sent
         dropped=event.dropped + found.dropped,
         answered=found.answered,
-        begun_as=None if began == (event.index, event.round) else began,
+        drawn_as=None if began == (event.index, event.round) else began,
     )
     return _count(event, trained.refused)
 
@@ -178,13 +178,13 @@ def _count(event: Event, refused: Counter[str]) -> Event:
     return replace(event, late=event.late + refused["late"], dropped=event.dropped + dropped)
 
 
-def _is_fruitless(trained: Trained) -> bool:
+def _is_fruitless(trained: EventResult) -> bool:
     """Return whether clients were asked, and nobody answered."""
     answered = trained.event.answered
     return not answered.any() if answered is not None else bool(trained.event.dropped and not len(trained.clusters))
 
 
-def _wait(course: Course, last: float) -> None:
+def _wait(course: LiveRun, last: float) -> None:
     """Wait until there is somebody who could answer.
 
     Raises:
@@ -195,7 +195,7 @@ def _wait(course: Course, last: float) -> None:
         time.sleep(course.pause_seconds)
 
 
-def _require_patience(course: Course, last: float) -> None:
+def _require_patience(course: LiveRun, last: float) -> None:
     """Give up if nobody has answered for too long.
 
     Raises:
@@ -215,7 +215,7 @@ class _Landed:
     work: Work
     began: float
     seconds: float
-    trained: Trained
+    trained: EventResult
 
 
 class _Dropped(Exception):
@@ -229,7 +229,7 @@ class _Flights:
         going: the clusters whose works these are.
     """
 
-    def __init__(self, course: Course, executor: Executor) -> None:
+    def __init__(self, course: LiveRun, executor: Executor) -> None:
         self.going: set[int] = set()
         self._course = course
         self._executor = executor
@@ -258,7 +258,7 @@ class _Flights:
         """Let what is under way end with the intra-cluster round that it is in."""
         self._over.set()
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
         """Train, unless the run is over."""
         if self._over.is_set():
             raise _Dropped
@@ -275,7 +275,7 @@ class _Flights:
         self._over.wait(delay)
         method, began = self._course.method, self._course.clock()
         try:
-            (trained,) = train_events([event], starts, self, method.identity, method.combine)
+            (trained,) = train_events([event], starts, self, method.assign, method.combine)
             self._landed.put(_Landed(work, began, self._course.clock(), trained))
         except BaseException as error:  # raised again where it can be seen
             self._landed.put(error)

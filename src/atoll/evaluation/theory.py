@@ -11,7 +11,7 @@ from atoll.support.errors import InputError
 
 
 @dataclass(frozen=True)
-class Theorem1:
+class FedClusterBound:
     """FedCluster's Theorem 1.
 
     Attributes:
@@ -38,7 +38,7 @@ def fedcluster_bound(
     gap: float,
     h_cluster: float,
     variances: Sequence[float],
-) -> Theorem1:
+) -> FedClusterBound:
     """Return the bound of FedCluster with local SGD, batch size 1 and full participation (Chen et al. 2020).
 
     Args:
@@ -64,4 +64,4 @@ def fedcluster_bound(
         unmet.append(f"M E = {cycles} exceeds C / (8 L G^2) = {constant / (8 * smoothness * gradient_bound**2):.3g}")
     if rounds < (least := smoothness**2 * max(1.0, 16 / cycles)):
         unmet.append(f"T = {rounds} is below L^2 max(1, 16 / (E M)) = {least:.3g}")
-    return Theorem1(total**-0.5, constant, 2 * constant / total**0.5, tuple(unmet))
+    return FedClusterBound(total**-0.5, constant, 2 * constant / total**0.5, tuple(unmet))

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from atoll.engine.cohorts import Trains
+from atoll.engine.cohorts import ClientTrainer
 from atoll.local.models import Model
-from atoll.local.trainer import Outcome, Task
+from atoll.local.trainer import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
 
@@ -37,7 +37,7 @@ class Watch:
     told: list[str] = field(default_factory=list)
 
 
-def train_watched(trainer: Trains, task: Task) -> Outcome:
+def train_watched(trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
     """Return what the client sends back, to the bits of ``trainer.train(task)``; several times slower.
 
     PyTorch's anomaly detection stops at the first operation whose gradient is not a number, and `BadStep` at the first
@@ -60,7 +60,7 @@ def train_watched(trainer: Trains, task: Task) -> Outcome:
         raise failed from error
 
 
-def measure_watched(trainer: Trains, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+def measure_watched(trainer: ClientTrainer, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
     """Return the mean loss of each model on each client's data, [clients, models].
 
     Raises:
@@ -79,7 +79,7 @@ def measure_watched(trainer: Trains, models: Sequence[Model], clients: Ids, roun
         raise failed from error
 
 
-def _fails(trainer: Trains, models: Sequence[Model], client: int, round_: int) -> bool:
+def _fails(trainer: ClientTrainer, models: Sequence[Model], client: int, round_: int) -> bool:
     try:
         trainer.losses(models, np.array([client]), round_)
     except Exception:

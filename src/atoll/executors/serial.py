@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from atoll.aggregation.mean import Combine
-from atoll.engine.cohorts import Average, Cohort, Trains, combine_outcomes
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, combine_updates
 from atoll.executors.debugging import measure_watched, train_watched
 from atoll.local.models import Model
 from atoll.local.precision import products_in
-from atoll.local.trainer import Outcome, Task
+from atoll.local.trainer import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
 from atoll.support.process import one_thread
@@ -16,7 +16,7 @@ from atoll.support.process import one_thread
 class Serial:
     """Trains the clients one by one."""
 
-    def __init__(self, trainer: Trains, debug: bool = False) -> None:
+    def __init__(self, trainer: ClientTrainer, debug: bool = False) -> None:
         """Use this trainer for every task.
 
         With `debug` errors name the step too, stop at the first one that is not finite, and have the whole traceback
@@ -26,12 +26,12 @@ class Serial:
         self.debug = debug
 
     @one_thread()
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order; combine rules use one thread too, as with `Cores`."""
         outcomes = (self._train(task) for cohort in cohorts for task in cohort.tasks)
-        return combine_outcomes(cohorts, combine, outcomes)
+        return combine_updates(cohorts, combine, outcomes)
 
-    def _train(self, task: Task) -> Outcome:
+    def _train(self, task: ClientTask) -> ClientUpdate:
         try:
             with products_in(self.trainer.precision):
                 return train_watched(self.trainer, task) if self.debug else self.trainer.train(task)

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from atoll.aggregation.mean import Combine, average_models
-from atoll.engine.cohorts import Average, Cohort
+from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.serial import Serial
 from atoll.local.models import Model, is_finite, load_model, read_model
 from atoll.local.precision import products_in
@@ -41,7 +41,7 @@ class Weighted:
         self.trainer = trainer
         self.serial = Serial(trainer)
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order."""
         if combine is not average_models:
             return self.serial.train(cohorts, combine)
@@ -52,7 +52,7 @@ class Weighted:
         return combine is average_models and not self.trainer.rule.proximal  # which pulls to each round's own start
 
     @one_thread()
-    def _train(self, cohort: Cohort) -> Average:
+    def _train(self, cohort: Cohort) -> ClusterUpdate:
         rounds = [replace(cohort, repeat=cohort.repeat + i, repeats=1) for i in range(cohort.repeats)]
         module = self.trainer.module
         if self.trainer.samples_a_step(cohort.clients) > MOST_SAMPLES:
@@ -63,12 +63,12 @@ class Weighted:
             losses = [self._take_step(each) for each in rounds]
             model = read_model(module)
         if is_finite(model, sum(losses)):
-            return Average(model, losses[-1])
+            return ClusterUpdate(model, losses[-1])
         return self._train_each(rounds)  # which says what client it is that is not finite
 
-    def _train_each(self, rounds: Sequence[Cohort]) -> Average:
+    def _train_each(self, rounds: Sequence[Cohort]) -> ClusterUpdate:
         """Train client by client, in one intra-cluster round after the other."""
-        average = Average(rounds[0].start, math.nan)
+        average = ClusterUpdate(rounds[0].start, math.nan)
         for each in rounds:
             (average,) = self.serial.train([replace(each, start=average.model)], average_models)
         return average
@@ -102,7 +102,7 @@ def why_not_weighted(rule: LocalRule, module: nn.Module) -> str:
     made = rule.optimizer([nn.Parameter(torch.zeros(1))], rule.lr)
     if rule.steps != 1:
         return f"local.steps = {rule.steps}: must be 1"
-    if type(made) is not torch.optim.SGD or rule.carry:
+    if type(made) is not torch.optim.SGD or rule.carry_moments:
         return "the optimizer must be SGD, whose step is linear in the gradient, without a state that is carried on"
     for layer in module.modules():
         if isinstance(layer, _DropoutNd | _NormBase):

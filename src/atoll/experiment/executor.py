@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from atoll.aggregation.mean import average_models
-from atoll.engine.cohorts import Executor, Trains, carries_through
+from atoll.engine.cohorts import ClientTrainer, Executor, carries_through
 from atoll.engine.engine import Method
 from atoll.executors.cores.executor import Cores
 from atoll.executors.cost import Units, time_unit
@@ -50,7 +50,9 @@ class Choice:
         return f"{self.name} ({self.why})"
 
 
-def choose_executor(wanted: Run, method: Method, trainer: Trains, start: Model, sent_bytes: int, device: str) -> Choice:
+def choose_executor(
+    wanted: Run, method: Method, trainer: ClientTrainer, start: Model, sent_bytes: int, device: str
+) -> Choice:
     """Return which executor trains a run: the one that the settings name, or for `auto` one by this rule.
 
     What changes bits depends on the settings alone, so that a run goes on with the bits that it began with:
@@ -88,7 +90,7 @@ def choose_executor(wanted: Run, method: Method, trainer: Trains, start: Model, 
     return _take_wanted(wanted, method, trainer, device)
 
 
-def make_executor(choice: Choice, wanted: Run, trainer: Trains, sent_bytes: int) -> Executor:
+def make_executor(choice: Choice, wanted: Run, trainer: ClientTrainer, sent_bytes: int) -> Executor:
     """Return the executor of a choice; close it when the run is over. This process keeps freed memory from now on.
 
     Raises:
@@ -137,7 +139,7 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _take_wanted(wanted: Run, method: Method, trainer: Trains, device: str) -> Choice:
+def _take_wanted(wanted: Run, method: Method, trainer: ClientTrainer, device: str) -> Choice:
     """Return the executor that the settings name, if it gives what training client by client gives."""
     reason, why = _why_not_weighted(method, trainer), "as run.executor says"
     if wanted.executor == "fleet":
@@ -170,7 +172,7 @@ def _with_workers(name: Literal["cores", "ray"], why: str, whole: bool, wanted: 
     return Choice(name, why, whole, workers, many if workers > cores else "")
 
 
-def _choose_on_gpu(method: Method, trainer: Trains) -> Choice:
+def _choose_on_gpu(method: Method, trainer: ClientTrainer) -> Choice:
     if not (reason := _why_not_stacked(trainer)):
         return Choice("stacked", "many clients in a batch keep a GPU busy")
     if not _why_not_weighted(method, trainer):
@@ -178,7 +180,7 @@ def _choose_on_gpu(method: Method, trainer: Trains) -> Choice:
     return Choice("serial", f"not stacked: {reason}")
 
 
-def _choose_on_cpu(wanted: Run, method: Method, trainer: Trains, start: Model, sent_bytes: int) -> Choice:
+def _choose_on_cpu(wanted: Run, method: Method, trainer: ClientTrainer, start: Model, sent_bytes: int) -> Choice:
     """Return `cores` where it is expected to be faster, else what its workers would do, in this process."""
     whole = not _why_not_weighted(method, trainer)
     how = "a cohort is one step of SGD" if whole else "client by client"
@@ -218,16 +220,16 @@ def why_not_fork() -> str:
     return ""
 
 
-def _why_not_stacked(trainer: Trains) -> str:
+def _why_not_stacked(trainer: ClientTrainer) -> str:
     return why_not_stacked(trainer) if isinstance(trainer, Trainer) else _why_one_by_one(trainer)
 
 
-def _why_one_by_one(trainer: Trains) -> str:
+def _why_one_by_one(trainer: ClientTrainer) -> str:
     """Return why another trainer than `Trainer` trains single clients."""
     return "parties hold different models" if isinstance(trainer, PartyTrainer) else "clients that attack train alone"
 
 
-def _why_not_weighted(method: Method, trainer: Trains) -> str:
+def _why_not_weighted(method: Method, trainer: ClientTrainer) -> str:
     if not isinstance(trainer, Trainer):
         return _why_one_by_one(trainer)
     if method.combine is not average_models:

@@ -11,11 +11,11 @@ from torch import nn
 
 from atoll.clustering.clustering import Clustering, one_cluster, without_empty
 from atoll.clustering.feduc.problem import Problem
-from atoll.clustering.feduc.summary import Plan, make_plan
+from atoll.clustering.feduc.summary import ClusteringSummary, make_plan
 from atoll.clustering.feduc.time_budget import within
 from atoll.clustering.table import CLUSTERINGS
 from atoll.data.population import Population
-from atoll.engine.cohorts import Executor, Trains
+from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.engine import Method
 from atoll.evaluation.scores import ClusterEvaluator, Evaluator
 from atoll.experiment.checks import read_clustering
@@ -43,7 +43,7 @@ from atoll.support.seeds import generator
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class ReportedClients:
     """What an experiment's plans are made by in the place of what its settings make.
 
     Attributes:
@@ -71,9 +71,9 @@ class Experiment:
 
     settings: Settings
     schedule: Schedule | None = None
-    known: Known | None = None
+    known: ReportedClients | None = None
 
-    def given(self, known: Known) -> "Experiment":
+    def given(self, known: ReportedClients) -> "Experiment":
         """Return the experiment with other knowledge of its clients; what does not depend on it is shared."""
         made = replace(self, known=known)
         for name in ("clients", "test_clients", "population", "module"):
@@ -124,7 +124,7 @@ class Experiment:
         return make_problem(self.settings, self.reported, self.networks[0], deepcopy(self.module))
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> ClusteringSummary:
         """What the clustering comes to on the network of round 0."""
         wanted = self.settings.clustering
         seconds = wanted.seconds if wanted.objective == "time" else None
@@ -314,7 +314,7 @@ class Experiment:
         samples, seed = self.settings.run.evaluate_samples, self.settings.seed
         return ClusterEvaluator(self.population, self.test_clients, self._copy_module(), samples, seed)
 
-    def _make_trainer(self, rule: LocalRule) -> Trains:
+    def _make_trainer(self, rule: LocalRule) -> ClientTrainer:
         module, seed, run = self._copy_module(), self.settings.seed, self.settings.run
         if self.settings.method.name == "fedbcd":
             return PartyTrainer(module, self.population, rule, seed, self.device, run.precision)

@@ -9,7 +9,7 @@ from atoll.aggregation.mean import Combine, average_models
 from atoll.aggregation.robust import ROBUST
 from atoll.aggregation.screening import Screened
 from atoll.data.population import Population
-from atoll.engine.cohorts import Trains
+from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
 from atoll.experiment.plugins import asks_for, call, resolve
 from atoll.experiment.settings import FaultSettings, Settings
@@ -60,7 +60,7 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
     return replace(method, schedule=schedule, combine=combine)
 
 
-def add_attackers(settings: Settings, trainer: Trainer) -> Trains:
+def add_attackers(settings: Settings, trainer: Trainer) -> ClientTrainer:
     """Return the trainer, some of whose clients attack if the settings want that.
 
     Raises:

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from atoll.data.datasets import Dataset
-from atoll.engine.cohorts import Trains
+from atoll.engine.cohorts import ClientTrainer
 from atoll.experiment.plugins import bind, resolve
 from atoll.experiment.settings import Settings
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
-from atoll.local.trainer import Task
+from atoll.local.trainer import ClientTask
 from atoll.methods.parties import split_model
 from atoll.schedules.events import Event
 from atoll.support.errors import InputError, RunError
@@ -88,7 +88,7 @@ def make_rule(settings: Settings, parts: int) -> LocalRule:
         batch_size=wanted.batch_size,
         proximal=wanted.proximal,
         lr_decay=wanted.lr_decay,
-        parts=parts,
+        resample_parts=parts,
     )
 
 
@@ -106,14 +106,14 @@ def require_device(device: str) -> str:
     return device
 
 
-def rehearse(settings: Settings, trainer: Trains, event: Event, start: Model) -> None:
+def rehearse(settings: Settings, trainer: ClientTrainer, event: Event, start: Model) -> None:
     """Train one client for one step, so that a model or optimiser that fails is met before the run.
 
     Raises:
         InputError: names the model, the optimiser and the batch size.
     """
     try:
-        trainer.train(Task(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start))
+        trainer.train(ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start))
     except RunError:  # a loss that is not finite: the run will say where
         return
     except InputError:

@@ -5,7 +5,7 @@ from torch import nn
 
 from atoll.clustering.feduc.problem import Problem, check
 from atoll.data.population import Population
-from atoll.engine.engine import begin, run
+from atoll.engine.engine import init, train
 from atoll.evaluation.constants import (
     class_gradient_gram,
     estimate_mu,
@@ -21,7 +21,7 @@ from atoll.experiment.network import samples_of
 from atoll.experiment.settings import Settings
 from atoll.local.models import Model, read_model
 from atoll.local.rule import LocalRule, sgd
-from atoll.local.trainer import Task, Trainer
+from atoll.local.trainer import ClientTask, Trainer
 from atoll.methods.fedavg import fedavg
 from atoll.network.base import Network
 from atoll.network.completion import pattern_transfer_seconds
@@ -101,7 +101,7 @@ def _warm_up(settings: Settings, population: Population, module: nn.Module, star
     rule = make_rule(settings, parts=0)
     method = fedavg(population, rule, wanted, seed=settings.seed)
     executor = Serial(Trainer(module, population, rule, settings.seed))
-    states = (step.state for step in run(method, executor, begin(method, start)))
+    states = (step.state for step in train(method, executor, init(method, start)))
     return [state.server for state in states if state.server is not None]
 
 
@@ -111,4 +111,4 @@ def _step_down(settings: Settings, population: Population, module: nn.Module, st
     rule = LocalRule(
         sgd, settings.local.lr * settings.local.lr_factor, steps=1, batch_size=min(LARGE_BATCH, int(pooled.sizes[0]))
     )
-    return Trainer(module, pooled, rule, settings.seed).train(Task(0, 0, 0, 0, 0, start)).model
+    return Trainer(module, pooled, rule, settings.seed).train(ClientTask(0, 0, 0, 0, 0, start)).model

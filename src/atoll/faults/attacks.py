@@ -11,7 +11,7 @@ from atoll.aggregation.robust import update_norm
 from atoll.engine.cohorts import Rows
 from atoll.local.batches import Batches
 from atoll.local.models import Model
-from atoll.local.trainer import Outcome, Task, Trainer
+from atoll.local.trainer import ClientTask, ClientUpdate, Trainer
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
@@ -57,7 +57,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 class Attacked:
-    """Trains clients some of which attack; to be used in place of a `Trainer` (it is a `Trains`).
+    """Trains clients some of which attack; to be used in place of a `Trainer` (it is a `ClientTrainer`).
 
     Attackers train as others do, on labels ``classes - 1 - y`` for `label-flip`, and report honest losses. What one
     sends depends on the seed and its task alone, so executors that train client by client agree to the bit.
@@ -77,7 +77,7 @@ class Attacked:
         self.strength = strength
         self._theirs = _with_flipped_labels(trainer) if attack == "label-flip" and len(attackers) else trainer
 
-    def train(self, task: Task) -> Outcome:
+    def train(self, task: ClientTask) -> ClientUpdate:
         """Return what the client sends back.
 
         Raises:
@@ -87,7 +87,7 @@ class Attacked:
             return self.trainer.train(task)
         outcome = self._theirs.train(task)
         rng = generator(self.trainer.seed, "attack", task.event, task.repeat, task.client)
-        return Outcome(self.attack(task.start, outcome.model, rng, self.strength), outcome.loss)
+        return ClientUpdate(self.attack(task.start, outcome.model, rng, self.strength), outcome.loss)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""

@@ -12,7 +12,7 @@ from atoll.data.datasets import Dataset
 from atoll.experiment.settings import FaultSettings, Settings
 from atoll.local.models import Form, form_of, read_model
 from atoll.local.rule import LocalRule
-from atoll.local.trainer import Task, descend
+from atoll.local.trainer import ClientTask, descend
 from atoll.support.errors import InputError
 
 _OF_METHOD = ("name", "beta", "resample", "options")
@@ -109,8 +109,8 @@ def _answer_form(rule: LocalRule, module: nn.Module) -> Form:
     """Return the form of what a client sends back; a step on a copy of the module tells what the rule carries."""
     copy = deepcopy(module)
     start, parameters = read_model(copy), dict(copy.named_parameters())
-    if not rule.carry:
+    if not rule.carry_moments:
         return form_of(start)
     nothing = sum(parameter.sum() * 0 for parameter in parameters.values())
-    _, moments = descend(replace(rule, steps=1), parameters, Task(0, 0, 0, 0, 0, start), [nothing])  # type: ignore[list-item]
+    _, moments = descend(replace(rule, steps=1), parameters, ClientTask(0, 0, 0, 0, 0, start), [nothing])  # type: ignore[list-item]
     return form_of(start | moments)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Stated
-from atoll.experiment.experiment import Known
+from atoll.experiment.experiment import ReportedClients
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
@@ -47,7 +47,7 @@ class Clustered(BaseModel):
     upload_seconds: Seconds
 
 
-def as_told(known: Known, line: Clustered) -> Known:
+def as_told(known: ReportedClients, line: Clustered) -> ReportedClients:
     """Return what is known, with the samples and the clustering of a line."""
     population = known.population
     sizes = np.array(line.samples, np.int64)
@@ -55,9 +55,9 @@ def as_told(known: Known, line: Clustered) -> Known:
         counts = None if population.stated is None else population.stated.class_counts
         population = replace(population, stated=Stated(sizes, counts))
     if line.labels is None or line.clusters is None:
-        return Known(population)
+        return ReportedClients(population)
     hours = None if line.hours is None else tuple(line.hours)
-    return Known(population, Clustering(np.array(line.labels, np.int64), line.clusters, hours))
+    return ReportedClients(population, Clustering(np.array(line.labels, np.int64), line.clusters, hours))
 
 
 def cells_of(seconds: Floats) -> Seconds:

@@ -111,7 +111,7 @@ class NodeConfiguration(_Section):
 
 
 @dataclass(frozen=True)
-class Plan:
+class FleetPlan:
     """What a new fleet shall be: see `FleetConfiguration`; the server's certificate is valid for `days`.
 
     Clients go to nodes in turn, so that with as many clients as nodes node K is client K.
@@ -126,7 +126,7 @@ class Plan:
     max_mib: int = 256
 
 
-def init_fleet(folder: Path, plan: Plan) -> FleetConfiguration:
+def init_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
     """Write a new fleet's folder. Private files are readable by their owner only.
 
     Raises:
@@ -168,7 +168,7 @@ def _hosts(host: str) -> list[str]:
     return list(dict.fromkeys([host, "localhost", "127.0.0.1", "::1"]))
 
 
-def _init_node(folder: Path, plan: Plan, authority: bytes, number: int) -> dict[str, Any]:
+def _init_node(folder: Path, plan: FleetPlan, authority: bytes, number: int) -> dict[str, Any]:
     """Write one node's folder; return its row of ``fleet.toml``."""
     name = f"node-{number}"
     place = folder / "nodes" / name

@@ -12,12 +12,12 @@ import numpy as np
 
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screened
-from atoll.engine.cohorts import Average, Cohort, combine_outcomes
+from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
 from atoll.fleet.agreement import Agreement
 from atoll.fleet.gathering import Call, Reply, gather
 from atoll.fleet.measured import Measured
 from atoll.fleet.messages import LossesRequest, TrainRequest, encode, pack
-from atoll.fleet.replies import Asked, Reason, Trained, read_losses, read_trained
+from atoll.fleet.replies import Asked, CheckedUpdate, Reason, read_losses, read_trained
 from atoll.fleet.transport import Fleet, clients_of
 from atoll.local.models import Model
 from atoll.support.arrays import Floats, Ids, Mask
@@ -33,7 +33,7 @@ class _Collected(Generic[Result]):
     refused: Counter[str]
 
 
-class OnFleet:
+class FleetExecutor:
     """Trains clients on the nodes of a fleet; safe to call from several threads.
 
     All cohorts are asked at once, and waited for until a deadline. Every reply is checked before it counts; whoever has
@@ -74,7 +74,7 @@ class OnFleet:
         self.refused: Counter[str] = Counter()
         self._lock = Lock()
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order.
 
         Raises:
@@ -132,7 +132,7 @@ class OnFleet:
                 settings_digest=self.agreement.digest,
                 nonce=nonce,
                 event=cohort.event,
-                draw=cohort.event if cohort.draw is None else cohort.draw,
+                drawn_as=cohort.event if cohort.drawn_as is None else cohort.drawn_as,
                 round=cohort.round,
                 repeat=cohort.repeat,
                 cluster=cohort.cluster,
@@ -200,9 +200,9 @@ class OnFleet:
                 self.refused.update(into.refused)
         return collected
 
-    def _read_trained(self, asked: Asked, reply: Reply) -> Trained | Reason:
+    def _read_trained(self, asked: Asked, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)
-        if isinstance(result, Trained):
+        if isinstance(result, CheckedUpdate):
             self.measured.add(asked.client, result.passed, result.seconds, reply.seconds)
         return result
 
@@ -211,12 +211,12 @@ def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:
     return read_losses(asked, reply.sender, reply.content)
 
 
-def _average(cohort: Cohort, combine: Combine, found: _Collected[Trained], answered: Mask) -> Average:
+def _average(cohort: Cohort, combine: Combine, found: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:
     """Combine the results of those who answered, in the clients' order."""
     if not answered.any():
-        return Average(cohort.start, math.nan, 0.0, found.refused, answered)
+        return ClusterUpdate(cohort.start, math.nan, 0.0, found.refused, answered)
     there = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])
     outcomes = (found.results[client].outcome for client in there.clients.tolist())
-    (average,) = combine_outcomes([there], combine, outcomes)
+    (average,) = combine_updates([there], combine, outcomes)
     arrived = 1.0 if answered.all() else float(there.weights.sum() / cohort.weights.sum())
     return replace(average, arrived=arrived, refused=found.refused, answered=answered)

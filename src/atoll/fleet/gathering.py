@@ -58,7 +58,7 @@ def gather(fleet: Fleet, calls: Sequence[Call], timeout: float) -> Iterator[Repl
     began = time.monotonic()
     came: Queue[tuple[Call, str, bytes | Failure] | Exception | None] = Queue()
 
-    def carry_out(call: Call) -> None:
+    def run_events(call: Call) -> None:
         try:
             for sender, content in fleet.call(list(call.asked), call.task, call.payload, timeout):
                 came.put((call, sender, content))
@@ -68,7 +68,7 @@ def gather(fleet: Fleet, calls: Sequence[Call], timeout: float) -> Iterator[Repl
             came.put(None)
 
     for call in calls:
-        Thread(target=carry_out, args=(call,), daemon=True, name=f"call-{call.number}").start()
+        Thread(target=run_events, args=(call,), daemon=True, name=f"call-{call.number}").start()
     waiting = {(id(call), name): call for call in calls for name in call.asked}
     going = len(calls)
     while going:

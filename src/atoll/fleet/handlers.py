@@ -26,16 +26,16 @@ from atoll.fleet.messages import (
     encode,
     pack,
 )
-from atoll.fleet.node import Site
+from atoll.fleet.node import Node
 from atoll.fleet.private import respond
 from atoll.fleet.store import Store
 from atoll.local.models import Model, form_of, without_moments
 from atoll.local.precision import products_in
-from atoll.local.trainer import Task
+from atoll.local.trainer import ClientTask
 from atoll.support.environment import package_versions
 from atoll.support.process import one_thread
 
-Handler = Callable[[Site, Store, bytes], bytes]
+Handler = Callable[[Node, Store, bytes], bytes]
 
 _LOG = logging.getLogger("atoll.fleet")
 _ALONE = Lock()  # PyTorch's random numbers and its number of threads belong to the whole process
@@ -58,7 +58,7 @@ class _Pace(BaseModel):
     samples: Count = 0
 
 
-def answer(site: Site, store: Store, task: str, payload: bytes) -> bytes:
+def answer(site: Node, store: Store, task: str, payload: bytes) -> bytes:
     """Carry out a task on a node; what a transport calls. It never raises for what it is sent.
 
     Whatever goes wrong, only a `Refusal` goes to the server. What was raised is logged here, for the node's owner:
@@ -81,7 +81,7 @@ def answer(site: Site, store: Store, task: str, payload: bytes) -> bytes:
     return encode(Refusal(code=code))
 
 
-def describe(site: Site, store: Store, payload: bytes) -> bytes:
+def describe(site: Node, store: Store, payload: bytes) -> bytes:
     """Say what the node holds, as far as its owner lets it."""
     request, _ = decode(payload, DescribeRequest)
     _require_agreement(site, request.settings_digest)
@@ -90,14 +90,14 @@ def describe(site: Site, store: Store, payload: bytes) -> bytes:
     return encode(DescribeReply(nonce=request.nonce, utc=time.time(), versions=versions, clients=reports))
 
 
-def train(site: Site, store: Store, payload: bytes) -> bytes:
+def train(site: Node, store: Store, payload: bytes) -> bytes:
     """Train a client from the model in the payload; send its model back."""
     request, models = decode(payload, TrainRequest)
     _require_agreement(site, request.settings_digest)
     client = _require_client(site, request.clients)
     (start,) = _require_form(site, models, count=1)
     trainer = site.trainer
-    task = Task(request.event, request.round, request.repeat, request.cluster, client, start, request.draw)
+    task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
     with _computing(site):
         began = time.perf_counter()
         outcome = trainer.train(task)
@@ -119,7 +119,7 @@ def train(site: Site, store: Store, payload: bytes) -> bytes:
     return encode(reply, pack([outcome.model]))
 
 
-def losses(site: Site, store: Store, payload: bytes) -> bytes:
+def losses(site: Node, store: Store, payload: bytes) -> bytes:
     """Measure the models in the payload on a client's samples."""
     request, models = decode(payload, LossesRequest)
     _require_agreement(site, request.settings_digest)
@@ -134,19 +134,19 @@ def losses(site: Site, store: Store, payload: bytes) -> bytes:
 HANDLERS: dict[str, Handler] = {"describe": describe, "train": train, "losses": losses}
 
 
-def _require_agreement(site: Site, digest: str) -> None:
+def _require_agreement(site: Node, digest: str) -> None:
     if digest != site.agreement.digest:
         raise Refused("wrong_settings")
 
 
-def _require_client(site: Site, clients: Sequence[int]) -> int:
+def _require_client(site: Node, clients: Sequence[int]) -> int:
     own = [client for client in clients if client in site.clients]
     if len(own) != 1:
         raise Refused("wrong_client")
     return own[0]
 
 
-def _require_form(site: Site, models: list[Model], count: int) -> list[Model]:
+def _require_form(site: Node, models: list[Model], count: int) -> list[Model]:
     """Refuse other than so many models of the agreed form; moments may be left out, as at first there are none."""
     form = site.agreement.form
     without = without_moments(form)
@@ -156,13 +156,13 @@ def _require_form(site: Site, models: list[Model], count: int) -> list[Model]:
 
 
 @contextmanager
-def _computing(site: Site) -> Iterator[None]:
+def _computing(site: Node) -> Iterator[None]:
     """Compute as `executors.Serial` does, to the same bits."""
     with _ALONE, one_thread(), products_in(site.trainer.precision):
         yield
 
 
-def _report(site: Site, store: Store, client: int) -> ClientReport:
+def _report(site: Node, store: Store, client: int) -> ClientReport:
     reporting, pace = site.reporting, _read_pace(store, client)
     return ClientReport(
         client=client,
@@ -175,7 +175,7 @@ def _report(site: Site, store: Store, client: int) -> ClientReport:
     )
 
 
-def _class_counts(site: Site, store: Store, client: int) -> tuple[int, ...]:
+def _class_counts(site: Node, store: Store, client: int) -> tuple[int, ...]:
     """Count a client's classes; randomised answers are drawn once and kept, since each new one would say more."""
     population, epsilon = site.trainer.population, site.reporting.epsilon
     labels = population.data.labels_of(population.samples(client))

@@ -6,7 +6,7 @@ from queue import Empty, Queue
 from threading import Thread
 
 from atoll.fleet.handlers import answer
-from atoll.fleet.node import Site
+from atoll.fleet.node import Node
 from atoll.fleet.store import MemoryStore, Store
 from atoll.fleet.transport import Failure, Properties
 
@@ -26,7 +26,7 @@ class MemoryFleet:
 
     def __init__(
         self,
-        sites: Mapping[str, Site],
+        sites: Mapping[str, Node],
         faults: Mapping[str, Fault] | None = None,
         stores: Mapping[str, Store] | None = None,
     ) -> None:

@@ -51,7 +51,7 @@ class TrainRequest(Header):
         settings_digest: of the settings that a client's work depends on (`agreement.digest_of`).
         nonce: of this call alone; the reply repeats it.
         event: number of the event.
-        draw: what random numbers are keyed with in the event's place; differs in live asynchronous runs only.
+        drawn_as: what random numbers are keyed with in the event's place; differs in live asynchronous runs only.
         round: the event's round.
         repeat: number of the intra-cluster round within the event.
         cluster: the cohort's cluster.
@@ -62,7 +62,7 @@ class TrainRequest(Header):
     settings_digest: Token
     nonce: Token
     event: Count
-    draw: Count
+    drawn_as: Count
     round: Count
     repeat: Count
     cluster: Count

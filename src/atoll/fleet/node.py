@@ -56,7 +56,7 @@ class Reporting:
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class Node:
     """A node's side of an experiment. No code, name or setting comes from the server; no sample goes to it.
 
     Attributes:
@@ -74,7 +74,7 @@ class Site:
 
 def open_site(
     settings: Settings, folder: Path, client: int | Sequence[int], reporting: Reporting | None = None
-) -> Site:
+) -> Node:
     """Return a node's side of an experiment.
 
     Args:
@@ -113,7 +113,7 @@ def open_site(
         by_hand=not run.debug,
         tolerant=True,  # the server is to say why a result is refused, not to guess it from a failure
     )
-    return Site(agree(settings, population.data, module, rule), clients, trainer, reporting)
+    return Node(agree(settings, population.data, module, rule), clients, trainer, reporting)
 
 
 def method_rule(settings: Settings, sizes: Ids) -> LocalRule:

@@ -8,10 +8,10 @@ import numpy as np
 
 from atoll.clustering.table import CLUSTERINGS
 from atoll.engine.engine import Method
-from atoll.experiment.experiment import Experiment, Known
+from atoll.experiment.experiment import Experiment, ReportedClients
 from atoll.experiment.plugins import asks_for, resolve
 from atoll.fleet.clusterings import Clustered, as_told, cells_of, read_clusterings
-from atoll.fleet.executor import OnFleet
+from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import Joined, ask_again
 from atoll.fleet.measured import Measured
 from atoll.fleet.reports import ReportedTable, as_reported, reported_table
@@ -72,7 +72,7 @@ class Planner:
     def __init__(
         self,
         experiment: Experiment,
-        executor: OnFleet,
+        executor: FleetExecutor,
         joined: Joined,
         path: Path,
         resume: bool = False,
@@ -99,7 +99,7 @@ class Planner:
         self._lines = read_clusterings(path, len(experiment.population)) if resume and path.exists() else []
         table = self._table()
         self.warnings = _lacking(experiment, table, joined)
-        known = Known(as_reported(experiment.population, table))
+        known = ReportedClients(as_reported(experiment.population, table))
         if self._lines:
             known = as_told(known, self._lines[0])
         same = known.population is experiment.population and known.clustering is None
@@ -125,7 +125,7 @@ class Planner:
         if events_done:
             self._executor.measured.remember(*(np.array(row, np.float64) for row in rows))
         if len(kept) > 1:
-            known = as_told(Known(self.experiment.reported), kept[-1])
+            known = as_told(ReportedClients(self.experiment.reported), kept[-1])
             self._method = self._made(self.experiment.given(known))
 
     def method(self, events_done: int) -> Method:
@@ -168,7 +168,7 @@ class Planner:
         executor.samples = {client: report.samples for client, report in self._reports.items()}
         population = as_reported(base.reported, self._table())
         network = _measured_network(base.networks[0], executor.measured) if base.has_network else None
-        return base.given(Known(population, None, network))
+        return base.given(ReportedClients(population, None, network))
 
     def _made(self, experiment: Experiment) -> Method:
         """Return the method with a plan that can take the place of the first.

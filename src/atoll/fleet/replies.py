@@ -18,7 +18,7 @@ from atoll.fleet.messages import (
     most_bytes,
 )
 from atoll.local.models import Form, Model, form_of, is_finite
-from atoll.local.trainer import Outcome
+from atoll.local.trainer import ClientUpdate
 from atoll.support.arrays import Floats
 
 OfClient = TypeVar("OfClient", TrainReply, LossesReply)
@@ -99,15 +99,15 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class CheckedUpdate:
     """A client's result that was found good, with how long it took there, for how many samples in all its batches."""
 
-    outcome: Outcome
+    outcome: ClientUpdate
     seconds: float
     passed: int
 
 
-def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Trained | Reason:
+def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> CheckedUpdate | Reason:
     """Return a client's result, or why it is refused.
 
     It is taken if it is no longer than its form can be, readable, from the client's own node, for this client, event
@@ -132,7 +132,7 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Trai
     limit = asked.max_update_norm
     if limit is not None and asked.start is not None and not update_norm(model, asked.start) <= limit:
         return "too_large"
-    return Trained(Outcome(model, head.loss), head.seconds, head.passed)
+    return CheckedUpdate(ClientUpdate(model, head.loss), head.seconds, head.passed)
 
 
 def read_losses(asked: Asked, sender: str, reply: bytes | base.Failure) -> Floats | Reason:

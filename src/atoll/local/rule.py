@@ -26,8 +26,8 @@ class LocalRule:
         batch_size: samples a step, or "full" for all of the client's.
         proximal: FedProx's mu; the local loss gains ``(mu / 2) * ||w - W||^2``, W being the model it was sent.
         lr_decay: eta is multiplied by this after every round.
-        parts: with resampling, the number of disjoint parts of each client's data, 2 a round; else 0.
-        carry: whether the optimiser's state travels with the model, averaged like it; else every client starts
+        resample_parts: with resampling, the number of disjoint parts of each client's data, 2 a round; else 0.
+        carry_moments: whether the optimiser's state travels with the model, averaged like it; else every client starts
             afresh in every event.
     """
 
@@ -37,8 +37,8 @@ class LocalRule:
     batch_size: int | Literal["full"] = 30
     proximal: float = 0.0
     lr_decay: float = 1.0
-    parts: int = 0
-    carry: bool = False
+    resample_parts: int = 0
+    carry_moments: bool = False
 
     def lr_at(self, round_: int) -> float:
         """Return the learning rate in a round."""

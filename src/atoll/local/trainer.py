@@ -24,10 +24,10 @@ IDENTITY_PART, TRAINING_PART = 0, 1  # with resampling, which of a round's two p
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class ClientTask:
     """One client's work: train from `start`. Its `key` names its random numbers.
 
-    `draw` takes the event's place in it for work that began before the number of its event was known.
+    `drawn_as` takes the event's place in it for work that began before the number of its event was known.
     """
 
     event: int
@@ -36,16 +36,16 @@ class Task:
     cluster: int
     client: int
     start: Model
-    draw: int | None = None
+    drawn_as: int | None = None
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """What the client's random numbers are derived from, beside the seed and a purpose: (draw, repeat, client)."""
-        return self.event if self.draw is None else self.draw, self.repeat, self.client
+        """What the client's random numbers are derived from, beside the seed and a purpose."""
+        return self.event if self.drawn_as is None else self.drawn_as, self.repeat, self.client
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class ClientUpdate:
     """What a client sends back, and its mean training loss on the way."""
 
     model: Model
@@ -95,7 +95,7 @@ class Trainer:
         # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
         self.dense = dense_steps(rule, module, self.batches.losses) if by_hand and precision != "bfloat16" else None
 
-    def train(self, task: Task) -> Outcome:
+    def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps.
 
         Raises:
@@ -114,7 +114,7 @@ class Trainer:
         model = read_model(self.module)
         if not self.tolerant:
             require_finite(task, model, mean_loss, self.rule)
-        return Outcome(model | moments, mean_loss)
+        return ClientUpdate(model | moments, mean_loss)
 
     def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -131,24 +131,24 @@ class Trainer:
     def _own(self, client: int, round_: int, part: int) -> npt.NDArray[np.int32]:
         """Return the client's samples; with resampling, those of this round's part for identity or for training."""
         samples = self.population.samples(client)
-        if not self.rule.parts:
+        if not self.rule.resample_parts:
             return samples
         order = generator(self.seed, "resample", client).permutation(len(samples))
-        return np.array_split(samples[order], self.rule.parts)[2 * round_ + part]
+        return np.array_split(samples[order], self.rule.resample_parts)[2 * round_ + part]
 
-    def _step_by_hand(self, dense: Dense, task: Task) -> float:
+    def _step_by_hand(self, dense: Dense, task: ClientTask) -> float:
         """Take the rule's steps; return the mean loss."""
         lr = self.rule.lr_at(task.round)
         outputs, targets = zip(*((dense.step(x, y, lr), y) for x, y in self._draw_batches(task)), strict=True)
         return float(self.batches.losses(torch.cat(outputs), torch.cat(targets)).mean())
 
-    def _draw_batches(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
+    def _draw_batches(self, task: ClientTask) -> Iterator[tuple[Tensor, Tensor]]:
         rows = self.draw_rows(task)
         if self.rule.batch_size == "full":
             return repeat(self.batches.gather(rows[0]), self.rule.steps)
         return self.batches.gather_each(rows)
 
-    def draw_rows(self, task: Task) -> npt.NDArray[np.int32]:
+    def draw_rows(self, task: ClientTask) -> npt.NDArray[np.int32]:
         """Return the positions in the pool of each local step's batch, [steps, samples]."""
         samples = self._own(task.client, task.round, TRAINING_PART)
         if self.rule.batch_size == "full":
@@ -171,7 +171,7 @@ def dense_steps(rule: LocalRule, module: nn.Module, losses: MakesLosses) -> Dens
 def descend(
     rule: LocalRule,
     parameters: dict[str, nn.Parameter],
-    task: Task,
+    task: ClientTask,
     losses: Iterable[Tensor],
     by_hand: bool = False,
 ) -> tuple[float, Model]:
@@ -182,7 +182,7 @@ def descend(
     """
     lr = rule.lr_at(task.round)
     optimizer = rule.optimizer(parameters.values(), lr)
-    if rule.carry:
+    if rule.carry_moments:
         load_moments(optimizer, parameters, task.start)
     plainly = by_hand and is_plain_sgd(optimizer, lr)
     step = partial(_descend_plainly, parameters, lr) if plainly else optimizer.step
@@ -195,7 +195,7 @@ def descend(
             _add_proximal(parameters, task.start, rule.proximal)
         step()
         total += loss.detach()
-    return total.item() / rule.steps, read_moments(optimizer, parameters) if rule.carry else {}
+    return total.item() / rule.steps, read_moments(optimizer, parameters) if rule.carry_moments else {}
 
 
 @torch.no_grad()
@@ -206,7 +206,7 @@ def _descend_plainly(parameters: dict[str, nn.Parameter], lr: float) -> None:
             parameter.add_(parameter.grad, alpha=-lr)
 
 
-def require_finite(task: Task, model: Model, loss: float, rule: LocalRule) -> None:
+def require_finite(task: ClientTask, model: Model, loss: float, rule: LocalRule) -> None:
     """Refuse to go on from a loss or a model that is not finite.
 
     Raises:
@@ -221,7 +221,7 @@ def require_finite(task: Task, model: Model, loss: float, rule: LocalRule) -> No
 
 def carried_bytes(rule: LocalRule, module: nn.Module) -> int:
     """Return the bytes of the optimiser's state that travels with a model; takes a step on the module to see it."""
-    if not rule.carry:
+    if not rule.carry_moments:
         return 0
     optimizer = rule.optimizer(module.parameters(), rule.lr)
     for parameter in module.parameters():

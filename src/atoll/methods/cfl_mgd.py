@@ -29,5 +29,5 @@ def cfl_mgd(
     """
     if not 0 <= beta < 1:
         raise InputError(f"method.beta = {beta}: must be at least 0 and less than 1")
-    heavy_ball = replace(rule, optimizer=partial(momentum, momentum=beta), carry=True)
+    heavy_ball = replace(rule, optimizer=partial(momentum, momentum=beta), carry_moments=True)
     return ifca(population, heavy_ball, rounds, clusters, option, fraction, clock, seed)

@@ -36,6 +36,6 @@ def centralized(
     """
     if len(population) != 1:
         raise InputError(f"method.name = 'centralized': needs the pooled population, got {len(population)} clients")
-    method = fedavg(population, replace(rule, carry=True), rounds, 1.0, clock, seed)
+    method = fedavg(population, replace(rule, carry_moments=True), rounds, 1.0, clock, seed)
     events = tuple(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     return replace(method, schedule=replace(method.schedule, events=events))

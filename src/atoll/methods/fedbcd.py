@@ -22,7 +22,7 @@ from atoll.local.batches import Batches, measure_models, measure_samples
 from atoll.local.models import Model, load_model, read_model
 from atoll.local.precision import Precision
 from atoll.local.rule import LocalRule
-from atoll.local.trainer import Outcome, Task, descend, require_finite
+from atoll.local.trainer import ClientTask, ClientUpdate, descend, require_finite
 from atoll.methods.parties import Parties
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
 from atoll.support.arrays import Floats, Ids
@@ -50,12 +50,12 @@ def fedbcd(
     """
     if not all(np.array_equal(population.samples(k), population.samples(0)) for k in range(len(population))):
         raise InputError("method.name = 'fedbcd': needs parties that hold the same samples, as share_samples gives")
-    if rule.parts:
+    if rule.resample_parts:
         raise InputError(
             "method.resample = true: does not go with method.name = 'fedbcd', whose parties have no data apart"
         )
     schedule = exchanging(len(population), rounds, mode, output_bytes(population, rule), clock)
-    return Method(schedule, replace(rule, carry=True), combine=join_blocks)
+    return Method(schedule, replace(rule, carry_moments=True), combine=join_blocks)
 
 
 class PartyTrainer:
@@ -87,7 +87,7 @@ class PartyTrainer:
         self.precision = precision
         self.batches = Batches(population.data, module)
 
-    def train(self, task: Task) -> Outcome:
+    def train(self, task: ClientTask) -> ClientUpdate:
         """Return the party's block of the model after its local steps, the other parties' outputs frozen.
 
         Raises:
@@ -108,7 +108,7 @@ class PartyTrainer:
             mean_loss, moments = descend(self.rule, own, task, losses)
         block = {prefix + name: tensor for name, tensor in read_model(networks[k]).items()}
         require_finite(task, block, mean_loss, self.rule)
-        return Outcome(block | moments, mean_loss)
+        return ClientUpdate(block | moments, mean_loss)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each party's samples, which are all samples, [parties, models]."""
@@ -122,7 +122,7 @@ class PartyTrainer:
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
         return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
 
-    def _draw_batch(self, task: Task) -> npt.NDArray[np.int32]:
+    def _draw_batch(self, task: ClientTask) -> npt.NDArray[np.int32]:
         samples = self.population.samples(task.client)
         if self.rule.batch_size == "full":
             return samples

@@ -20,7 +20,7 @@ from atoll.network.base import Network
 from atoll.network.completion import event_seconds, fastest_seconds, late_clients
 from atoll.network.topology import graph_of, is_cut, require_connected
 from atoll.schedules.events import FROM_SERVER, Mix, Schedule, missed
-from atoll.schedules.timeline import Finished, Merge, Plan, Turns, Work
+from atoll.schedules.timeline import Arrivals, Finished, Merge, PhaseWork, Work
 from atoll.support.errors import InputError
 
 CENTRAL: tuple[Pattern, ...] = ("censyn", "cenasy")
@@ -116,7 +116,7 @@ def hierarchical_schedule(
     begins = [phase.round for phase in phases]
     index = np.arange(rounds // rounds_per_event)
     in_force = np.searchsorted(begins, index * rounds_per_event, side="right") - 1
-    turns = Turns([plans[p] for p in in_force], rounds_per_event, intra_rounds)
+    turns = Arrivals([plans[p] for p in in_force], rounds_per_event, intra_rounds)
     clusters = phases[0].network.aggregators
     downloaded = np.full(clusters, -1)
     is_synchronous = pattern in SYNCHRONOUS
@@ -173,7 +173,7 @@ def _weighted(samples: Sequence[float], clusters: Iterable[int]) -> Mix | None:
     return Mix(published=tuple((j, samples[j] / total) for j in weighing)) if weighing else None
 
 
-def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: int, deadline: float) -> Plan:
+def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: int, deadline: float) -> PhaseWork:
     clustering, network = phase.clustering, phase.network
     seconds = event_seconds(network, clustering.labels, pattern, intra_rounds, deadline)
     late = None if deadline == math.inf else late_clients(network, clustering.labels, deadline)
@@ -201,10 +201,10 @@ def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: 
             late=len(members) - len(cohort),
         )
 
-    return Plan({i: work(group) for i, group in enumerate(groups) if samples[group[0]]}, merges)
+    return PhaseWork({i: work(group) for i, group in enumerate(groups) if samples[group[0]]}, merges)
 
 
-def _synchronous(turns: Turns) -> Iterator[Finished]:
+def _synchronous(turns: Arrivals) -> Iterator[Finished]:
     """All clusters work, then wait for the slowest."""
     now = 0.0
     for index, plan in enumerate(turns.in_force):
@@ -212,7 +212,7 @@ def _synchronous(turns: Turns) -> Iterator[Finished]:
         yield turns.end(index, 0, plan.works[0], began, now)
 
 
-def _asynchronous(turns: Turns, clusters: int) -> Iterator[Finished]:
+def _asynchronous(turns: Arrivals, clusters: int) -> Iterator[Finished]:
     """Whoever finishes next merges and goes on; those that were without clients begin when they get some."""
     now = 0.0
     idle = set(range(clusters))
@@ -226,7 +226,7 @@ def _asynchronous(turns: Turns, clusters: int) -> Iterator[Finished]:
         yield turns.end(index, j, work, began, now)
 
 
-def _require_kept(phases: Sequence[Phase], plans: Sequence[Plan], deadline: float) -> None:
+def _require_kept(phases: Sequence[Phase], plans: Sequence[PhaseWork], deadline: float) -> None:
     """Refuse a deadline that leaves every event without clients."""
     if not any(len(work.cohort) for plan in plans for work in plan.works.values()):
         least = min(fastest_seconds(phase.network, phase.clustering.labels) for phase in phases)

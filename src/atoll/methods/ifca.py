@@ -10,7 +10,7 @@ from atoll.aggregation.mean import COMBINES
 from atoll.data.population import Population
 from atoll.engine.assignment import least_loss
 from atoll.engine.cohorts import Executor
-from atoll.engine.engine import Method, begin, run
+from atoll.engine.engine import Method, init, train
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Clock, Event, Mix, Schedule
@@ -96,8 +96,8 @@ def choose_start(
     everyone = np.arange(clients)
     scores = []
     for initial in candidates:
-        state = begin(method, *initial)
-        for step in run(replace(method, schedule=trial), executor, state):
+        state = init(method, *initial)
+        for step in train(replace(method, schedule=trial), executor, state):
             state = step.state
         scores.append(executor.losses(state.starts, everyone, 0).min(axis=1).mean())
     return int(np.argmin(scores))

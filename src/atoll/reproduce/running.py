@@ -15,7 +15,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.reproduce.claims import Paper, needs_training
 from atoll.runs.folder import RunFolder, begin_folders, prepare_folders
-from atoll.runs.run import carry_out, name_folders
+from atoll.runs.run import name_folders, run_events
 from atoll.support.errors import AtollError, InputError
 from atoll.support.files import to_json, write_atomically
 
@@ -152,7 +152,7 @@ def _train(task: Task) -> bool:
     if folder.is_run and folder.is_finished:
         folder.take_over(settings)
         return True
-    for _ in carry_out(Experiment(settings), task.folder, resume=folder.is_run):
+    for _ in run_events(Experiment(settings), task.folder, resume=folder.is_run):
         pass
     return False
 

@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 
 from atoll.engine.engine import State
 from atoll.local.models import Model, form_of, without_moments
-from atoll.runs.fingerprint import Origin
+from atoll.runs.fingerprint import Fingerprint
 from atoll.support.environment import package_versions
 from atoll.support.errors import InputError
 from atoll.support.files import to_json, write_atomically
@@ -25,7 +25,7 @@ DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError, safetens
 Note = dict[str, Any]
 
 
-def save_checkpoint(folder: Path, state: State, origin: Origin) -> None:
+def save_checkpoint(folder: Path, state: State, origin: Fingerprint) -> None:
     """Write the state after an event, then drop all but the last two checkpoints.
 
     A model that several clusters share is written once. The JSON file is written last and holds the tensors'
@@ -55,7 +55,7 @@ def save_checkpoint(folder: Path, state: State, origin: Origin) -> None:
     drop_others(folder, state.events_done)
 
 
-def load_checkpoint(folder: Path, first: State, origin: Origin) -> tuple[State, list[str]] | None:
+def load_checkpoint(folder: Path, first: State, origin: Fingerprint) -> tuple[State, list[str]] | None:
     """Return the latest whole checkpoint, and a sentence for each damaged one passed over; None if there is none.
 
     Args:
@@ -153,7 +153,7 @@ def read_note(path: Path) -> Note:
     return note
 
 
-def _require_origin(path: Path, note: Note, origin: Origin) -> None:
+def _require_origin(path: Path, note: Note, origin: Fingerprint) -> None:
     """Refuse a checkpoint that this run cannot go on from.
 
     Raises:

@@ -4,12 +4,12 @@ import time
 
 from atoll.engine.engine import State
 from atoll.runs.checkpoint import save_checkpoint
-from atoll.runs.fingerprint import Origin
+from atoll.runs.fingerprint import Fingerprint
 from atoll.runs.folder import RunFolder
 from atoll.runs.rows import Recorder
 
 
-class Saver:
+class Checkpointer:
     """Writes a run's checkpoints, only of states from which it goes on to the same bits.
 
     Events that do not depend on each other are trained together, and an executor such as `Stacked` rounds differently
@@ -20,7 +20,7 @@ class Saver:
     """
 
     def __init__(
-        self, folder: RunFolder, origin: Origin, recorder: Recorder, state: State, by_arrival: bool = False
+        self, folder: RunFolder, origin: Fingerprint, recorder: Recorder, state: State, by_arrival: bool = False
     ) -> None:
         """Begin with a state that need not be saved: the first one, or that of a checkpoint.
 

@@ -17,7 +17,7 @@ from atoll.experiment.wording import show
 
 
 @dataclass(frozen=True)
-class Origin:
+class Fingerprint:
     """Which run a checkpoint is of; one of another run is refused.
 
     Attributes:
@@ -31,11 +31,11 @@ class Origin:
     executor: str
 
 
-def origin_of(settings: Settings, executor: Executor, replayed: str | None = None) -> Origin:
+def fingerprint_of(settings: Settings, executor: Executor, replayed: str | None = None) -> Fingerprint:
     """Return what a run's bits come from; `replayed` is the checksum of the schedule that it replays, if it does."""
     own = digest(settings)
     told = own if replayed is None else hashlib.sha256((own + replayed).encode()).hexdigest()
-    return Origin(settings.seed, told, bits_of(executor))
+    return Fingerprint(settings.seed, told, bits_of(executor))
 
 
 def bits_of(executor: Executor) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from atoll.aggregation.mean import mean
-from atoll.engine.assignment import fixed
+from atoll.engine.assignment import as_scheduled
 from atoll.engine.engine import State
 from atoll.evaluation.scores import Score, heterogeneity, parameter_error
 from atoll.experiment.experiment import Experiment
@@ -27,7 +27,7 @@ def make_probe(experiment: Experiment) -> tuple[Probe, int]:
             f"run.heterogeneity = true: is measured at the server's model, and method.name = "
             f"{experiment.settings.method.name!r} has none"
         )
-    if experiment.method.identity is fixed and experiment.needs("phases"):
+    if experiment.method.assign is as_scheduled and experiment.needs("phases"):
         return _probe_aggregators(experiment)
     return _probe_clusters(experiment)
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from atoll.engine.cohorts import Executor
-from atoll.engine.engine import State, Step, begin, run
-from atoll.engine.live import Course, follow
+from atoll.engine.engine import State, Step, init, train
+from atoll.engine.live import LiveRun, follow
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.reclustering import Planner
 from atoll.fleet.transport import Fleet
 from atoll.methods.hierarchical import cut_by_empty
 from atoll.network.completion import completion_of
 from atoll.runs.checkpoint import drop_others, load_checkpoint
-from atoll.runs.checkpointer import Saver, Stopwatch
-from atoll.runs.fingerprint import Origin, origin_of
+from atoll.runs.checkpointer import Checkpointer, Stopwatch
+from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.folder import Row, RunFolder, slug
 from atoll.runs.rows import Recorder, first_of
 from atoll.runs.variants import join, replaying, with_fleet
@@ -48,7 +48,7 @@ class Progress:
     is_settled: bool = True
 
 
-def carry_out(
+def run_events(
     experiment: Experiment,
     out: Path | str,
     resume: bool = False,
@@ -128,7 +128,7 @@ def _carry_out(
     experiment = recorder.experiment
     method, settings = experiment.method, experiment.settings
     replayed = _checksum(experiment)
-    origin = origin_of(settings, executor, replayed)
+    origin = fingerprint_of(settings, executor, replayed)
     warnings = [warning for warning in (experiment.executor_choice.warning,) if warning] + warnings_of(experiment)
     warnings += live.warnings if live else ()
     state, rows = None, list[Row]()
@@ -141,14 +141,14 @@ def _carry_out(
         folder.create(settings, method.schedule, overwrite, live is not None, replayed)
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
     if state is None:
-        state = begin(method, *experiment.best_start(executor))
+        state = init(method, *experiment.best_start(executor))
         rows.append(recorder.measure(state, None, clock.seconds()))
         folder.append(rows[-1])
     warnings += recorder.warn_of(rows[0])
     by_arrival = live is not None and method.schedule.turns is not None
-    saver = Saver(folder, origin, recorder, state, by_arrival)
+    saver = Checkpointer(folder, origin, recorder, state, by_arrival)
     if live is None:
-        steps = run(method, executor, state)
+        steps = train(method, executor, state)
     else:
         live.planner.begin(state.events_done)
         steps = _noted(live, executor, folder, recorder, state)
@@ -159,7 +159,7 @@ def _train(
     steps: Generator[Step],
     folder: RunFolder,
     recorder: Recorder,
-    saver: Saver,
+    saver: Checkpointer,
     rows: list[Row],
     clock: Stopwatch,
     warnings: Sequence[str],
@@ -187,11 +187,11 @@ def _train(
     folder.write_summary(recorder.summarize(rows))
 
 
-def _course(recorder: Recorder, state: State, live: Live) -> Course:
+def _course(recorder: Recorder, state: State, live: Live) -> LiveRun:
     """Return what a live run goes by, its clock going on from the last event."""
     past, wanted = recorder.events[: state.events_done], recorder.experiment.settings.fleet
     watch = Stopwatch(past[-1].seconds if past else 0.0)
-    return Course(live.planner.method(state.events_done), watch.seconds, live.is_anyone_there, wanted.wait_seconds)
+    return LiveRun(live.planner.method(state.events_done), watch.seconds, live.is_anyone_there, wanted.wait_seconds)
 
 
 def _noted(live: Live, executor: Executor, folder: RunFolder, recorder: Recorder, state: State) -> Generator[Step]:
@@ -228,7 +228,7 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
 
 
 def _restore(
-    folder: RunFolder, recorder: Recorder, origin: Origin, warnings: list[str], is_live: bool
+    folder: RunFolder, recorder: Recorder, origin: Fingerprint, warnings: list[str], is_live: bool
 ) -> tuple[State | None, list[Row]]:
     """Return the state and the rows to go on from; None, and no rows, without a checkpoint.
 
@@ -238,7 +238,7 @@ def _restore(
     experiment = recorder.experiment
     folder.take_over(experiment.settings)
     folder.require_kind(is_live, _checksum(experiment))
-    first = begin(experiment.method, *experiment.initial_models())
+    first = init(experiment.method, *experiment.initial_models())
     found = load_checkpoint(folder.path / "checkpoint", first, origin)
     done = 0 if found is None else found[0].events_done
     if is_live:

@@ -6,7 +6,7 @@ from pathlib import Path
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import agree, require_fleet
-from atoll.fleet.executor import OnFleet
+from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import Joined, wait_for_nodes
 from atoll.fleet.reclustering import require_reclustering
 from atoll.fleet.transport import Fleet
@@ -53,7 +53,7 @@ def with_fleet(experiment: Experiment) -> Experiment:
     return experiment if settings.run.executor == "fleet" else Experiment(_with_executor(settings, "fleet"))
 
 
-def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> tuple[OnFleet, Joined]:
+def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> tuple[FleetExecutor, Joined]:
     """Return what trains the clients on a fleet, once enough nodes are there, and who they are.
 
     Args:
@@ -69,7 +69,7 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     agreement = agree(settings, experiment.population.data, experiment.module, experiment.method.rule)
     wanted = settings.fleet
     joined = wait_for_nodes(fleet, agreement, wanted.nodes, wanted.wait_seconds, tell)
-    executor = OnFleet(fleet, joined.nodes, agreement, wanted.deadline_seconds, joined.samples)
+    executor = FleetExecutor(fleet, joined.nodes, agreement, wanted.deadline_seconds, joined.samples)
     return executor, joined
 
 

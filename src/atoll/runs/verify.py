@@ -13,7 +13,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import make_runs, overlay
 from atoll.local.models import Model
 from atoll.runs.folder import Row, RunFolder
-from atoll.runs.run import carry_out
+from atoll.runs.run import run_events
 
 TOLERANCE = 1e-5
 """How far numbers that may differ by rounding may be apart, in shares of the largest number of their tensor."""
@@ -81,7 +81,7 @@ def verify(folder: Path) -> Iterator[Check]:
 
 
 def _run(table: dict[str, Any], folder: Path, schedule: Path | None = None) -> RunFolder:
-    for _ in carry_out(_experiment(table), folder, schedule=schedule):
+    for _ in run_events(_experiment(table), folder, schedule=schedule):
         pass
     return RunFolder(folder)
 
@@ -90,7 +90,7 @@ def _run_in_parts(table: dict[str, Any], folder: Path) -> RunFolder:
     """Go on with the run for an event at a time, each time from the checkpoint."""
     found = RunFolder(folder)
     while not found.is_finished:
-        steps = carry_out(_experiment(table), folder, resume=True)
+        steps = run_events(_experiment(table), folder, resume=True)
         began = next(steps).events_done
         for progress in steps:
             if progress.events_done > began and progress.is_settled and progress.events_done < progress.events:

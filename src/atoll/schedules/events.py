@@ -11,7 +11,7 @@ from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
-    from atoll.schedules.timeline import Turns
+    from atoll.schedules.timeline import Arrivals
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Event:
         late: clients whose result came after the deadline.
         answered: whose results were combined in each intra-cluster round, [intra_rounds, cohort]; None: everybody's.
             Only where it was found out while running; a client that missed one round may be back in the next.
-        begun_as: (number, round) that clients draw and train under, for work that began before it was known which
+        drawn_as: (number, round) that clients draw and train under, for work that began before it was known which
             event it would be; None: the event's own.
     """
 
@@ -87,7 +87,7 @@ class Event:
     dropped: int = 0
     late: int = 0
     answered: Mask | None = None
-    begun_as: tuple[int, int] | None = None
+    drawn_as: tuple[int, int] | None = None
 
     @property
     def client_updates(self) -> int:
@@ -114,7 +114,7 @@ class Schedule:
     rounds: int
     has_server: bool = True
     message_bytes: int | None = None
-    turns: "Turns | None" = None
+    turns: "Arrivals | None" = None
 
     def __len__(self) -> int:
         """Return the number of events."""

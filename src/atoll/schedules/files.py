@@ -37,7 +37,7 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
         "dropped": [e.dropped for e in events],
         "late": [e.late for e in events],
         "finds_cluster": [e.clusters is None for e in events],
-        "begun_as": [e.begun_as or (-1, -1) for e in events],
+        "drawn_as": [e.drawn_as or (-1, -1) for e in events],
     }
     lists: dict[str, list[Any]] = {
         "active": [e.active for e in events],
@@ -110,7 +110,7 @@ def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
         InputError: says what does not fit the experiment's own, `planned`, or its number of clients.
     """
     most = max((int(event.cohort.max()) for event in schedule.events if len(event.cohort)), default=0)
-    last = max(event.begun_as[1] if event.begun_as else event.round for event in schedule.events)
+    last = max(event.drawn_as[1] if event.drawn_as else event.round for event in schedule.events)
     fault = ""
     if schedule.clusters != planned.clusters:
         fault = f"has {schedule.clusters} clusters, the experiment {planned.clusters}"
@@ -177,7 +177,7 @@ def _events_of(columns: Columns) -> Iterator[Event]:
     single: dict[str, list[Any]] = {name: columns[name].tolist() for name in rows}
     lists = ("active", "began", "staleness", "cohort", "weights", "clusters", "answered")
     many = {name: np.split(columns[name], columns[f"{name}_offsets"][1:-1]) for name in lists}
-    finds, begun = columns["finds_cluster"].tolist(), columns["begun_as"].tolist()
+    finds, begun = columns["finds_cluster"].tolist(), columns["drawn_as"].tolist()
     merges = [
         (_as_mix(told["server"]), tuple((cluster, _some(told)) for cluster, told in told["starts"]))
         for told in json.loads(columns["mixes"].tobytes())
@@ -196,7 +196,7 @@ def _events_of(columns: Columns) -> Iterator[Event]:
             server=merges[merge][0],
             starts=merges[merge][1],
             answered=answered.astype(bool).reshape(single["intra_rounds"][i], -1) if len(answered) else None,
-            begun_as=None if begun[i][0] < 0 else (begun[i][0], begun[i][1]),
+            drawn_as=None if begun[i][0] < 0 else (begun[i][0], begun[i][1]),
         )
 
 

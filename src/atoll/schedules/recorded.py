@@ -57,7 +57,7 @@ class _Line(_Strict):
     dropped: Count
     late: Count
     answered: list[list[Annotated[int, Field(ge=0, le=1)]]] | None
-    begun_as: tuple[Count, Count] | None
+    drawn_as: tuple[Count, Count] | None
     refused: dict[str, Count]
 
 
@@ -99,7 +99,7 @@ def line_of(event: Event, rounds_done: int, refused: Mapping[str, int] | None = 
         "dropped": event.dropped,
         "late": event.late,
         "answered": None if event.answered is None else event.answered.astype(int).tolist(),
-        "begun_as": None if event.begun_as is None else list(event.begun_as),
+        "drawn_as": None if event.drawn_as is None else list(event.drawn_as),
         "refused": dict(refused or {}),
     }
 
@@ -209,5 +209,5 @@ def _event_of(line: _Line, shared: dict[str, Mix]) -> Event:
         dropped=line.dropped,
         late=line.late,
         answered=None if line.answered is None else np.array(line.answered, bool).reshape(len(line.answered), -1),
-        begun_as=line.begun_as,
+        drawn_as=line.drawn_as,
     )

@@ -73,7 +73,7 @@ class Work:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class PhaseWork:
     """A phase made ready: the work and merge of all clusters together (synchronous, under 0), or of each.
 
     An empty cluster has no work, but a merge, since it may have been in flight when it lost its clients.
@@ -101,7 +101,7 @@ class Finished:
 
 
 @dataclass(frozen=True, eq=False)
-class Turns:
+class Arrivals:
     """What makes rows of works.
 
     Attributes:
@@ -110,7 +110,7 @@ class Turns:
         intra_rounds: T'.
     """
 
-    in_force: Sequence[Plan]
+    in_force: Sequence[PhaseWork]
     rounds_per_event: int
     intra_rounds: int
 

@@ -1,7 +1,7 @@
 """Sweeps: an experiment with every combination of values, over seeds, or searched with Optuna."""
 
 from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
-from atoll.sweep.jobs import carry_out_jobs
+from atoll.sweep.jobs import run_jobs
 from atoll.sweep.planning import Member, check_members, claimed, make_members, require_folder, title_of
 from atoll.sweep.table import Estimate, Line, estimate, sum_up
 from atoll.sweep.trials import Trial
@@ -18,7 +18,6 @@ __all__ = [
     "News",
     "Search",
     "Trial",
-    "carry_out_jobs",
     "check_members",
     "claimed",
     "estimate",
@@ -26,6 +25,7 @@ __all__ = [
     "parse_axes",
     "parse_space",
     "require_folder",
+    "run_jobs",
     "sum_up",
     "title_of",
 ]

@@ -25,7 +25,7 @@ class _Running:
     pipe: Connection
 
 
-def carry_out_jobs(
+def run_jobs(
     jobs: Iterator[Job], at_once: int, judge: Callable[[Job, News], Answer] | None = None
 ) -> Generator[tuple[Job, News] | None]:
     """Carry jobs out, so many at a time, and yield what is new of each; None now and then, if nothing is.

@@ -17,7 +17,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.plugins import import_from
 from atoll.experiment.settings import Settings
 from atoll.runs.folder import Row
-from atoll.runs.run import carry_out
+from atoll.runs.run import run_events
 from atoll.support.errors import AtollError
 from atoll.trackers import tracked
 
@@ -99,7 +99,7 @@ def work(job: Job, folder: Path, pipe: Connection) -> None:
 
 def _carry_out(job: Job, pipe: Connection) -> News:
     settings = _share_cores(job.settings, job.at_once)
-    steps = tracked(carry_out(Experiment(settings), job.folder, resume=True), settings, job.folder, resume=True)
+    steps = tracked(run_events(Experiment(settings), job.folder, resume=True), settings, job.folder, resume=True)
     answer: Answer = "go on"
     told = 0.0
     with closing(steps):

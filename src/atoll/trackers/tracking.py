@@ -43,10 +43,10 @@ def tracked(steps: Generator[Progress], settings: Settings, place: Path, resume:
     fails on the way is left out from there on, with a warning; the run itself goes on.
 
     Args:
-        steps: the run, as `atoll.runs.run.carry_out` yields it; it is closed with this generator.
+        steps: the run, as `atoll.runs.run.run_events` yields it; it is closed with this generator.
         settings: of the run.
         place: the run's folder.
-        resume: as for `carry_out`; else what trackers hold of an earlier run in the folder is removed.
+        resume: as for `run_events`; else what trackers hold of an earlier run in the folder is removed.
 
     Raises:
         InputError: a tracker that is not installed, before anything is trained, or that cannot be opened.

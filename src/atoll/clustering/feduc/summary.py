@@ -45,7 +45,7 @@ class PlannedCluster:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClusteringSummary:
     """A clustering of a network, judged by the convergence bound.
 
     Attributes:
@@ -79,7 +79,7 @@ class Plan:
     clusters: list[PlannedCluster]
 
 
-def make_plan(population: Population, clustering: Clustering, problem: Problem) -> Plan:
+def make_plan(population: Population, clustering: Clustering, problem: Problem) -> ClusteringSummary:
     """Return what a clustering, made by whatever rule, comes to on a network."""
     bound = evaluate(problem, clustering.labels)
     clusters = [
@@ -99,7 +99,7 @@ def make_plan(population: Population, clustering: Clustering, problem: Problem) 
         )
         for j, profile in enumerate(describe(population, clustering))
     ]
-    return Plan(
+    return ClusteringSummary(
         pattern=problem.pattern,
         kappa=bound.kappa,
         delta=bound.delta,

@@ -9,13 +9,13 @@ import numpy as np
 
 from atoll.aggregation.mean import Combine, average_models
 from atoll.engine.cohorts import (
-    Average,
+    ClientTrainer,
+    ClusterUpdate,
     Cohort,
     Executor,
     Rows,
-    Trains,
     carries_through,
-    combine_outcomes,
+    combine_updates,
     only_model,
     split_clients,
 )
@@ -24,7 +24,7 @@ from atoll.executors.cores.workers import Workers
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
-from atoll.local.trainer import Outcome, Trainer
+from atoll.local.trainer import ClientUpdate, Trainer
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 
@@ -64,7 +64,9 @@ class Cores:
     Workers are forked when there is work for them, so best before this process has started threads that hold locks.
     """
 
-    def __init__(self, trainer: Trains, workers: int, model_bytes: int, by_cohort: Executor | None = None) -> None:
+    def __init__(
+        self, trainer: ClientTrainer, workers: int, model_bytes: int, by_cohort: Executor | None = None
+    ) -> None:
         """Let so many workers train.
 
         Args:
@@ -96,7 +98,7 @@ class Cores:
         """End the workers; they are forked again if there is more to train."""
         self.workers.close()
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order.
 
         Raises:
@@ -107,8 +109,8 @@ class Cores:
         with self._working():
             outcomes = self._train(units, whole, kept=whole or combine is not average_models)
             if whole:
-                return [Average(outcome.model, outcome.loss) for outcome in outcomes]
-            return combine_outcomes(cohorts, combine, outcomes)
+                return [ClusterUpdate(outcome.model, outcome.loss) for outcome in outcomes]
+            return combine_updates(cohorts, combine, outcomes)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
@@ -122,20 +124,20 @@ class Cores:
             columns = [self._measure(models[low : low + slots], rows) for low in range(0, len(models), slots)]
         return np.hstack(columns)
 
-    def _train(self, units: Sequence[Cohort], whole: bool, kept: bool) -> Iterator[Outcome]:
+    def _train(self, units: Sequence[Cohort], whole: bool, kept: bool) -> Iterator[ClientUpdate]:
         """Yield what each unit comes to, in their order; with `kept` in memory of its own.
 
         Otherwise a model stands until the next one is asked for: its slot may then be written again. Those that come
         early are among the last ones, whose slots are not.
         """
         order = self._order(units)
-        early: dict[int, Outcome] = {}
+        early: dict[int, ClientUpdate] = {}
         due = 0
         requests = self._place((units[i] for i in order), whole)
         for number, (layout, loss) in enumerate(self.workers.map(requests, len(units), self._ahead)):
             shared = self._models.view(number % self._ahead, layout)
             model = {name: tensor.clone() for name, tensor in shared.items()} if kept else shared
-            early[order[number]] = Outcome(model, loss)
+            early[order[number]] = ClientUpdate(model, loss)
             while due in early:
                 yield early.pop(due)
                 due += 1
@@ -188,7 +190,7 @@ class Cores:
                 raise
 
 
-def _cost(unit: Cohort, trainer: Trains) -> int:
+def _cost(unit: Cohort, trainer: ClientTrainer) -> int:
     """Return the samples that a unit's clients take a step on, which its time goes with."""
     samples = trainer.samples_a_step(unit.clients) if isinstance(trainer, Trainer) else len(unit.clients)
     return samples * unit.repeats

@@ -8,14 +8,14 @@ from typing import Any, Self
 import numpy as np
 
 from atoll.aggregation.mean import Combine, average_models
-from atoll.engine.cohorts import Average, Cohort, Executor, Trains, carries_through, combine_outcomes
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, carries_through, combine_updates
 from atoll.executors.ray.cluster import Cluster, connect
 from atoll.executors.ray.worker import Measuring, Training, hold, pack, unpack
 from atoll.executors.ray.workers import RayWorkers
 from atoll.executors.weighted import Weighted
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model, count_bytes
-from atoll.local.trainer import Outcome, Trainer
+from atoll.local.trainer import ClientUpdate, Trainer
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 
@@ -36,7 +36,7 @@ class Ray:
 
     def __init__(
         self,
-        trainer: Trains,
+        trainer: ClientTrainer,
         workers: int | None = None,
         address: str | None = None,
         whole: bool = False,
@@ -79,7 +79,7 @@ class Ray:
             self._cluster.close()
         self._workers, self._cluster = None, None
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order.
 
         Raises:
@@ -90,8 +90,8 @@ class Ray:
         with self._working() as workers:
             outcomes = self._train(workers, cohorts, whole)
             if whole:
-                return [Average(outcome.model, outcome.loss) for outcome in outcomes]
-            return combine_outcomes(cohorts, combine, outcomes)
+                return [ClusterUpdate(outcome.model, outcome.loss) for outcome in outcomes]
+            return combine_updates(cohorts, combine, outcomes)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
@@ -105,7 +105,7 @@ class Ray:
             parts = [(Measuring(part), sent) for part in cut_rows(rows)]
             return mean_by_client(np.concatenate(list(workers.map(parts, ahead=len(parts)))), rows)
 
-    def _train(self, workers: RayWorkers, cohorts: Sequence[Cohort], whole: bool) -> Iterator[Outcome]:
+    def _train(self, workers: RayWorkers, cohorts: Sequence[Cohort], whole: bool) -> Iterator[ClientUpdate]:
         """Yield what each client, or each cohort, comes to, in their order."""
         count = workers.cluster.workers
         clients = sum(len(cohort.clients) for cohort in cohorts)
@@ -114,7 +114,7 @@ class Ray:
         units = cohorts if whole else [part for cohort in cohorts for part in cut(cohort, size)]
         for answer in workers.map(self._send(workers.cluster, units, whole), ahead=4 * count + 2):
             for model, loss in answer:
-                yield Outcome(unpack(model), loss)
+                yield ClientUpdate(unpack(model), loss)
 
     def _send(self, cluster: Cluster, units: Sequence[Cohort], whole: bool) -> Iterator[tuple[Training, Any]]:
         """Put the units' start models into the object store, one for all neighbours that have the same."""

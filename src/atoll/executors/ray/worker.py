@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from atoll.aggregation.mean import average_models
-from atoll.engine.cohorts import Average, Cohort, Rows, Trains, only_model, split_clients
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Rows, only_model, split_clients
 from atoll.executors.cores.workers import Answer, try_to_answer
 from atoll.executors.serial import Serial
 from atoll.executors.weighted import Weighted
@@ -86,7 +86,7 @@ class Worker:
             with warnings.catch_warnings():  # all workers of a machine read the same pool, and none may write to it
                 warnings.filterwarnings("ignore", "The given NumPy array is not writable")
                 trainer.batches = Batches(trainer.population.data, trainer.module)
-        self._trainer: Trains = trainer
+        self._trainer: ClientTrainer = trainer
         self._serial = Serial(trainer)
         self._weighted = Weighted(trainer) if whole else None
 
@@ -96,13 +96,13 @@ class Worker:
         averages = self._train(replace(request.cohort, start=models[0]), request.whole)
         return [(pack(average.model), average.loss) for average in averages]
 
-    def _train(self, cohort: Cohort, whole: bool) -> list[Average]:
+    def _train(self, cohort: Cohort, whole: bool) -> list[ClusterUpdate]:
         if whole and self._weighted is not None:
             return self._weighted.train([cohort], average_models)
         return [self._serial.train([alone], only_model)[0] for alone in split_clients(cohort)]
 
 
-def hold(trainer: Trains, whole: bool) -> tuple[Trains, bool]:
+def hold(trainer: ClientTrainer, whole: bool) -> tuple[ClientTrainer, bool]:
     """Return what workers hold: the pool once, as arrays that all workers of a machine share.
 
     Another trainer, such as `attacks.Attacked`, is sent as it is, and every worker has a copy of its pool.

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 from atoll.aggregation.mean import Combine, average_gradients, average_models
-from atoll.engine.cohorts import Average, Cohort, combine_outcomes
+from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
 from atoll.executors.stacked.fit import try_stack
 from atoll.executors.stacked.tensors import add, pick, weigh
 from atoll.executors.stacked.training import TrainedStack, client_bytes, count_samples, kind_of, train_stack
 from atoll.local.models import Model
 from atoll.local.precision import products_in
-from atoll.local.trainer import Outcome, Task, Trainer
+from atoll.local.trainer import ClientTask, ClientUpdate, Trainer
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.process import one_thread
@@ -49,7 +49,7 @@ class Stacked:
         self.stack_bytes = stack_bytes or _default_bytes(next(trainer.module.parameters()).device)
         self.most_clients: int | None = None  # in one stack, once memory has run out
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[Average]:
+    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order.
 
         A combine rule that needs no more than the clients' weighted mean is given that mean, with their whole weight.
@@ -57,7 +57,7 @@ class Stacked:
         tasks = [task for cohort in cohorts for task in cohort.tasks]
         if combine in (average_models, average_gradients):
             return self._average(cohorts, tasks, combine)
-        return combine_outcomes(cohorts, combine, self._train_one_by_one(tasks))
+        return combine_updates(cohorts, combine, self._train_one_by_one(tasks))
 
     def close(self) -> None:
         """Hold nothing to let go of."""
@@ -67,7 +67,7 @@ class Stacked:
         """Return the mean loss of each model on each client's data, [clients, models]."""
         return self.trainer.losses(models, clients, round_)
 
-    def _average(self, cohorts: Sequence[Cohort], tasks: Sequence[Task], combine: Combine) -> list[Average]:
+    def _average(self, cohorts: Sequence[Cohort], tasks: Sequence[ClientTask], combine: Combine) -> list[ClusterUpdate]:
         """Take each cohort's weighted mean on the stacks, which may hold clients of several cohorts."""
         cohort_of = np.repeat(np.arange(len(cohorts)), [len(cohort.clients) for cohort in cohorts])
         shares = np.concatenate([cohort.weights / cohort.weights.sum() for cohort in cohorts])
@@ -80,19 +80,21 @@ class Stacked:
                 part = weigh(pick(trained.stack, slice(low, high)), shares[places[low:high]])
                 means[c] = add(means[c], part) | trained.common
 
-        def combined(c: int, cohort: Cohort) -> Average:
+        def combined(c: int, cohort: Cohort) -> ClusterUpdate:
             pair = float(cohort.weights.sum()), self._complete(means[c], cohort.start)
             model = combine([pair], cohort.start, cohort.event_weight)
-            return Average(model, float(np.average(losses[cohort_of == c], weights=cohort.weights)))
+            return ClusterUpdate(model, float(np.average(losses[cohort_of == c], weights=cohort.weights)))
 
         return [combined(c, cohort) for c, cohort in enumerate(cohorts)]
 
-    def _train_one_by_one(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+    def _train_one_by_one(self, tasks: Sequence[ClientTask]) -> Iterator[ClientUpdate]:
         """Yield what each client sends back, in order."""
         for places, trained in self._train_all(tasks, by_samples=False):
             for client, place in enumerate(places):
                 model = self._complete(pick(trained.stack, client) | trained.common, tasks[place].start)
-                yield Outcome({name: tensor.clone() for name, tensor in model.items()}, float(trained.losses[client]))
+                yield ClientUpdate(
+                    {name: tensor.clone() for name, tensor in model.items()}, float(trained.losses[client])
+                )
 
     def _complete(self, trained: Model, start: Model) -> Model:
         """Return a model with all its names: parameters and moments as trained, buffers as they were sent."""
@@ -102,7 +104,7 @@ class Stacked:
         model = {name: trained[names[name]] if name in names else start[name] for name in module.state_dict()}
         return model | {name: tensor for name, tensor in trained.items() if "@" in name}
 
-    def _train_all(self, tasks: Sequence[Task], by_samples: bool) -> Iterator[tuple[Ids, TrainedStack]]:
+    def _train_all(self, tasks: Sequence[ClientTask], by_samples: bool) -> Iterator[tuple[Ids, TrainedStack]]:
         """Yield stacks with their clients' places among the tasks, in order or, to pad less, by samples in a batch."""
         kinds: dict[object, int] = {}
         kind = [kinds.setdefault(kind_of(task, self.trainer, self.fit), len(kinds)) for task in tasks]
@@ -124,7 +126,7 @@ class Stacked:
         fitting = max(1, self.stack_bytes // client_bytes(self.trainer, self.fit, samples))
         return fitting if self.most_clients is None else min(fitting, self.most_clients)
 
-    def _train_some(self, places: Ids, tasks: Sequence[Task]) -> Iterator[tuple[Ids, TrainedStack]]:
+    def _train_some(self, places: Ids, tasks: Sequence[ClientTask]) -> Iterator[tuple[Ids, TrainedStack]]:
         """Train these in one stack, or in halves where memory does not hold them."""
         if self.most_clients is None or len(places) <= self.most_clients:
             trained = self._try([tasks[i] for i in places])
@@ -135,7 +137,7 @@ class Stacked:
         yield from self._train_some(places[:middle], tasks)
         yield from self._train_some(places[middle:], tasks)
 
-    def _try(self, tasks: Sequence[Task]) -> TrainedStack | None:
+    def _try(self, tasks: Sequence[ClientTask]) -> TrainedStack | None:
         """Train these in one stack; return None, and allow but half as many from now on, if memory runs out."""
         try:
             with products_in(self.trainer.precision):
@@ -156,7 +158,7 @@ class Stacked:
         return None
 
 
-def _where(tasks: Sequence[Task]) -> str:
+def _where(tasks: Sequence[ClientTask]) -> str:
     first = tasks[0]
     others = f" and {len(tasks) - 1} others" if len(tasks) > 1 else ""
     return f"event {first.event}, cluster {first.cluster}, client {first.client}{others}"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from atoll.executors.stacked.fit import Fit, slot_of
 from atoll.executors.stacked.tensors import Stack, finite_clients, forward, pick, stack_tensors, stacked_names
 from atoll.local.models import Model
-from atoll.local.trainer import Task, Trainer, descend, require_finite
+from atoll.local.trainer import ClientTask, Trainer, descend, require_finite
 from atoll.support.arrays import Floats
 from atoll.support.process import one_thread
 
@@ -30,15 +30,15 @@ class TrainedStack:
     losses: Floats
 
 
-def kind_of(task: Task, trainer: Trainer, fit: Fit) -> object:
+def kind_of(task: ClientTask, trainer: Trainer, fit: Fit) -> object:
     """Return what must be equal for tasks to share an optimiser: the learning rate, and the slots it has but once."""
     rule = trainer.rule
-    moments = [key for key in task.start if "@" in key] if rule.carry else []
+    moments = [key for key in task.start if "@" in key] if rule.carry_moments else []
     slots = tuple((key, float(task.start[key]) if slot_of(key) in fit.shared else None) for key in moments)
     return task.round if rule.lr_decay != 1 else None, slots
 
 
-def count_samples(task: Task, trainer: Trainer) -> int:
+def count_samples(task: ClientTask, trainer: Trainer) -> int:
     """Return the samples of each of the task's batches."""
     size = trainer.rule.batch_size
     return trainer.draw_rows(task).shape[1] if size == "full" else size
@@ -51,13 +51,13 @@ def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
     proximal term needs the parameters once more, and moments that are carried are held twice.
     """
     rule = trainer.rule
-    copies = 3 + fit.moments * (2 if rule.carry else 1) + (1 if rule.proximal else 0)
+    copies = 3 + fit.moments * (2 if rule.carry_moments else 1) + (1 if rule.proximal else 0)
     numbers = sum(parameter.nbytes for parameter in trainer.module.parameters())
     return copies * numbers + samples * (fit.input_bytes + 3 * fit.saved_bytes)
 
 
 @one_thread()
-def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[Task]) -> TrainedStack:
+def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask]) -> TrainedStack:
     """Train clients of one kind in one batch.
 
     Raises:
@@ -68,7 +68,7 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[Task]) -> TrainedSta
     models = [task.start for task in tasks]
     model = stack_tensors(models, stacked_names(module), device)
     sent: Model = stack_tensors(models, list(model), device) if rule.proximal else {}
-    if rule.carry:
+    if rule.carry_moments:
         keys = [key for key in models[0] if "@" in key]
         shared = {key: models[0][key] for key in keys if slot_of(key) in fit.shared}
         sent |= shared | stack_tensors(models, [key for key in keys if key not in shared], device)
@@ -91,7 +91,7 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[Task]) -> TrainedSta
     return TrainedStack(stack | {key: own for key, own in moments.items() if key not in common}, common, mean_losses)
 
 
-def _draw_batches(trainer: Trainer, tasks: Sequence[Task]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Yield inputs [clients, samples, ...], targets [clients x samples], and samples' shares where some are padding."""
     rule = trainer.rule
     if rule.batch_size != "full":
@@ -108,7 +108,7 @@ def _draw_batches(trainer: Trainer, tasks: Sequence[Task]) -> Iterator[tuple[Ten
         yield inputs, targets, shares if sizes.min() < sizes.max() else None
 
 
-def _require_finite(trainer: Trainer, tasks: Sequence[Task], stack: Stack, losses: Tensor) -> Floats:
+def _require_finite(trainer: Trainer, tasks: Sequence[ClientTask], stack: Stack, losses: Tensor) -> Floats:
     """Return the losses, fetched from the device together with whether all is finite."""
     table = torch.stack([losses, finite_clients(stack).to(losses)]).cpu().double().numpy()
     for client in np.flatnonzero(~(np.isfinite(table[0]) & (table[1] > 0))).tolist():

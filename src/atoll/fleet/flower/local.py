@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.configuration import Plan, init_fleet
+from atoll.fleet.configuration import FleetPlan, init_fleet
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
@@ -34,7 +34,7 @@ class LocalFleet:
             words: of ``atoll fleet node`` that name the experiment.
         """
         clients = len(experiment.population)
-        plan = Plan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port())
+        plan = FleetPlan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port())
         self.configuration = init_fleet(folder / "fleet", plan)
         write_shards(experiment, folder / "data")
         self.flower = FlowerFleet(self.configuration)

@@ -1,0 +1,177 @@
+"""Every method on convex problems with known optima, and FedCluster's Theorem 1 on a quadratic with known constants."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from atoll import (
+    Evaluator,
+    LocalRule,
+    Method,
+    Population,
+    Serial,
+    Trainer,
+    centralized,
+    fedavg,
+    fedbcd,
+    fedcluster,
+    fedcluster_bound,
+    init,
+    read_model,
+    train,
+)
+from atoll.clustering.clustering import Clustering
+from atoll.engine.cohorts import ClientTrainer
+from atoll.local.rule import adam, momentum, sgd
+from atoll.methods.fedbcd import PartyTrainer
+from atoll.methods.parties import share_samples
+from atoll.support.arrays import Floats
+from tests.problems import as_vector, linear_module, linear_parties, pooled_least_squares, quadratics
+
+CLUSTERING = Clustering(np.array([0, 1, 2, 0, 1, 2]), 3)
+METHODS: dict[str, Any] = {
+    "fedavg": lambda p, rule, rounds: fedavg(p, rule, rounds, 1.0),
+    "fedavg, half the clients": lambda p, rule, rounds: fedavg(p, rule, 2 * rounds, 0.5),
+    "fedcluster": lambda p, rule, rounds: fedcluster(p, CLUSTERING, rule, rounds, 1.0),
+    "fedcluster, fixed order": lambda p, rule, rounds: fedcluster(p, CLUSTERING, rule, rounds, 1.0, "fixed"),
+    "centralized": lambda p, rule, rounds: centralized(p.pooled(), rule, rounds),
+    "fedbcd": lambda p, rule, rounds: fedbcd(share_samples(p, 3), rule, rounds),
+    "fedbcd, sequential": lambda p, rule, rounds: fedbcd(share_samples(p, 3), rule, rounds, "sequential"),
+}
+RULES = {
+    "sgd": LocalRule(sgd, 0.1, 5, 4),
+    "momentum": LocalRule(partial(momentum, momentum=0.5), 0.05, 5, 4),
+    "adam, decaying": LocalRule(adam, 0.1, 5, 4, lr_decay=0.97),
+    "fedprox": LocalRule(sgd, 0.1, 5, 4, proximal=0.1),
+}
+
+
+def train_to_end(name: str, method: Method, population: Population, seed: int = 0) -> Floats:
+    """Train the linear model: of one client with all samples, of parties with single features, or of the clients."""
+    module: nn.Module = linear_module()
+    trainer: ClientTrainer
+    if "fedbcd" in name:
+        module = linear_parties()
+        trainer = PartyTrainer(module, share_samples(population, 3), method.rule, seed)
+    else:
+        held = population.pooled() if name == "centralized" else population
+        trainer = Trainer(module, held, method.rule, seed)
+    for step in train(method, Serial(trainer), init(method, read_model(module))):
+        state = step.state
+    assert state.server is not None
+    return as_vector(state.server)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("method", METHODS)
+def test_where_clients_agree_every_method_finds_the_optimum(method: str, rule: str) -> None:
+    population = quadratics(noise=0.0)
+    made = METHODS[method](population, RULES[rule], 200)
+    trained = train_to_end(method, made, population)
+    np.testing.assert_allclose(trained, pooled_least_squares(population), atol=1e-3)
+
+
+def optimum(population: Population, method: str) -> Floats:
+    """The minimiser that a method aims at.
+
+    FedCluster visits every cluster equally often, so it aims at the unweighted mean of the clusters' losses. (The
+    proof of Theorem 1 takes that mean for the union's loss, which it is when all clusters hold equally much.)
+    """
+    if "fedcluster" not in method:
+        return pooled_least_squares(population)
+    x, y = population.data.inputs, population.data.targets
+    weights = np.zeros(len(y))
+    for c in range(3):
+        rows = np.concatenate([population.samples(int(k)) for k in CLUSTERING.members(c)])
+        weights[rows] = 1 / len(rows)
+    root = np.sqrt(weights)
+    return np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_where_clients_differ_every_method_gets_as_near_as_its_step_allows(method: str) -> None:
+    """With a constant step the distance to the optimum falls with the step, at about its order."""
+    population = quadratics(noise=0.5)
+    best = optimum(population, method)
+
+    def distance(lr: float) -> float:
+        made = METHODS[method](population, LocalRule(sgd, lr, 2, "full"), int(12 / lr))
+        return float(np.linalg.norm(train_to_end(method, made, population) - best))
+
+    coarse, fine = distance(0.16), distance(0.04)
+    if method == "centralized" or "fedbcd" in method:
+        assert fine < 1e-6  # full batches of the union: gradient descent itself, whole or by blocks
+    elif method in ("fedavg, half the clients", "fedcluster"):
+        assert fine < 0.1  # who is drawn, or which cluster is last, is noise that a constant step does not average out
+    else:
+        assert fine < 0.05
+        assert fine < 0.4 * coarse
+
+
+def test_theorem_1_bounds_the_gradients_met() -> None:
+    """L, G, s_k and H_cluster of a least-squares problem are known or measured along the run; the bound must hold."""
+    population = quadratics(clients=6, samples=12, noise=0.4)
+    x, y = population.data.inputs, population.data.targets
+    scale = 0.08  # small inputs give the small L and G that the theorem's conditions ask for
+    population = replace(population, data=replace(population.data, inputs=x * scale))
+    x = x * scale
+    T, E, M = 120, 2, 3
+    L = float((x**2).sum(axis=1).max())
+    rule = LocalRule(sgd, (T * M * E) ** -0.5, E, 1)
+    method = fedcluster(population, CLUSTERING, rule, T, 1.0)
+    module = linear_module()
+    at = [as_vector(read_model(module))]
+    evaluator, start = Evaluator(population, module), read_model(module)
+    gap = evaluator.score(start).train_loss - float(np.mean((x @ pooled_least_squares(population) - y) ** 2)) / 2
+    for step in train(method, Serial(Trainer(module, population, rule, 0)), init(method, start)):
+        assert step.state.server is not None
+        at.append(as_vector(step.state.server))
+
+    def sample_gradients(w: Floats) -> Floats:
+        return x * (x @ w - y)[:, None]
+
+    p, q = population.shares, np.bincount(CLUSTERING.labels, population.shares)
+    squares, G2, variances, h_cluster = [], 0.0, np.zeros(6), 0.0
+    for e, w in enumerate(at):
+        g = sample_gradients(w)
+        local = np.stack([g[population.samples(k)].mean(axis=0) for k in range(6)])
+        if e % M == 0 and e < T * M:
+            squares.append((p @ local) @ (p @ local))
+        G2 = max(G2, max((g[population.samples(k)] ** 2).sum(axis=1).mean() for k in range(6)))
+        spread = [((g[population.samples(k)] - local[k]) ** 2).sum(axis=1).mean() for k in range(6)]
+        variances = np.maximum(variances, spread)
+        of_cluster = np.stack([p[CLUSTERING.members(c)] @ local[CLUSTERING.members(c)] / q[c] for c in range(M)])
+        h_cluster = max(h_cluster, float(q @ ((of_cluster - p @ local) ** 2).sum(axis=1)))
+    theorem = fedcluster_bound(
+        population,
+        CLUSTERING,
+        rounds=T,
+        steps=E,
+        smoothness=L,
+        gradient_bound=1.5 * G2**0.5,  # local models stray a little from the ones measured
+        gap=gap,
+        h_cluster=h_cluster,
+        variances=variances.tolist(),
+    )
+    assert theorem.lr == pytest.approx(rule.lr)
+    assert theorem.unmet == ()
+    assert 0 < np.mean(squares) <= theorem.bound
+    assert theorem.bound < 1e3 * np.mean(squares)  # and it says something
+
+
+def test_theorem_1_by_hand() -> None:
+    population = quadratics(clients=2, samples=4)  # 4 and 5 samples
+    clustering = Clustering(np.array([0, 1]), 2)
+    found = fedcluster_bound(
+        population, clustering, rounds=8, steps=2, smoothness=2.0, gradient_bound=10.0, gap=3.0, h_cluster=0.5,
+        variances=[9.0, 18.0],
+    )  # fmt: skip
+    noise = (4 / 9) ** 2 * 9 / (4 / 9) + (5 / 9) ** 2 * 18 / (5 / 9)  # 4 + 10
+    assert found.constant == pytest.approx(2 * 3 + 4 * 2 * (0.5 + noise))
+    assert found.lr == pytest.approx(32**-0.5)
+    assert found.bound == pytest.approx(2 * found.constant / 32**0.5)
+    assert len(found.unmet) == 2

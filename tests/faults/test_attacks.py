@@ -1,0 +1,122 @@
+"""Attackers: what they send, worked out by hand; who they are; and that no executor changes a bit of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from atoll import InputError, LocalRule, Serial, Trainer, generator, make_population, read_model
+from atoll.aggregation.mean import average_models
+from atoll.aggregation.robust import update_norm
+from atoll.engine.cohorts import ClientTrainer, Cohort
+from atoll.executors.cores.executor import Cores
+from atoll.faults.attacks import ATTACKS, Attacked, draw_attackers
+from atoll.local.models import Model
+from atoll.local.rule import momentum, sgd
+from atoll.local.trainer import ClientTask
+from tests.problems import as_vector, classification, linear_module, network, quadratics
+
+POPULATION = classification(clients=6)
+RULE = LocalRule(sgd, lr=0.2, steps=3, batch_size=4)
+ATTACKERS = np.array([1, 4])
+
+
+def trainer(rule: LocalRule = RULE) -> Trainer:
+    return Trainer(network(), POPULATION, rule, seed=3)
+
+
+def task(client: int, event: int = 2) -> ClientTask:
+    return ClientTask(event, event, 0, 0, client, read_model(network(seed=1)))
+
+
+def cohort() -> Cohort:
+    return Cohort(2, 2, 0, 0, np.arange(6), POPULATION.sizes.astype(float), 6.0, read_model(network(seed=1)))
+
+
+def same(one: Model, other: Model) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_others_train_to_the_same_bits_as_without_attackers(attack: str) -> None:
+    attacked = Attacked(trainer(), ATTACKERS, attack)
+    for client in (0, 1, 2, 4, 0):
+        sent, honest = attacked.train(task(client)), trainer().train(task(client))
+        assert same(sent.model, honest.model) == (client not in ATTACKERS)
+
+
+def test_sign_flips_go_back_as_many_times_as_far() -> None:
+    honest, sent = trainer().train(task(1)), Attacked(trainer(), ATTACKERS, "sign-flip", 2.5).train(task(1))
+    start = as_vector(task(1).start)
+    np.testing.assert_allclose(as_vector(sent.model), start - 2.5 * (as_vector(honest.model) - start), rtol=1e-12)
+    assert sent.loss == honest.loss
+
+
+def test_sign_flips_turn_moments_too_and_leave_counters() -> None:
+    start = {"w": torch.tensor([1.0]), "w@u": torch.tensor([2.0]), "count": torch.tensor(3)}
+    trained = {
+        "w": torch.tensor([2.0]),
+        "w@u": torch.tensor([5.0]),
+        "w@v": torch.tensor([4.0]),
+        "count": torch.tensor(7),
+    }
+    sent = ATTACKS["sign-flip"](start, trained, np.random.default_rng(0), 2.0)
+    assert {name: tensor.item() for name, tensor in sent.items()} == {"w": -1.0, "w@u": -4.0, "w@v": -8.0, "count": 7}
+
+
+def test_noise_is_as_many_times_as_long_as_the_update_and_new_in_each_task() -> None:
+    attacked, start = Attacked(trainer(), ATTACKERS, "noise", 30.0), task(1).start
+    first, again, later, other = (attacked.train(each).model for each in (task(1), task(1), task(1, 3), task(4)))
+    assert same(first, again)
+    assert update_norm(first, start) == pytest.approx(30 * update_norm(trainer().train(task(1)).model, start))
+    vectors = [as_vector(model) - as_vector(start) for model in (first, later, other)]
+    for i, one in enumerate(vectors):
+        for two in vectors[:i]:
+            assert abs(one @ two) < 0.7 * np.linalg.norm(one) * np.linalg.norm(two)
+
+
+def test_flipped_labels_train_on_the_other_classes() -> None:
+    data = replace(POPULATION.data, targets=2 - POPULATION.data.targets)
+    parts = [POPULATION.samples(k) for k in range(len(POPULATION))]
+    expected = Trainer(network(), make_population(data, parts), RULE, seed=3).train(task(4))
+    attacked = Attacked(trainer(), ATTACKERS, "label-flip")
+    attacked.train(task(0))  # in the same module
+    assert same(attacked.train(task(4)).model, expected.model)
+
+
+def test_flipped_labels_need_classes() -> None:
+    plain = Trainer(linear_module(), quadratics(), RULE, seed=0)
+    with pytest.raises(InputError, match=r"faults\.attack = 'label-flip': needs data with classes"):
+        Attacked(plain, ATTACKERS, "label-flip")
+
+
+@pytest.mark.parametrize("rule", [RULE, replace(RULE, optimizer=momentum, carry_moments=True)])
+@pytest.mark.parametrize("attack", ["sign-flip", "noise", "label-flip"])
+def test_workers_give_the_bits_of_one_client_after_the_other(attack: str, rule: LocalRule) -> None:
+    def attacked() -> ClientTrainer:
+        return Attacked(trainer(rule), ATTACKERS, attack)
+
+    (expected,) = Serial(attacked()).train([cohort()], average_models)
+    for workers in (1, 3):
+        with Cores(attacked(), workers, model_bytes=4000) as executor:
+            (found,) = executor.train([cohort()], average_models)
+        assert same(found.model, expected.model)
+        assert found.loss == expected.loss
+
+
+def test_attackers_are_drawn_from_the_seed() -> None:
+    drawn = draw_attackers(0.2, 100, seed=4)
+    assert len(drawn) == len(set(drawn.tolist())) == 20
+    assert drawn.tolist() == sorted(generator(4, "attackers").choice(100, 20, replace=False).tolist())
+    assert drawn.tolist() != draw_attackers(0.2, 100, seed=5).tolist()
+    assert len(draw_attackers(0.0, 100, seed=4)) == 0
+
+
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [(1.0, "less than 1"), (-0.1, "at least 0"), (float("nan"), "at least 0"), (0.04, "none of 10 clients; give 0.1")],
+)
+def test_shares_that_come_to_nothing_are_refused(share: float, message: str) -> None:
+    with pytest.raises(InputError, match=f"faults.attackers = .*{message}"):
+        draw_attackers(share, 10, seed=0)

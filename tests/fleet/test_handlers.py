@@ -1,0 +1,197 @@
+"""What nodes answer, and what they keep."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll import InputError
+from atoll.fleet.handlers import HANDLERS, answer
+from atoll.fleet.messages import (
+    DescribeReply,
+    DescribeRequest,
+    LossesReply,
+    LossesRequest,
+    Refusal,
+    TrainReply,
+    TrainRequest,
+    decode,
+    encode,
+    pack,
+)
+from atoll.fleet.node import Node, Reporting, open_site
+from atoll.fleet.shards import write_shards
+from atoll.fleet.store import FolderStore, MemoryStore, Store
+from atoll.local.models import Model
+from tests.fleets import agreement_of, small
+
+EXPERIMENT = small()
+DIGEST = agreement_of(EXPERIMENT).digest
+(START,) = EXPERIMENT.initial_models()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(EXPERIMENT, tmp_path_factory.mktemp("shards"))[1]
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Node:
+    return open_site(EXPERIMENT.settings, folder, 1)
+
+
+def asking(clients: tuple[int, ...] = (1,), digest: str = DIGEST, start: Model = START) -> bytes:
+    request = TrainRequest(
+        settings_digest=digest, nonce="ab", event=0, drawn_as=0, round=0, repeat=0, cluster=0, clients=clients
+    )
+    return encode(request, pack([start]))
+
+
+def describing(digest: str = DIGEST) -> bytes:
+    return encode(DescribeRequest(settings_digest=digest, nonce="ab"))
+
+
+def refusal(reply: bytes) -> str:
+    return decode(reply, Refusal)[0].code
+
+
+def test_there_are_three_tasks() -> None:
+    assert sorted(HANDLERS) == ["describe", "losses", "train"]
+
+
+@pytest.mark.parametrize(
+    ("task", "payload", "code"),
+    [
+        ("run", asking(), "unknown_task"),
+        ("__import__('os')", asking(), "unknown_task"),
+        ("train", b"junk", "unreadable"),
+        ("train", describing(), "unreadable"),
+        ("train", asking()[:-1], "unreadable"),
+        ("train", asking(digest="0"), "wrong_settings"),
+        ("describe", describing(digest="0"), "wrong_settings"),
+        ("train", asking(clients=()), "wrong_client"),
+        ("train", asking(clients=(0, 2, 3)), "wrong_client"),
+        ("train", asking(start={}), "unreadable"),
+        ("train", asking(start={"w": torch.zeros(2)}), "unreadable"),
+        ("train", asking(start=START | {"1.weight": torch.zeros(2)}), "unreadable"),
+        ("train", asking(start={k: v.double() for k, v in START.items()}), "unreadable"),
+    ],
+)
+def test_what_a_node_does_not_do(task: str, payload: bytes, code: str, site: Node) -> None:
+    store = MemoryStore()
+    assert refusal(answer(site, store, task, payload)) == code
+    assert store.get("pace-1") is None
+
+
+@given(st.text(max_size=10) | st.sampled_from(sorted(HANDLERS)), st.binary(max_size=200), st.integers(0, 200))
+def test_a_node_answers_whatever_it_is_sent(site: Node, task: str, junk: bytes, place: int) -> None:
+    for payload in (junk, asking()[:place] + junk):
+        refusal(answer(site, MemoryStore(), task, payload))
+
+
+def test_what_a_node_was_asked_is_in_its_reply(site: Node) -> None:
+    head, models = decode(answer(site, MemoryStore(), "train", asking(clients=(0, 1, 2))), TrainReply)
+    assert (head.nonce, head.event, head.repeat, head.client) == ("ab", 0, 0, 1)
+    assert (head.samples, head.passed) == (40, 3 * 30)
+    assert len(models) == 1
+
+
+def test_a_node_whose_training_diverges_says_so(site: Node) -> None:
+    wild = {name: torch.full_like(tensor, torch.nan) for name, tensor in START.items()}
+    head, _ = decode(answer(site, MemoryStore(), "train", asking(start=wild)), TrainReply)
+    assert head.loss is None
+    request = LossesRequest(settings_digest=DIGEST, nonce="ab", round=0, clients=(1,))
+    measured, _ = decode(answer(site, MemoryStore(), "losses", encode(request, pack([START, wild]))), LossesReply)
+    assert measured.losses[0] is not None
+    assert measured.losses[1] is None
+
+
+def describe(site: Node, store: Store) -> DescribeReply:
+    return decode(answer(site, store, "describe", describing()), DescribeReply)[0]
+
+
+def test_a_node_says_little_of_itself_by_default(site: Node) -> None:
+    (report,) = describe(site, MemoryStore()).clients
+    told = {name: value for name, value in report.model_dump().items() if value is not None}
+    assert told == {"client": 1, "samples": 40}
+
+
+def test_a_node_says_what_its_owner_lets_it(folder: Path) -> None:
+    reporting = Reporting(class_counts=True, utc_offset=5.5, slots=(0, 3))
+    (report,) = describe(open_site(EXPERIMENT.settings, folder, 1, reporting), MemoryStore()).clients
+    assert report.class_counts == tuple(EXPERIMENT.population.class_counts()[1].tolist())
+    assert (report.utc_offset, report.slots, report.epsilon) == (5.5, (0, 3), None)
+
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda _: MemoryStore(),
+    "folder": lambda path: FolderStore(path / "kept"),
+}
+
+
+@pytest.mark.parametrize("make", STORES.values(), ids=STORES)
+def test_randomised_counts_are_drawn_once(make: Callable[[Path], Store], folder: Path, tmp_path: Path) -> None:
+    site = open_site(EXPERIMENT.settings, folder, 1, Reporting(class_counts=True, epsilon=0.5))
+    store = make(tmp_path)
+    first = describe(site, store).clients[0]
+    assert first.epsilon == 0.5
+    assert first.class_counts is not None
+    assert sum(first.class_counts) == 40
+    assert all(describe(site, store).clients[0] == first for _ in range(5))
+    elsewhere = [describe(site, MemoryStore()).clients[0].class_counts for _ in range(5)]
+    assert len({first.class_counts, *elsewhere}) > 1  # not drawn from the seed, which the server knows
+
+
+def test_a_node_remembers_how_long_it_took(site: Node, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    assert describe(site, store).clients[0].seconds_per_sample is None
+    seconds = []
+    for _ in range(2):
+        seconds.append(decode(answer(site, store, "train", asking()), TrainReply)[0].seconds)
+    again = FolderStore(tmp_path)  # the node was restarted
+    assert describe(site, again).clients[0].seconds_per_sample == pytest.approx(sum(seconds) / 180)
+    assert json.loads((tmp_path / "pace-1").read_text())["samples"] == 180
+
+
+@pytest.mark.parametrize("make", STORES.values(), ids=STORES)
+def test_a_store_keeps_bytes(make: Callable[[Path], Store], tmp_path: Path) -> None:
+    store = make(tmp_path)
+    assert store.get("a-1") is None
+    store.put("a-1", b"\0one")
+    store.put("a-1", b"\0two")
+    assert store.get("a-1") == b"\0two"
+    for key in ("../a", "A", "", "a" * 101):
+        with pytest.raises(ValueError, match="is no key"):
+            store.put(key, b"")
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be made"):
+        FolderStore(tmp_path / "file" / "kept")
+
+
+def test_threads_of_one_process_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Random numbers of layers, and the number of threads, belong to the process."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    experiment = small(model={"name": "tests.fleet.test_fleet:dropping"})
+    digest = agreement_of(experiment).digest
+    (start,) = experiment.initial_models()
+    sites = [open_site(experiment.settings, each, c) for c, each in enumerate(write_shards(experiment, tmp_path))]
+
+    def train(client: int) -> Model:
+        payload = asking((client,), digest, start)
+        return decode(answer(sites[client], MemoryStore(), "train", payload), TrainReply)[1][0]
+
+    alone = [train(client) for client in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(train, list(range(4)) * 5))
+    for number, model in enumerate(together):
+        assert all(torch.equal(model[name], tensor) for name, tensor in alone[number % 4].items())
+    assert not np.array_equal(alone[0]["4.weight"], alone[1]["4.weight"])

@@ -1,0 +1,156 @@
+"""Exported models are those of the run's end, and compute in ONNX what they compute in PyTorch."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import atoll
+from atoll.data.datasets import Dataset
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import overlay, validate
+from atoll.runs.export import export_model, load_module
+from atoll.runs.saved import read_saved
+
+TINY: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"clients": 6, "samples": 8},
+    "local": {"steps": 2, "batch_size": 4},
+    "clustering": {"clusters": 2},
+    "method": {"fraction": 0.5},
+}
+
+
+def train(folder: Path, events: int | None = None, **changes: Any) -> atoll.State:
+    """Run the tiny experiment, to its end or so many events, and return the state of a run of its own."""
+    settings = validate(overlay(TINY, changes))
+    with closing(atoll.run_events(Experiment(settings), folder)) as steps:
+        for progress in steps:
+            if progress.events_done == events:
+                break
+    experiment = Experiment(settings)
+    state = atoll.init(experiment.method, *experiment.best_start(experiment.make_executor()))
+    with closing(experiment.make_executor()) as executor:
+        for step in atoll.train(experiment.method, executor, state):
+            state = step.state
+            if state.events_done == events:
+                break
+    return state
+
+
+def assert_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor] | None) -> None:
+    assert wanted is not None
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=0)
+
+
+def test_the_servers_model_in_two_formats(tmp_path: Path) -> None:
+    state = train(tmp_path / "run")
+    made = export_model(tmp_path / "run")
+    assert made.file == tmp_path / "run" / "model.safetensors"
+    assert (made.events_done, made.is_finished) == (4, True)
+    assert_equal(safetensors.torch.load_file(made.file), state.server)
+    file = export_model(tmp_path / "run", "state-dict", tmp_path / "new" / "m.pt").file
+    assert_equal(torch.load(file, weights_only=True), state.server)
+    module = load_module(read_saved(tmp_path / "run").settings, read_saved(tmp_path / "run").model())
+    assert_equal(module.state_dict(), state.server)
+
+
+def test_an_unfinished_run(tmp_path: Path) -> None:
+    state = train(tmp_path / "run", events=3)
+    made = export_model(tmp_path / "run")
+    assert (made.events_done, made.is_finished) == (3, False)
+    assert_equal(safetensors.torch.load_file(made.file), state.server)
+
+
+def test_a_clusters_model(tmp_path: Path) -> None:
+    state = train(tmp_path / "run", method={"name": "cfl-mgd", "clusters": 3, "fraction": 1.0})
+    file = export_model(tmp_path / "run", cluster=2).file
+    assert file.name == "model-cluster-2.safetensors"
+    bare = {name: tensor for name, tensor in state.starts[2].items() if "@" not in name}
+    assert len(bare) < len(state.starts[2])  # CFL-MGD's models carry their momentum, which stays behind
+    assert_equal(safetensors.torch.load_file(file), bare)
+    with pytest.raises(atoll.InputError, match="makes 3 models and none of all clients; choose a cluster from 0 to 2"):
+        export_model(tmp_path / "run")
+    with pytest.raises(atoll.InputError, match=r"cluster 3: .* has the clusters 0 to 2"):
+        export_model(tmp_path / "run", cluster=3)
+
+
+def test_the_mean_of_the_aggregators(tmp_path: Path) -> None:
+    """The export of a decentralised run scores what its last row of metrics says."""
+    changes: dict[str, Any] = {
+        "rounds": 10,
+        "data": {"partition": "one-label", "clients": 12, "samples": None, "size_ratio": 3},
+        "method": {"name": "hierarchical", "pattern": "decsyn"},
+        "clustering": {"clusters": 4, "method": "comaw"},
+        "local": {"steps": 1},
+    }
+    train(tmp_path / "run", **changes)
+    saved = read_saved(tmp_path / "run")
+    score = Experiment(saved.settings).make_evaluator().score(saved.model())
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert score.train_loss == last["train_loss"]
+    assert score.test_accuracy == last["test_accuracy"]
+    assert_equal(saved.model(1), saved.state.starts[1])
+
+
+def images(root: str | None = None) -> Dataset:
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(256, size=(60, 3, 32, 32), dtype=np.uint8), np.arange(60) % 10
+    return Dataset("pictures", pixels, labels, pixels, labels, classes=10, scale=1 / 255)
+
+
+@pytest.mark.parametrize("model", ["mlp", "lr", "cnn", "alexnet"])
+def test_onnx_computes_the_same(tmp_path: Path, model: str) -> None:
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    train(tmp_path / "run", data={"dataset": f"{__name__}:images"}, model={"name": model})
+    made = export_model(tmp_path / "run", "onnx")
+    saved = read_saved(tmp_path / "run")
+    module = load_module(saved.settings, saved.model())
+    session = onnxruntime.InferenceSession(made.file, providers=["CPUExecutionProvider"])
+    (given,), (gives,) = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.shape[1:], gives.name) == ("input", [3, 32, 32], "output")
+    for batch in (1, 2, 7):
+        sample = torch.rand(batch, 3, 32, 32)
+        (found,) = session.run(None, {"input": sample.numpy()})
+        np.testing.assert_allclose(found, module(sample).detach().numpy(), atol=1e-5)
+
+
+def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(atoll.InputError, match=r'format onnx needs .* pip install "atoll\[onnx\]"'):
+        export_model(tmp_path, "onnx")
+
+
+def test_damaged_checkpoints(tmp_path: Path) -> None:
+    train(tmp_path / "run", run={"checkpoint_every": 1})
+    first, last = sorted((tmp_path / "run" / "checkpoint").glob("*.safetensors"))
+    last.write_bytes(last.read_bytes()[:-1])
+    made = export_model(tmp_path / "run")
+    assert (made.events_done, made.is_finished) == (2, False)  # the checkpoint before it, so not the run's end
+    first.unlink()
+    with pytest.raises(atoll.InputError, match="every checkpoint in it is damaged; so there is no model"):
+        export_model(tmp_path / "run")
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(atoll.InputError, match="nowhere does not exist"):
+        export_model(tmp_path / "nowhere")
+    with pytest.raises(atoll.InputError, match="is not a run"):
+        export_model(tmp_path)
+    train(tmp_path / "runs" / "one")
+    with pytest.raises(atoll.InputError, match="runs holds several runs; give one of them: one"):
+        export_model(tmp_path / "runs")
+    with pytest.raises(atoll.InputError, match="is a folder; give the path of a file"):
+        export_model(tmp_path / "runs" / "one", out=tmp_path)
+    for file in (tmp_path / "runs" / "one" / "checkpoint").iterdir():
+        file.unlink()
+    with pytest.raises(atoll.InputError, match="it has no checkpoint yet"):
+        export_model(tmp_path / "runs" / "one")

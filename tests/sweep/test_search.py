@@ -1,0 +1,169 @@
+"""The search, without processes: what is proposed, pruned and gone on with."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from atoll import InputError
+from atoll.experiment.file import make_runs
+from atoll.experiment.settings import Settings
+from atoll.runs.folder import Row
+from atoll.sweep import trials as listing
+from atoll.sweep import tuning
+from atoll.sweep.axes import Axis, Interval, parse_space
+from atoll.sweep.tuning import Search
+from atoll.sweep.worker import Job, News
+
+SPACE = parse_space(["local.lr=0.001..1:log", "local.steps=1..9", "local.optimizer=sgd,adam"])
+ROUNDS = 10
+
+
+def make(changes: Sequence[str], label: str) -> Settings:
+    (settings,) = make_runs({"rounds": ROUNDS}, None, changes)
+    return settings.model_copy(update={"label": label})
+
+
+def search(out: Path, metric: str = "test_loss", seed: int = 0, space: Sequence[Axis | Interval] = SPACE) -> Search:
+    out.mkdir(exist_ok=True)
+    return Search(out, space, metric, make, ROUNDS, seed)
+
+
+def loss_of(settings: Settings, round_: int) -> float:
+    """Least for a learning rate of 0.1, and falling with the rounds."""
+    return abs(settings.local.lr - 0.1) + 1 / (1 + round_)
+
+
+def rows(settings: Settings, from_round: int = 0) -> Iterator[Row]:
+    for round_ in range(from_round, ROUNDS + 1):
+        loss = loss_of(settings, round_)
+        yield {"event": round_, "round": round_, "test_loss": loss, "test_accuracy": 1 / (1 + loss)}
+
+
+def run_events(of: Search, job: Job) -> str:
+    """Play a run; return how it ended."""
+    for row in rows(job.settings):
+        if of.judge(job, News("running", row=row)) == "prune":
+            of.settle(job, News("pruned"))
+            return "pruned"
+    assert of.settle(job, News("finished")) == ""
+    return "finished"
+
+
+def search_to(of: Search, trials: int) -> None:
+    for job in of.jobs(trials):
+        run_events(of, job)
+
+
+def test_the_best_is_found_and_laggards_are_pruned(tmp_path: Path) -> None:
+    of = search(tmp_path)
+    search_to(of, 40)
+    found = of.trials()
+    assert [trial.number for trial in found] == list(range(40))
+    best = of.best()
+    assert best is not None
+    assert best.value == min(trial.value for trial in found if trial.state == "complete" and trial.value is not None)
+    assert float(best.texts["local.lr"]) == pytest.approx(0.1, abs=0.03)
+    pruned = [trial for trial in found if trial.state == "pruned"]
+    assert len(pruned) >= 5
+    assert all(trial.number >= 5 and 2 <= trial.rounds < ROUNDS for trial in pruned)
+
+
+def test_more_is_better_for_an_accuracy(tmp_path: Path) -> None:
+    of = search(tmp_path, "test_accuracy")
+    search_to(of, 12)
+    best = of.best()
+    assert best is not None
+    assert best.value == max(trial.value or 0.0 for trial in of.trials() if trial.state == "complete")
+
+
+def test_proposals_depend_on_the_seed_and_what_came_before(tmp_path: Path) -> None:
+    """Stopped in the middle of a trial and opened anew, a search goes on as if it had not been stopped."""
+    whole = search(tmp_path / "whole")
+    search_to(whole, 16)
+    for number in range(12):
+        parted = search(tmp_path / "parted")
+        search_to(parted, number)
+        if number % 4 == 3:  # here a trial is stopped on its way
+            job = next(parted.jobs(number + 1))
+            for row in list(rows(job.settings))[:2]:
+                assert parted.judge(job, News("running", row=row)) == "go on"
+            assert parted.settle(job, News("stopped")) == ""
+            assert parted.trials()[-1].state == "running"
+    parted = search(tmp_path / "parted")
+    search_to(parted, 16)
+    assert parted.trials() == whole.trials()
+    other = search(tmp_path / "other", seed=1)
+    search_to(other, 3)
+    assert other.trials()[0].texts != whole.trials()[0].texts
+
+
+def test_a_stopped_trial_comes_first_with_its_values(tmp_path: Path) -> None:
+    of = search(tmp_path)
+    jobs = of.jobs(3)
+    first, second = next(jobs), next(jobs)
+    run_events(of, second)
+    again = search(tmp_path)
+    (job, *more) = list(again.jobs(3))
+    assert (job.name, job.settings) == (first.name, first.settings)
+    assert [each.name for each in more] == ["trial-002"]
+
+
+def test_a_row_that_is_told_again_changes_nothing(tmp_path: Path) -> None:
+    """A run that is resumed begins with the row that it ended with."""
+    of = search(tmp_path)
+    job = next(of.jobs(1))
+    for row in [*list(rows(job.settings))[:4], *rows(job.settings, 3)]:
+        of.judge(job, News("running", row=row))
+    of.settle(job, News("finished"))
+    (trial,) = of.trials()
+    assert trial.value == pytest.approx(loss_of(job.settings, ROUNDS))
+
+
+def test_failed_trials_count_and_are_told(tmp_path: Path) -> None:
+    of = search(tmp_path)
+    jobs = of.jobs(2)
+    job = next(jobs)
+    assert of.settle(job, News("failed", error="not finite")) == "not finite"
+    job = next(jobs)
+    assert of.judge(job, News("running", row={"round": 0, "test_loss": None})) == "stop"
+    assert of.settle(job, News("stopped")) == "--metric test_loss: its rows do not hold it"
+    assert list(jobs) == []
+    assert [trial.state for trial in of.trials()] == ["fail", "fail"]
+    assert of.best() is None
+
+
+def test_the_ends_of_ranges_are_tried_out() -> None:
+    assert tuning.corners(SPACE) == [
+        ["local.lr=0.001", "local.steps=1", "local.optimizer=sgd"],
+        ["local.lr=1.0", "local.steps=9", "local.optimizer=adam"],
+    ]
+
+
+def test_the_table(tmp_path: Path) -> None:
+    of = search(tmp_path)
+    search_to(of, 3)
+    trials, best = of.trials(), of.best()
+    assert best is not None
+    text = listing.as_markdown(trials, best, "test_loss")
+    (line,) = [line for line in text.splitlines() if "best" in line]
+    assert line.startswith(f"| {best.number} ")
+    assert listing.as_csv(trials, best, "test_loss").count("\n") == 4
+    json.dumps(listing.as_dicts(trials, best, "test_loss"), allow_nan=False)
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"--tune: Optuna is not installed .*`pip install \"atoll\[tune\]\"`"):
+        tuning.require_optuna()
+
+
+def test_a_note_is_written_for_each_proposal(tmp_path: Path) -> None:
+    calls: list[int] = []
+    of = search(tmp_path)
+    note: Callable[[], None] = lambda: calls.append(len(of.trials()))  # noqa: E731
+    for job in of.jobs(2, note=note):
+        run_events(of, job)
+    assert calls == [1, 2]
