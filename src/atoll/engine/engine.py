@@ -11,6 +11,7 @@ from atoll.engine.events import EventResult, train_events
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Event, Mix, Schedule
+from atoll.schedules.timeline import Arrivals
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 
@@ -64,6 +65,7 @@ class Method:
         combine: how the results of a cluster's clients become its model.
         shared: names of the parameters that all clusters have in common.
         starts: number of different models that the clusters start from: one for all, or one a cluster.
+        arrivals: makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
     """
 
     schedule: Schedule
@@ -72,6 +74,7 @@ class Method:
     combine: Combine = average_models
     shared: tuple[str, ...] = ()
     starts: int = 1
+    arrivals: Arrivals | None = None
 
     def global_model(self, state: State) -> Model:
         """Return the one model that stands for the run: the server's.

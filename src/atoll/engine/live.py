@@ -58,14 +58,14 @@ def follow(course: LiveRun, executor: Executor, state: State, past: Sequence[Eve
     Args:
         course: what the run goes by.
         executor: trains cohorts of which some clients may not answer; is called from several threads at a time where
-            the schedule has `turns`.
+            the method goes by arrival.
         state: where to begin.
         past: the events so far, as they took place.
 
     Raises:
         RunError: nobody has answered for `wait_seconds`; or training fails.
     """
-    if course.method.schedule.turns is None:
+    if course.method.arrivals is None:
         yield from _follow_plan(course, executor, state)
     else:
         yield from _follow_arrivals(course, executor, state, past)
@@ -103,8 +103,8 @@ def _follow_arrivals(course: LiveRun, executor: Executor, state: State, past: Se
     flights = _Flights(course, executor)
     try:
         while state.events_done < len(course.method.schedule):
-            turns, index = _turns(course.method), state.events_done
-            for cluster, work in turns.beginning(index, set(range(clusters)) - flights.going):
+            arrivals, index = _arrivals_of(course.method), state.events_done
+            for cluster, work in arrivals.beginning(index, set(range(clusters)) - flights.going):
                 begun = _begin(course.method, cluster, work, int(downloaded[cluster]))
                 flights.begin(work, begun, state.starts, course.pause_seconds if cluster in failing else 0.0)
             landed = flights.next()
@@ -116,8 +116,8 @@ def _follow_arrivals(course: LiveRun, executor: Executor, state: State, past: Se
                 continue
             failing, last = set(), landed.seconds
             (cluster,) = landed.work.active
-            done = turns.end(index, cluster, landed.work, landed.began, landed.seconds)
-            event = _as_happened(turns.event(index, done, downloaded), landed.trained)
+            done = arrivals.end(index, cluster, landed.work, landed.began, landed.seconds)
+            event = _as_happened(arrivals.event(index, done, downloaded), landed.trained)
             step = merge(
                 course.method, state, replace(landed.trained, event=event, refused=landed.trained.refused + refused)
             )
@@ -127,10 +127,10 @@ def _follow_arrivals(course: LiveRun, executor: Executor, state: State, past: Se
         flights.drop()
 
 
-def _turns(method: Method) -> Arrivals:
-    turns = method.schedule.turns
-    assert turns is not None, "a plan by arrival cannot be replaced by one without"
-    return turns
+def _arrivals_of(method: Method) -> Arrivals:
+    arrivals = method.arrivals
+    assert arrivals is not None, "a plan by arrival cannot be replaced by one without"
+    return arrivals
 
 
 def _begin(method: Method, cluster: int, work: Work, downloaded: int) -> Event:
@@ -140,18 +140,18 @@ def _begin(method: Method, cluster: int, work: Work, downloaded: int) -> Event:
     event that gave the cluster its start. So it differs for each start, and is the same again when a run that was
     interrupted goes on.
     """
-    schedule, turns = method.schedule, _turns(method)
+    schedule, arrivals = method.schedule, _arrivals_of(method)
     number = cluster if downloaded < 0 else schedule.clusters + downloaded
     return Event(
         index=number,
-        round=min(number, len(schedule) - 1) * turns.rounds_per_event,
+        round=min(number, len(schedule) - 1) * arrivals.rounds_per_event,
         seconds=0.0,
         active=work.active,
         began=(),
         cohort=work.cohort,
         clusters=work.clusters,
         weights=work.weights,
-        intra_rounds=turns.intra_rounds,
+        intra_rounds=arrivals.intra_rounds,
     )
 
 

@@ -232,7 +232,8 @@ class Experiment:
         clock = self.clock if self.needs("clock") else None
         method = add_faults(self.settings, method, self.population, clock)
         if self.schedule is not None:
-            method = replace(method, schedule=fitting(self.schedule, method.schedule, len(self.population)))
+            replayed = fitting(self.schedule, method.schedule, len(self.population))
+            method = replace(method, schedule=replayed, arrivals=None)
         if not wanted.shared_layers:
             return method
         return replace(method, shared=shared_names(self.module, wanted.shared_layers))

@@ -3,15 +3,11 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
-
-if TYPE_CHECKING:
-    from atoll.schedules.timeline import Arrivals
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,6 @@ class Schedule:
         has_server: whether there is a server's model.
         message_bytes: bytes of what is sent where it is not a model (an event's `models_down` and `models_up` then
             count such messages); None where it is.
-        turns: what makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
     """
 
     events: tuple[Event, ...]
@@ -114,7 +109,6 @@ class Schedule:
     rounds: int
     has_server: bool = True
     message_bytes: int | None = None
-    turns: "Arrivals | None" = None
 
     def __len__(self) -> int:
         """Return the number of events."""
