@@ -11,8 +11,9 @@ from torch import nn
 
 from atoll import Event, InputError, LocalRule, RunError, Serial, Trainer, read_model
 from atoll.aggregation.mean import Combine, average_gradients, average_models
+from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import as_scheduled
-from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, carries_through
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.events import EventResult, train_events
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.experiment import Experiment
@@ -123,7 +124,7 @@ def test_intra_cluster_rounds_of_a_very_large_cohort_are_trained_client_by_clien
 
 def test_a_proximal_term_which_pulls_to_each_rounds_own_start_is_not_carried() -> None:
     rule = LocalRule(sgd, lr=0.3, steps=1, proximal=0.5)
-    assert not carries_through(Weighted(Trainer(network(), POPULATION, rule, seed=5)), average_models)
+    assert not Weighted(Trainer(network(), POPULATION, rule, seed=5)).carries_through(average_models)
 
 
 class Counting:
@@ -132,12 +133,17 @@ class Counting:
     def __init__(self, executor: Executor, carrying: bool) -> None:
         self.executor = executor
         self.asked: list[list[tuple[int, int]]] = []
-        if carrying:
-            self.carries_through = lambda combine: carries_through(executor, combine)
+        self.carrying = carrying
+        self.bits = executor.bits
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         self.asked.append([(each.repeat, each.repeats) for each in cohorts])
-        return self.executor.train(cohorts, combine)
+        return self.executor.train(cohorts, combine, screening)
+
+    def carries_through(self, combine: Combine) -> bool:
+        return self.carrying and self.executor.carries_through(combine)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         return self.executor.losses(models, clients, round_)

@@ -1,7 +1,7 @@
 """Combine rules: how the results of one cluster's cohort become the cluster's next model."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from atoll.local.models import Model
 
@@ -17,6 +17,33 @@ class Combine(Protocol):
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
         """Return the cluster's model."""
         ...
+
+
+Rule = TypeVar("Rule", bound=Combine)
+
+
+def says(*properties: str) -> Callable[[Rule], Rule]:
+    """Mark a combine rule with what executors may rely on; an unmarked rule is given every client's model.
+
+    - ``is_weighted_mean``: it returns the weighted mean of the models, so an executor may compute that its own way;
+    - ``needs_only_mean``: it depends on the models through their weighted mean and total weight alone.
+    """
+
+    def mark(rule: Rule) -> Rule:
+        vars(rule).update(dict.fromkeys(properties, True))
+        return rule
+
+    return mark
+
+
+def is_weighted_mean(combine: Combine) -> bool:
+    """Return whether a rule says that it is the weighted mean of the models."""
+    return getattr(combine, "is_weighted_mean", False)
+
+
+def needs_only_mean(combine: Combine) -> bool:
+    """Return whether a rule says that the models' weighted mean, with their total weight, is all that it needs."""
+    return is_weighted_mean(combine) or getattr(combine, "needs_only_mean", False)
 
 
 def mean(models: Weighted) -> Model:
@@ -41,11 +68,13 @@ def mean(models: Weighted) -> Model:
     return mixed
 
 
+@says("is_weighted_mean")
 def average_models(models: Weighted, start: Model, cohort_weight: float) -> Model:
     """Take the mean over the cluster's clients (FedAvg, FedCluster; IFCA and CFL-MGD, option II)."""
     return mean(models)
 
 
+@says("needs_only_mean")
 def average_gradients(models: Weighted, start: Model, cohort_weight: float) -> Model:
     """Move the start by the clients' steps averaged over the whole cohort (IFCA and CFL-MGD, option I).
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import mul
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.aggregation.mean import Combine, Weighted
-from atoll.aggregation.screening import Screened
+from atoll.aggregation.screening import Screening
 from atoll.local.models import Model
 from atoll.local.precision import Precision
 from atoll.local.trainer import ClientTask, ClientUpdate
@@ -83,9 +83,16 @@ class ClientTrainer(Protocol):
 
     Attributes:
         precision: what the executor lets products be computed in while it trains.
+        why_one_by_one: why its clients must train one by one, each by `train`; an empty text if executors may do what
+            `Trainer.train` does for many at once.
     """
 
     precision: Precision
+
+    @property
+    def why_one_by_one(self) -> str:
+        """Why clients must train one by one."""
+        ...
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return what the client sends back."""
@@ -103,12 +110,27 @@ class ClientTrainer(Protocol):
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
         ...
 
+    def samples_a_step(self, clients: Ids) -> int:
+        """Return how many samples one step of all these clients takes, at most; what their time goes with."""
+        ...
+
 
 class Executor(Protocol):
     """Trains cohorts, which do not depend on each other, anywhere and in any order."""
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order."""
+    @property
+    def bits(self) -> str:
+        """The name of the executor whose bits these are: workers give those of what trains in each of them."""
+        ...
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
+        """Return each cluster's update, in the order of the cohorts."""
+        ...
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return whether cohorts may have several `repeats` where results are combined by this rule, unscreened."""
         ...
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -118,15 +140,6 @@ class Executor(Protocol):
     def close(self) -> None:
         """Let go of what it holds, such as worker processes."""
         ...
-
-
-def carries_through(executor: Executor | None, combine: Combine) -> bool:
-    """Return whether an executor's cohorts may have several `repeats` where results are combined by this rule.
-
-    Not unless it says so, by a method ``carries_through(combine)`` that it need not have.
-    """
-    told: Callable[[Combine], bool] | None = getattr(executor, "carries_through", None)
-    return told is not None and told(combine)
 
 
 def split_clients(cohort: Cohort) -> Iterator[Cohort]:
@@ -143,29 +156,33 @@ def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:
 
 
 def combine_updates(
-    cohorts: Sequence[Cohort], combine: Combine, outcomes: Iterable[ClientUpdate]
+    cohorts: Sequence[Cohort],
+    combine: Combine,
+    outcomes: Iterable[ClientUpdate],
+    screening: Screening | None = None,
 ) -> list[ClusterUpdate]:
     """Combine the outcomes of all cohorts' tasks, in their order, holding one client's model at a time.
 
-    A rule may hold more. What `Screened` refuses is left out and counted; without any result the start is kept.
+    A rule may hold more. What the screening refuses is left out and counted; without any result the start is kept.
 
     Raises:
         RunError: the combine rule fails; names event and cluster.
     """
     coming = iter(outcomes)
-    return [_combine(cohort, combine, coming) for cohort in cohorts]
+    return [_combine(cohort, combine, coming, screening) for cohort in cohorts]
 
 
-def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[ClientUpdate]) -> ClusterUpdate:
+def _combine(
+    cohort: Cohort, combine: Combine, outcomes: Iterator[ClientUpdate], screening: Screening | None
+) -> ClusterUpdate:
     losses: list[float] = []
     weights: list[float] = []
     refused: Counter[str] = Counter()
-    screened = combine if isinstance(combine, Screened) else None
 
     def good() -> Iterator[tuple[float, Model]]:
         for weight in cohort.weights.tolist():
             outcome = next(outcomes)
-            if screened and (reason := screened.why_refused(outcome, cohort.start)):
+            if screening and (reason := screening.why_refused(outcome, cohort.start)):
                 refused[reason] += 1
                 continue
             losses.append(outcome.loss)

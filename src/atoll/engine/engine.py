@@ -5,6 +5,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atoll.aggregation.mean import Combine, average_models, mean, share_layers
+from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import Assignment, as_scheduled
 from atoll.engine.cohorts import Executor
 from atoll.engine.events import EventResult, train_events
@@ -63,6 +64,7 @@ class Method:
         rule: what a client does.
         assign: which cluster each of the cohort's clients belongs to.
         combine: how the results of a cluster's clients become its model.
+        screening: which results are left out before the rest are combined; None: none.
         shared: names of the parameters that all clusters have in common.
         starts: number of different models that the clusters start from: one for all, or one a cluster.
         arrivals: makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
@@ -72,9 +74,15 @@ class Method:
     rule: LocalRule
     assign: Assignment = as_scheduled
     combine: Combine = average_models
+    screening: Screening | None = None
     shared: tuple[str, ...] = ()
     starts: int = 1
     arrivals: Arrivals | None = None
+
+    @property
+    def finds_clusters(self) -> bool:
+        """Whether clients find their cluster while the run goes on; else the schedule names it."""
+        return self.assign is not as_scheduled
 
     def global_model(self, state: State) -> Model:
         """Return the one model that stands for the run: the server's.
@@ -106,7 +114,7 @@ def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
     Events whose clusters already have their start models are trained together.
     """
     while events := method.schedule.ready(state.events_done):
-        for trained in train_events(events, state.starts, executor, method.assign, method.combine):
+        for trained in train_events(events, state.starts, executor, method.assign, method.combine, method.screening):
             step = merge(method, state, trained)
             state = step.state
             yield step
@@ -114,7 +122,7 @@ def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
 
 def advance(method: Method, executor: Executor, state: State, event: Event) -> Step:
     """Train the active clusters, publish, merge into the server's model, hand out new starts."""
-    (trained,) = train_events([event], state.starts, executor, method.assign, method.combine)
+    (trained,) = train_events([event], state.starts, executor, method.assign, method.combine, method.screening)
     return merge(method, state, trained)
 
 

@@ -9,8 +9,9 @@ from itertools import islice
 import numpy as np
 
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import Assignment
-from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, carries_through, weighted_mean
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, weighted_mean
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.support.arrays import Ids, Mask
@@ -38,18 +39,23 @@ class EventResult:
 
 
 def train_events(
-    events: Sequence[Event], starts: Sequence[Model], executor: Executor, assign: Assignment, combine: Combine
+    events: Sequence[Event],
+    starts: Sequence[Model],
+    executor: Executor,
+    assign: Assignment,
+    combine: Combine,
+    screening: Screening | None = None,
 ) -> list[EventResult]:
     """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds.
 
     Clients that find no cluster are left out of their event.
     """
-    carried = carries_through(executor, combine)
+    carried = screening is None and executor.carries_through(combine)
     works = [_begin(event, starts, executor, assign, carried) for event in events]
     while going := [work for work in works if work.repeat < work.event.intra_rounds]:
         asked = [work.cohorts() for work in going]
         wanted = [cohort for cohorts in asked for cohort in cohorts]
-        done = iter(executor.train(wanted, combine) if wanted else [])
+        done = iter(executor.train(wanted, combine, screening) if wanted else [])
         for work, cohorts in zip(going, asked, strict=True):
             work.take(cohorts, list(islice(done, len(cohorts))))
     return [work.result(starts) for work in works]

@@ -16,6 +16,7 @@ from threading import Thread
 import numpy as np
 
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.engine import Method, State, Step, merge
 from atoll.engine.events import EventResult, train_events
@@ -76,7 +77,7 @@ def _follow_plan(course: LiveRun, executor: Executor, state: State) -> Iterator[
     last, refused = course.clock(), Counter[str]()
     while events := course.method.schedule.ready(state.events_done):
         method, began = course.method, course.clock()
-        done = train_events(events, state.starts, executor, method.assign, method.combine)
+        done = train_events(events, state.starts, executor, method.assign, method.combine, method.screening)
         seconds = course.clock()
         if all(map(_is_fruitless, done)):
             if not course.is_anyone_there():
@@ -258,11 +259,22 @@ class _Flights:
         """Let what is under way end with the intra-cluster round that it is in."""
         self._over.set()
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    @property
+    def bits(self) -> str:
+        """The name of the executor whose bits these are."""
+        return self._executor.bits
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         """Train, unless the run is over."""
         if self._over.is_set():
             raise _Dropped
-        return self._executor.train(cohorts, combine)
+        return self._executor.train(cohorts, combine, screening)
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return False: a work that nobody needs any more ends after the intra-cluster round that it is in."""
+        return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -275,7 +287,7 @@ class _Flights:
         self._over.wait(delay)
         method, began = self._course.method, self._course.clock()
         try:
-            (trained,) = train_events([event], starts, self, method.assign, method.combine)
+            (trained,) = train_events([event], starts, self, method.assign, method.combine, method.screening)
             self._landed.put(_Landed(work, began, self._course.clock(), trained))
         except BaseException as error:  # raised again where it can be seen
             self._landed.put(error)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, combine_updates
 from atoll.executors.debugging import measure_watched, train_watched
 from atoll.local.models import Model
@@ -16,6 +17,8 @@ from atoll.support.process import one_thread
 class Serial:
     """Trains the clients one by one."""
 
+    bits = "serial"
+
     def __init__(self, trainer: ClientTrainer, debug: bool = False) -> None:
         """Use this trainer for every task.
 
@@ -26,10 +29,16 @@ class Serial:
         self.debug = debug
 
     @one_thread()
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order; combine rules use one thread too, as with `Cores`."""
         outcomes = (self._train(task) for cohort in cohorts for task in cohort.tasks)
-        return combine_updates(cohorts, combine, outcomes)
+        return combine_updates(cohorts, combine, outcomes, screening)
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return False: every intra-cluster round is asked for on its own."""
+        return False
 
     def _train(self, task: ClientTask) -> ClientUpdate:
         try:

@@ -63,6 +63,8 @@ class Attacked:
     sends depends on the seed and its task alone, so executors that train client by client agree to the bit.
     """
 
+    why_one_by_one = "clients that attack train alone"
+
     def __init__(self, trainer: Trainer, attackers: Ids, attack: str = "sign-flip", strength: float = 5.0) -> None:
         """Let these clients attack, throughout.
 
@@ -100,6 +102,10 @@ class Attacked:
     def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
         return self.trainer.sample_losses(models, rows)
+
+    def samples_a_step(self, clients: Ids) -> int:
+        """Return how many samples one step of all these clients takes, at most."""
+        return self.trainer.samples_a_step(clients)
 
 
 def draw_attackers(share: float, clients: int, seed: int) -> Ids:

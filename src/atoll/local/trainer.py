@@ -80,8 +80,8 @@ class Trainer:
             device: where to train.
             precision: what executors let products be computed in.
             by_hand: whether steps may be made by hand, where `dense_steps` can; else autograd and the optimiser do.
-            tolerant: whether results that are not finite are sent back, for `screening.Screened` to leave out; else
-                they are an error.
+            tolerant: whether results that are not finite are sent back, for the method's `Screening` to leave out;
+                else they are an error.
         """
         self.module = place(module, device)
         self.population = population
@@ -94,6 +94,11 @@ class Trainer:
         self.by_hand = by_hand and self.batches.inputs.device.type == "cpu"
         # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
         self.dense = dense_steps(rule, module, self.batches.losses) if by_hand and precision != "bfloat16" else None
+
+    @property
+    def why_one_by_one(self) -> str:
+        """Why clients must train one by one: a subclass may do anything in `train`. Empty for `Trainer` itself."""
+        return "" if type(self) is Trainer else f"{type(self).__name__} trains single clients"
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps.

@@ -64,6 +64,8 @@ class PartyTrainer:
     All parties of a round see the same batch, which depends on the seed and the round alone.
     """
 
+    why_one_by_one = "parties hold different models"
+
     def __init__(
         self,
         module: nn.Module,
@@ -121,6 +123,11 @@ class PartyTrainer:
     def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
         return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
+
+    def samples_a_step(self, clients: Ids) -> int:
+        """Return how many samples one step of all these parties takes."""
+        size = self.rule.batch_size
+        return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
 
     def _draw_batch(self, task: ClientTask) -> npt.NDArray[np.int32]:
         samples = self.population.samples(task.client)

@@ -7,14 +7,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from atoll.aggregation.mean import Combine, average_models
+from atoll.aggregation.mean import Combine, average_models, is_weighted_mean
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import (
     ClientTrainer,
     ClusterUpdate,
     Cohort,
     Executor,
     Rows,
-    carries_through,
     combine_updates,
     only_model,
     split_clients,
@@ -24,7 +24,7 @@ from atoll.executors.cores.workers import Workers
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
-from atoll.local.trainer import ClientUpdate, Trainer
+from atoll.local.trainer import ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 
@@ -98,23 +98,30 @@ class Cores:
         """End the workers; they are forked again if there is more to train."""
         self.workers.close()
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    @property
+    def bits(self) -> str:
+        """The name of the executor whose bits these are."""
+        return "serial" if self.by_cohort is None else self.by_cohort.bits
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order.
 
         Raises:
             RunError: as `Serial`, or a worker was killed again and again at the same client.
         """
-        whole = self.by_cohort is not None and combine is average_models
+        whole = self.by_cohort is not None and screening is None and is_weighted_mean(combine)
         units = cohorts if whole else [client for cohort in cohorts for client in split_clients(cohort)]
         with self._working():
-            outcomes = self._train(units, whole, kept=whole or combine is not average_models)
+            outcomes = self._train(units, whole, kept=whole or not is_weighted_mean(combine))
             if whole:
                 return [ClusterUpdate(outcome.model, outcome.loss) for outcome in outcomes]
-            return combine_updates(cohorts, combine, outcomes)
+            return combine_updates(cohorts, combine, outcomes, screening)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
-        return carries_through(self.by_cohort, combine)
+        return self.by_cohort is not None and self.by_cohort.carries_through(combine)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -192,5 +199,4 @@ class Cores:
 
 def _cost(unit: Cohort, trainer: ClientTrainer) -> int:
     """Return the samples that a unit's clients take a step on, which its time goes with."""
-    samples = trainer.samples_a_step(unit.clients) if isinstance(trainer, Trainer) else len(unit.clients)
-    return samples * unit.repeats
+    return trainer.samples_a_step(unit.clients) * unit.repeats

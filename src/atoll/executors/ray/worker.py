@@ -4,7 +4,6 @@ import importlib.metadata
 import sys
 import warnings
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +16,7 @@ from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Rows, onl
 from atoll.executors.cores.workers import Answer, try_to_answer
 from atoll.executors.serial import Serial
 from atoll.executors.weighted import Weighted
-from atoll.local.batches import Batches
 from atoll.local.models import Model
-from atoll.local.trainer import Trainer
-from atoll.methods.fedbcd import PartyTrainer
 from atoll.support.errors import RunError
 from atoll.support.process import keep_freed_memory
 
@@ -64,7 +60,8 @@ class Worker:
         Args:
             paths: where the run's process finds modules, the user's own among them.
             versions: what `package_versions` is there.
-            held: a reference to what `hold` returned; in a list, since Ray would resolve it before the paths are known.
+            held: a reference to the trainer, and whether it trains whole cohorts; in a list, since Ray would resolve
+                it before the paths are known.
         """
         torch.set_num_threads(1)
         keep_freed_memory()
@@ -81,11 +78,9 @@ class Worker:
     def _prepare(self, versions: dict[str, str], reference: Any) -> None:
         require_same(versions)
         ray = importlib.import_module("ray")
-        trainer, whole = ray.get(reference)
-        if isinstance(trainer, Trainer | PartyTrainer):
-            with warnings.catch_warnings():  # all workers of a machine read the same pool, and none may write to it
-                warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-                trainer.batches = Batches(trainer.population.data, trainer.module)
+        with warnings.catch_warnings():  # all workers of a machine read the same pool, and none may write to it
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            trainer, whole = ray.get(reference)
         self._trainer: ClientTrainer = trainer
         self._serial = Serial(trainer)
         self._weighted = Weighted(trainer) if whole else None
@@ -100,17 +95,6 @@ class Worker:
         if whole and self._weighted is not None:
             return self._weighted.train([cohort], average_models)
         return [self._serial.train([alone], only_model)[0] for alone in split_clients(cohort)]
-
-
-def hold(trainer: ClientTrainer, whole: bool) -> tuple[ClientTrainer, bool]:
-    """Return what workers hold: the pool once, as arrays that all workers of a machine share.
-
-    Another trainer, such as `attacks.Attacked`, is sent as it is, and every worker has a copy of its pool.
-    """
-    light = copy(trainer)
-    if isinstance(trainer, Trainer | PartyTrainer):
-        del vars(light)["batches"]  # tensors would be copied into every worker
-    return light, whole
 
 
 def pack(model: Model) -> Packed:
