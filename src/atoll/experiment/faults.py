@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from atoll.aggregation.mean import Combine, average_models
+from atoll.aggregation.mean import Combine, is_weighted_mean
 from atoll.aggregation.robust import ROBUST
-from atoll.aggregation.screening import Screened
+from atoll.aggregation.screening import Screening
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
@@ -39,8 +39,8 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
     wanted = settings.faults
     _require_clients(settings)
     combine = _choose_combine(settings, method)
-    if wanted.tolerate or wanted.max_update_norm is not None:
-        combine = Screened(combine, wanted.tolerate, wanted.max_update_norm)
+    screens = wanted.tolerate or wanted.max_update_norm is not None
+    screening = Screening(wanted.tolerate, wanted.max_update_norm) if screens else None
     schedule = method.schedule
     keeps = asks_for(resolve("method.name", settings.method.name, METHODS), "deadline_seconds")
     if wanted.deadline_seconds is not None and clock is None and not keeps:
@@ -57,7 +57,7 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
                 f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}: "
                 "leave no client in any event"
             )
-    return replace(method, schedule=schedule, combine=combine)
+    return replace(method, schedule=schedule, combine=combine, screening=screening)
 
 
 def add_attackers(settings: Settings, trainer: Trainer) -> ClientTrainer:
@@ -113,7 +113,7 @@ def _choose_combine(settings: Settings, method: Method) -> Combine:
     wanted = settings.method
     if wanted.combine == "mean":
         return method.combine
-    if method.combine is not average_models:
+    if not is_weighted_mean(method.combine):
         told = "method.option = 'gradients'" if wanted.option == "gradients" else f"method.name = {wanted.name!r}"
         raise InputError(
             f"method.combine = {wanted.combine!r}: takes the place of the mean of models, but {told} combines otherwise"
