@@ -39,9 +39,10 @@ from atoll import (
 from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.workers import RETRIES
+from atoll.executors.packing import pack, unpack
 from atoll.executors.ray.cluster import connect
 from atoll.executors.ray.executor import Ray, cut
-from atoll.executors.ray.worker import Measuring, Training, pack, package_versions, require_same, unpack
+from atoll.executors.ray.worker import Measuring, Training, package_versions, require_same
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor as executing
 from atoll.faults.attacks import Attacked

@@ -146,6 +146,7 @@ def test_a_dropout_that_is_no_probability_below_one_is_refused(dropout: float) -
 class Broken:
     """A trainer some of whose clients send back what cannot be used."""
 
+    keeps_state = False
     why_one_by_one = "some are broken"
 
     def __init__(self, trainer: Trainer, breaks: dict[int, str], during: set[int] | None = None) -> None:

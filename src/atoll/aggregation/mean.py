@@ -98,6 +98,25 @@ def average_gradients(models: Weighted, start: Model, cohort_weight: float) -> M
     }
 
 
+def add_updates(model: Model, updates: Iterable[tuple[float, Model, Model]]) -> Model:
+    """Return ``model + sum of weight * (trained - sent)`` over (weight, trained, sent), summed in their order.
+
+    What was not sent, or the model does not have yet, such as moments at first, counts as zero. Tensors that are not
+    floating point (counters) are the model's own.
+
+    >>> import torch
+    >>> add_updates({"w": torch.tensor(1.0)}, [(0.5, {"w": torch.tensor(9.0)}, {"w": torch.tensor(5.0)})])
+    {'w': tensor(3.)}
+    """
+    total = dict(model)
+    for weight, trained, sent in updates:
+        for name, tensor in trained.items():
+            if tensor.is_floating_point():
+                update = tensor - sent[name] if name in sent else tensor
+                total[name] = total[name].add(update, alpha=weight) if name in total else update * weight
+    return total
+
+
 def share_layers(models: Sequence[Model], names: Sequence[str], weights: Mapping[int, float]) -> list[Model]:
     """Give all models the same tensors of these names: the mean over the clusters in `weights` (IFCA, Sec. 4)."""
     common = mean((weight, {name: models[cluster][name] for name in names}) for cluster, weight in weights.items())

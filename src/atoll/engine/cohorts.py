@@ -38,6 +38,7 @@ class Cohort:
         drawn_as: what their random numbers are keyed with; None: the number of the event.
         repeats: intra-cluster rounds to train, from `repeat` on, each from the average of the one before. Above 1 only
             for an executor that `carries_through`.
+        states: what clients keep from their last task, of those that have any.
     """
 
     event: int
@@ -50,12 +51,18 @@ class Cohort:
     start: Model
     drawn_as: int | None = None
     repeats: int = 1
+    states: Mapping[int, Model] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[ClientTask]:
         """One task a client, in order, in the first of its intra-cluster rounds."""
         common = self.event, self.round, self.repeat, self.cluster
-        return [ClientTask(*common, int(client), self.start, self.drawn_as) for client in self.clients]
+        states = self.states
+        return [ClientTask(*common, k, self.start, self.drawn_as, states.get(k)) for k in self.clients.tolist()]
+
+    def states_of(self, clients: Ids) -> Mapping[int, Model]:
+        """Return what these of its clients keep."""
+        return {k: self.states[k] for k in clients.tolist() if k in self.states} if self.states else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +76,7 @@ class ClusterUpdate:
         refused: how many results were left out, by reason.
         answered: whose results were combined, [clients of the cohort], from an executor whose clients may fail to
             answer; None from one whose clients never do.
+        states: what the clients whose results were combined now keep, where their trainer `keeps_state`.
     """
 
     model: Model
@@ -76,6 +84,7 @@ class ClusterUpdate:
     arrived: float = 1.0
     refused: Mapping[str, int] = field(default_factory=dict)
     answered: npt.NDArray[np.bool_] | None = None
+    states: Mapping[int, Model] = field(default_factory=dict)
 
 
 class ClientTrainer(Protocol):
@@ -85,9 +94,15 @@ class ClientTrainer(Protocol):
         precision: what the executor lets products be computed in while it trains.
         why_one_by_one: why its clients must train one by one, each by `train`; an empty text if executors may do what
             `Trainer.train` does for many at once.
+        keeps_state: whether clients keep a state from task to task.
     """
 
     precision: Precision
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether clients keep a state from task to task."""
+        ...
 
     @property
     def why_one_by_one(self) -> str:
@@ -146,7 +161,8 @@ def split_clients(cohort: Cohort) -> Iterator[Cohort]:
     """Yield a cohort of each client alone."""
     alone = replace(cohort, weights=np.ones(1), event_weight=1.0)
     for row in range(len(cohort.clients)):
-        yield replace(alone, clients=cohort.clients[row : row + 1])
+        clients = cohort.clients[row : row + 1]
+        yield replace(alone, clients=clients, states=cohort.states_of(clients))
 
 
 def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:
@@ -164,6 +180,7 @@ def combine_updates(
     """Combine the outcomes of all cohorts' tasks, in their order, holding one client's model at a time.
 
     A rule may hold more. What the screening refuses is left out and counted; without any result the start is kept.
+    A client whose result is left out keeps the state that it had before.
 
     Raises:
         RunError: the combine rule fails; names event and cluster.
@@ -178,15 +195,18 @@ def _combine(
     losses: list[float] = []
     weights: list[float] = []
     refused: Counter[str] = Counter()
+    states: dict[int, Model] = {}
 
     def good() -> Iterator[tuple[float, Model]]:
-        for weight in cohort.weights.tolist():
+        for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
             outcome = next(outcomes)
             if screening and (reason := screening.why_refused(outcome, cohort.start)):
                 refused[reason] += 1
                 continue
             losses.append(outcome.loss)
             weights.append(weight)
+            if outcome.state is not None:
+                states[client] = outcome.state
             yield weight, outcome.model
 
     try:
@@ -202,7 +222,7 @@ def _combine(
         where = f"event {cohort.event}, cluster {cohort.cluster}"
         raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
     arrived = math.fsum(weights) / float(cohort.weights.sum()) if refused else 1.0
-    return ClusterUpdate(model, weighted_mean(losses, weights), arrived, refused)
+    return ClusterUpdate(model, weighted_mean(losses, weights), arrived, refused, states=states)
 
 
 def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:

@@ -18,8 +18,8 @@ import numpy as np
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
-from atoll.engine.engine import Method, State, Step, merge
-from atoll.engine.events import EventResult, train_events
+from atoll.engine.engine import Method, State, Step, merge, train_together
+from atoll.engine.events import EventResult
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.schedules.timeline import Arrivals, Work
@@ -75,9 +75,9 @@ def follow(course: LiveRun, executor: Executor, state: State, past: Sequence[Eve
 def _follow_plan(course: LiveRun, executor: Executor, state: State) -> Iterator[Step]:
     """Do what is planned next, with whoever answers; an event of which nobody does leaves its clusters as they were."""
     last, refused = course.clock(), Counter[str]()
-    while events := course.method.schedule.ready(state.events_done):
+    while events := course.method.schedule.ready(state.events_done, course.method.keeps_state):
         method, began = course.method, course.clock()
-        done = train_events(events, state.starts, executor, method.assign, method.combine, method.screening)
+        done = train_together(method, executor, state, events)
         seconds = course.clock()
         if all(map(_is_fruitless, done)):
             if not course.is_anyone_there():
@@ -107,7 +107,7 @@ def _follow_arrivals(course: LiveRun, executor: Executor, state: State, past: Se
             arrivals, index = _arrivals_of(course.method), state.events_done
             for cluster, work in arrivals.beginning(index, set(range(clusters)) - flights.going):
                 begun = _begin(course.method, cluster, work, int(downloaded[cluster]))
-                flights.begin(work, begun, state.starts, course.pause_seconds if cluster in failing else 0.0)
+                flights.begin(work, begun, state, course.pause_seconds if cluster in failing else 0.0)
             landed = flights.next()
             if _is_fruitless(landed.trained):
                 failing.update(landed.work.active)
@@ -237,11 +237,11 @@ class _Flights:
         self._over = Flag()
         self._landed: SimpleQueue[_Landed | BaseException] = SimpleQueue()
 
-    def begin(self, work: Work, event: Event, starts: Sequence[Model], delay: float) -> None:
+    def begin(self, work: Work, event: Event, state: State, delay: float) -> None:
         """Begin a work, after so many seconds."""
         self.going.update(work.active)
         # Not waited for when the process ends: a client may keep it waiting until its deadline.
-        Thread(target=self._carry_out, args=(work, event, starts, delay), daemon=True).start()
+        Thread(target=self._carry_out, args=(work, event, state, delay), daemon=True).start()
 
     def next(self) -> _Landed:
         """Return the next work to be over.
@@ -283,11 +283,11 @@ class _Flights:
     def close(self) -> None:
         """Leave the executor as it is."""
 
-    def _carry_out(self, work: Work, event: Event, starts: Sequence[Model], delay: float) -> None:
+    def _carry_out(self, work: Work, event: Event, state: State, delay: float) -> None:
         self._over.wait(delay)
         method, began = self._course.method, self._course.clock()
         try:
-            (trained,) = train_events([event], starts, self, method.assign, method.combine, method.screening)
+            (trained,) = train_together(method, self, state, [event])
             self._landed.put(_Landed(work, began, self._course.clock(), trained))
         except BaseException as error:  # raised again where it can be seen
             self._landed.put(error)

@@ -73,6 +73,7 @@ class Attacked:
         """
         self.trainer = trainer
         self.precision = trainer.precision
+        self.keeps_state = trainer.keeps_state
         self.module = trainer.module
         self.attackers = frozenset(attackers.tolist())
         self.attack = ATTACKS[attack]
@@ -80,7 +81,7 @@ class Attacked:
         self._theirs = _with_flipped_labels(trainer) if attack == "label-flip" and len(attackers) else trainer
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return what the client sends back.
+        """Return what the client sends back; what it keeps for itself is not attacked.
 
         Raises:
             RunError: as `Trainer.train`.
@@ -89,7 +90,7 @@ class Attacked:
             return self.trainer.train(task)
         outcome = self._theirs.train(task)
         rng = generator(self.trainer.seed, "attack", task.event, task.repeat, task.client)
-        return ClientUpdate(self.attack(task.start, outcome.model, rng, self.strength), outcome.loss)
+        return replace(outcome, model=self.attack(task.start, outcome.model, rng, self.strength))
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""

@@ -11,6 +11,7 @@ from atoll.clustering.clustering import Clustering
 from atoll.data.datasets import Dataset
 from atoll.data.population import Population
 from atoll.engine.engine import Method
+from atoll.experiment.executor import require_plain_trainer
 from atoll.experiment.models import count_parts, draw_module, make_rule, require_device
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import Settings
@@ -147,6 +148,7 @@ def method_rule(settings: Settings, sizes: Ids) -> LocalRule:
         raise InputError(
             f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
         )
+    require_plain_trainer(method)
     return method.rule
 
 

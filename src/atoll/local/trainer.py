@@ -27,7 +27,9 @@ IDENTITY_PART, TRAINING_PART = 0, 1  # with resampling, which of a round's two p
 class ClientTask:
     """One client's work: train from `start`. Its `key` names its random numbers.
 
-    `drawn_as` takes the event's place in it for work that began before the number of its event was known.
+    Attributes:
+        drawn_as: takes the event's place in the key for work that began before the number of its event was known.
+        state: what the client kept from its last task, where its trainer `keeps_state`; None: it had none yet.
     """
 
     event: int
@@ -37,6 +39,7 @@ class ClientTask:
     client: int
     start: Model
     drawn_as: int | None = None
+    state: Model | None = None
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -46,10 +49,11 @@ class ClientTask:
 
 @dataclass(frozen=True, eq=False)
 class ClientUpdate:
-    """What a client sends back, and its mean training loss on the way."""
+    """What a client sends back, its mean training loss on the way, and the state that it keeps for its next task."""
 
     model: Model
     loss: float
+    state: Model | None = None
 
 
 class Trainer:
@@ -57,7 +61,12 @@ class Trainer:
 
     The module is its scratch space: it is moved to the device and overwritten. The pool is shared, and stays in bytes
     if it came in bytes.
+
+    A subclass whose clients keep something between their tasks says ``keeps_state = True``. Its `train` returns the
+    state, new tensors of the same names, shapes and types each time, and gets it back in the client's next task.
     """
+
+    keeps_state = False
 
     def __init__(
         self,
@@ -98,7 +107,10 @@ class Trainer:
     @property
     def why_one_by_one(self) -> str:
         """Why clients must train one by one: a subclass may do anything in `train`. Empty for `Trainer` itself."""
-        return "" if type(self) is Trainer else f"{type(self).__name__} trains single clients"
+        if type(self) is Trainer:
+            return ""
+        name = type(self).__name__
+        return f"{name} keeps a state for each client" if self.keeps_state else f"{name} trains single clients"
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps.
@@ -112,7 +124,7 @@ class Trainer:
             if self.dense:
                 mean_loss, moments = self._step_by_hand(self.dense, task), Model()
             else:
-                losses = (self.batches.losses(self.module(x), y).mean() for x, y in self._draw_batches(task))
+                losses = (self.batches.losses(self.module(x), y).mean() for x, y in self.draw_batches(task))
                 mean_loss, moments = descend(
                     self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand
                 )
@@ -144,10 +156,11 @@ class Trainer:
     def _step_by_hand(self, dense: Dense, task: ClientTask) -> float:
         """Take the rule's steps; return the mean loss."""
         lr = self.rule.lr_at(task.round)
-        outputs, targets = zip(*((dense.step(x, y, lr), y) for x, y in self._draw_batches(task)), strict=True)
+        outputs, targets = zip(*((dense.step(x, y, lr), y) for x, y in self.draw_batches(task)), strict=True)
         return float(self.batches.losses(torch.cat(outputs), torch.cat(targets)).mean())
 
-    def _draw_batches(self, task: ClientTask) -> Iterator[tuple[Tensor, Tensor]]:
+    def draw_batches(self, task: ClientTask) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of each local step's batch, on the device."""
         rows = self.draw_rows(task)
         if self.rule.batch_size == "full":
             return repeat(self.batches.gather(rows[0]), self.rule.steps)

@@ -45,8 +45,7 @@ def fedbcd(
     (`parallel`) or in turn, with the new outputs of those before it (`sequential`). Parties keep their optimiser's
     state. With Q = 1, parallel is SGD on the whole model.
 
-    `population` is that of the parties (``vertical.share_samples``), the model a ``vertical.Parties``, the trainer a
-    ``vertical.PartyTrainer``.
+    `population` is that of the parties (`share_samples`), the model a `Parties`, the trainer a `PartyTrainer`.
     """
     if not all(np.array_equal(population.samples(k), population.samples(0)) for k in range(len(population))):
         raise InputError("method.name = 'fedbcd': needs parties that hold the same samples, as share_samples gives")
@@ -55,7 +54,7 @@ def fedbcd(
             "method.resample = true: does not go with method.name = 'fedbcd', whose parties have no data apart"
         )
     schedule = exchanging(len(population), rounds, mode, output_bytes(population, rule), clock)
-    return Method(schedule, replace(rule, carry_moments=True), combine=join_blocks)
+    return Method(schedule, replace(rule, carry_moments=True), combine=join_blocks, trainer=PartyTrainer)
 
 
 class PartyTrainer:
@@ -64,6 +63,7 @@ class PartyTrainer:
     All parties of a round see the same batch, which depends on the seed and the round alone.
     """
 
+    keeps_state = False
     why_one_by_one = "parties hold different models"
 
     def __init__(
@@ -74,8 +74,10 @@ class PartyTrainer:
         seed: int,
         device: str = "cpu",
         precision: Precision = "float32",
+        by_hand: bool = True,
+        tolerant: bool = False,
     ) -> None:
-        """Put the module, which is scratch space, and the pool on the device.
+        """Put the module, which is scratch space, and the pool on the device; no step is made by hand.
 
         Raises:
             InputError: the module is not of parties, or of another number of them than the population.
@@ -87,6 +89,7 @@ class PartyTrainer:
         self.rule = rule
         self.seed = seed
         self.precision = precision
+        self.tolerant = tolerant
         self.batches = Batches(population.data, module)
 
     def train(self, task: ClientTask) -> ClientUpdate:
@@ -109,7 +112,8 @@ class PartyTrainer:
             )
             mean_loss, moments = descend(self.rule, own, task, losses)
         block = {prefix + name: tensor for name, tensor in read_model(networks[k]).items()}
-        require_finite(task, block, mean_loss, self.rule)
+        if not self.tolerant:
+            require_finite(task, block, mean_loss, self.rule)
         return ClientUpdate(block | moments, mean_loss)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:

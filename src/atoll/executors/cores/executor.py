@@ -21,6 +21,7 @@ from atoll.engine.cohorts import (
 )
 from atoll.executors.cores.shared import Layout, SharedModels
 from atoll.executors.cores.workers import Workers
+from atoll.executors.packing import Packed, pack_all, unpack, unpack_all
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
@@ -31,13 +32,23 @@ from atoll.support.process import one_thread
 
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """A cohort to train, its start model left out: the slots of that and of the result, and how to read the start."""
+    """A cohort to train, its models left out.
+
+    Attributes:
+        cohort: the cohort.
+        whole: whether it trains in one pass.
+        start: the start model's slot.
+        layout: how to read it.
+        result: the slot for the result.
+        states: what clients keep; not in slots, since nobody knows how large it is before one has trained.
+    """
 
     cohort: Cohort
     whole: bool
     start: int
     layout: Layout
     result: int
+    states: dict[int, Packed]
 
     def __str__(self) -> str:
         client = "" if self.whole else f", client {self.cohort.clients[0]}"
@@ -141,10 +152,11 @@ class Cores:
         early: dict[int, ClientUpdate] = {}
         due = 0
         requests = self._place((units[i] for i in order), whole)
-        for number, (layout, loss) in enumerate(self.workers.map(requests, len(units), self._ahead)):
+        for number, (layout, loss, states) in enumerate(self.workers.map(requests, len(units), self._ahead)):
             shared = self._models.view(number % self._ahead, layout)
             model = {name: tensor.clone() for name, tensor in shared.items()} if kept else shared
-            early[order[number]] = ClientUpdate(model, loss)
+            state = next(map(unpack, states.values()), None)
+            early[order[number]] = ClientUpdate(model, loss, state)
             while due in early:
                 yield early.pop(due)
                 due += 1
@@ -167,7 +179,8 @@ class Cores:
             if layout is None or unit.start is not start:
                 start, slot = unit.start, (slot + 1) % self._ahead
                 layout = self._models.write(self._ahead + slot, start)
-            yield _Training(replace(unit, start={}), whole, self._ahead + slot, layout, number % self._ahead)
+            slots = self._ahead + slot, layout, number % self._ahead
+            yield _Training(replace(unit, start={}, states={}), whole, *slots, pack_all(unit.states))
 
     def _measure(self, models: Sequence[Model], rows: Sequence[Rows]) -> Floats:
         """Return the mean loss of no more models than there are slots, [clients, models]."""
@@ -179,12 +192,13 @@ class Cores:
         """Carry out a piece of work, in a worker."""
         if isinstance(work, _Measuring):
             return self.trainer.sample_losses([self._models.view(*placed) for placed in work.models], work.rows)
-        cohort = replace(work.cohort, start=self._models.view(work.start, work.layout))
+        start = self._models.view(work.start, work.layout)
+        cohort = replace(work.cohort, start=start, states=unpack_all(work.states))
         if work.whole and self.by_cohort is not None:
             (average,) = self.by_cohort.train([cohort], average_models)
         else:
             (average,) = self._serial.train([cohort], only_model)
-        return self._models.write(work.result, average.model), average.loss
+        return self._models.write(work.result, average.model), average.loss, pack_all(average.states)
 
     @contextmanager
     def _working(self) -> Iterator[None]:

@@ -10,8 +10,9 @@ import numpy as np
 from atoll.aggregation.mean import Combine, is_weighted_mean
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, combine_updates
+from atoll.executors.packing import pack, pack_all, unpack
 from atoll.executors.ray.cluster import Cluster, connect
-from atoll.executors.ray.worker import Measuring, Training, pack, unpack
+from atoll.executors.ray.worker import Measuring, Training
 from atoll.executors.ray.workers import RayWorkers
 from atoll.executors.weighted import Weighted
 from atoll.local.batches import cut_rows, mean_by_client
@@ -121,8 +122,8 @@ class Ray:
         size = max(min(clients // (_REQUESTS_A_WORKER * count), _MOST_CLIENTS, most), 1)
         units = cohorts if whole else [part for cohort in cohorts for part in cut(cohort, size)]
         for answer in workers.map(self._send(workers.cluster, units, whole), ahead=4 * count + 2):
-            for model, loss in answer:
-                yield ClientUpdate(unpack(model), loss)
+            for model, loss, states in answer:
+                yield ClientUpdate(unpack(model), loss, next(map(unpack, states.values()), None))
 
     def _send(self, cluster: Cluster, units: Sequence[Cohort], whole: bool) -> Iterator[tuple[Training, Any]]:
         """Put the units' start models into the object store, one for all neighbours that have the same."""
@@ -130,7 +131,7 @@ class Ray:
         for unit in units:
             if sent is None or unit.start is not start:
                 start, sent = unit.start, cluster.put([pack(unit.start)])
-            yield Training(replace(unit, start={}), whole), sent
+            yield Training(replace(unit, start={}, states={}), whole, pack_all(unit.states)), sent
 
     def _connect(self) -> RayWorkers:
         if self._workers is None:
@@ -160,4 +161,5 @@ def cut(cohort: Cohort, size: int) -> Iterator[Cohort]:
     """Yield parts of a cohort of at most so many clients."""
     for low in range(0, len(cohort.clients), size):
         part = slice(low, low + size)
-        yield replace(cohort, clients=cohort.clients[part], weights=cohort.weights[part])
+        clients = cohort.clients[part]
+        yield replace(cohort, clients=clients, weights=cohort.weights[part], states=cohort.states_of(clients))
