@@ -120,6 +120,19 @@ def require_no_fleet(wanted: Run) -> None:
         )
 
 
+def require_plain_trainer(method: Method) -> None:
+    """Refuse a method with a trainer of its own on a fleet, whose nodes keep no state and know one form of a reply.
+
+    Raises:
+        InputError: says which executors take it.
+    """
+    if method.trainer is not Trainer:
+        raise InputError(
+            "run.executor = 'fleet': nodes train with atoll.Trainer, but the method has a trainer of its own; "
+            "use 'serial', 'cores', 'ray' or 'auto'"
+        )
+
+
 def require_measuring(settings: Settings) -> None:
     """Refuse to cluster anew by what is measured where nothing is.
 
@@ -142,6 +155,7 @@ def _take_wanted(wanted: Run, method: Method, trainer: ClientTrainer, device: st
     """Return the executor that the settings name, if it gives what training client by client gives."""
     reason, why = _why_not_weighted(method, trainer), "as run.executor says"
     if wanted.executor == "fleet":
+        require_plain_trainer(method)
         return Choice("fleet", why)
     if wanted.executor == "cores":
         if device != "cpu":

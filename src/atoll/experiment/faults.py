@@ -60,7 +60,7 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
     return replace(method, schedule=schedule, combine=combine, screening=screening)
 
 
-def add_attackers(settings: Settings, trainer: Trainer) -> ClientTrainer:
+def add_attackers(settings: Settings, trainer: ClientTrainer) -> ClientTrainer:
     """Return the trainer, some of whose clients attack if the settings want that.
 
     Raises:
@@ -72,6 +72,11 @@ def add_attackers(settings: Settings, trainer: Trainer) -> ClientTrainer:
     if wanted.attackers and wanted.attack == "not-finite" and not wanted.tolerate:
         raise InputError(
             "faults.attack = 'not-finite': needs faults.tolerate = true, as such results cannot be combined"
+        )
+    if not isinstance(trainer, Trainer):
+        raise InputError(
+            f"faults.{'attackers' if wanted.attackers else 'tolerate'}: needs a method whose trainer is a subclass of "
+            f"atoll.Trainer, that of method.name = {settings.method.name!r} is a {type(trainer).__name__}"
         )
     attackers = draw_attackers(wanted.attackers, len(trainer.population), settings.seed)
     return Attacked(trainer, attackers, wanted.attack, wanted.attack_strength)
