@@ -1,6 +1,6 @@
 """The weighted pass against the clients trained one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from atoll import Event, InputError, LocalRule, RunError, Serial, Trainer, read_model
-from atoll.aggregation.mean import Combine, average_gradients, average_models
+from atoll.aggregation.mean import Combine, average_gradients, average_models, mean, says
 from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
@@ -193,6 +193,37 @@ def test_another_combine_rule_is_honoured() -> None:
         executor.train([half], average_gradients)[0].model for executor in (Weighted(trainer), Serial(trainer))
     )
     assert as_vector(one).tobytes() == as_vector(many).tobytes()
+
+
+def test_a_rule_of_ones_own_is_the_weighted_mean_only_if_it_says_so() -> None:
+    asked: list[int] = []
+
+    def own(models: Iterable[tuple[float, Model]], start: Model, cohort_weight: float) -> Model:
+        pairs = list(models)
+        asked.append(len(pairs))
+        return mean(pairs)
+
+    trainer = Trainer(network(), POPULATION, LocalRule(sgd, lr=0.3, steps=1), seed=5)
+    whole = Cohort(0, 0, 0, 0, np.array([1, 2]), np.ones(2), 2.0, read_model(network(seed=1)))
+    Weighted(trainer).train([whole], own)
+    assert asked == [2]
+    assert not Weighted(trainer).carries_through(own)
+    marked = says("is_weighted_mean")(own)
+    (found,) = Weighted(trainer).train([whole], marked)
+    assert asked == [2]
+    assert Weighted(trainer).carries_through(marked)
+    (expected,) = Weighted(trainer).train([whole], average_models)
+    assert as_vector(found.model).tobytes() == as_vector(expected.model).tobytes()
+
+
+def test_with_screening_results_come_one_by_one() -> None:
+    trainer = Trainer(network(), POPULATION, LocalRule(sgd, lr=0.3, steps=1), seed=5)
+    whole = Cohort(0, 0, 0, 0, np.array([1, 2]), np.ones(2), 2.0, read_model(network(seed=1)))
+    expected = Serial(trainer).train([whole], average_models)[0]
+    found = Weighted(trainer).train([whole], average_models, Screening(max_update_norm=1e9))[0]
+    assert as_vector(found.model).tobytes() == as_vector(expected.model).tobytes()
+    (none,) = Weighted(trainer).train([whole], average_models, Screening(max_update_norm=1e-9))
+    assert none.refused == {"too_large": 2}
 
 
 def test_a_step_that_is_not_finite_names_the_client() -> None:
