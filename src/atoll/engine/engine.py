@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -104,7 +105,7 @@ class Method:
         if self.keeps_state:
             _require_each_once(self.schedule)
 
-    @property
+    @cached_property
     def keeps_state(self) -> bool:
         """Whether clients keep a state from task to task, as the trainer's class says."""
         made_by = getattr(self.trainer, "func", self.trainer)  # of a `functools.partial`

@@ -139,7 +139,8 @@ class _Work:
                 continue
             cohort, average = came[cluster]
             self.averages[cluster] = average
-            self.states.update(average.states)
+            if average.states:
+                self.states.update(average.states)
             if average.refused:
                 self.refused.update(average.refused)
             if average.answered is not None:
@@ -169,7 +170,7 @@ class _Work:
 
     def _states_of(self, clients: Ids) -> dict[int, Model]:
         """Return what these clients keep, of those that have any."""
-        if not self.states and not self._kept_states:
+        if not (self.states or self._kept_states):
             return {}
         found = ((k, self.states.get(k) or self._kept_states.get(k)) for k in clients.tolist())
         return {client: state for client, state in found if state is not None}

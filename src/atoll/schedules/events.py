@@ -163,7 +163,8 @@ class Schedule:
 
         With `apart` no client is in two of them: for clients that keep a state from one task to the next.
         """
-        end, seen = events_done, set[int]()
+        end = events_done
+        seen: set[int] = set()
         while end < len(self) and self.ready_after[end] <= events_done:  # not beyond: it would cost the whole schedule
             if apart:
                 cohort = self.events[end].cohort.tolist()
