@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll import Experiment, InputError, LocalRule
+from atoll import Experiment, InputError, LocalRule, Method, Population, Trainer, fedavg
 from atoll.experiment.file import overlay, validate
 from atoll.fleet.agreement import DataForm, digest_of, require_fleet
 from atoll.fleet.node import Reporting, method_rule, open_site
@@ -134,8 +134,6 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def halved(population: Any, clustering: Any, rule: LocalRule, rounds: int, by: float) -> Any:
     """A method of one's own with a local rule of its own."""
-    from dataclasses import replace
-
     from atoll import fedcluster
 
     return fedcluster(population, clustering, replace(rule, lr=rule.lr / by), rounds)
@@ -257,3 +255,20 @@ def test_what_makes_no_sense_on_a_fleet_is_refused(changes: dict[str, Any], told
         open_site(experiment.settings, tmp_path, 0)
     with pytest.raises(InputError, match=told):
         write_shards(experiment, tmp_path)
+
+
+class Own(Trainer):
+    pass
+
+
+def with_its_own_trainer(population: Population, rule: LocalRule, rounds: int) -> Method:
+    return replace(fedavg(population, rule, rounds), trainer=Own)
+
+
+def test_a_method_with_a_trainer_of_its_own_is_refused_by_server_and_node() -> None:
+    experiment = small(method={"name": "tests.fleet.test_node:with_its_own_trainer"}, run={"executor": "fleet"})
+    message = "run.executor = 'fleet': nodes train with atoll.Trainer, but the method has a trainer of its own"
+    with pytest.raises(InputError, match=message):
+        method_rule(experiment.settings, np.full(4, 10))
+    with pytest.raises(InputError, match=message):
+        experiment.executor_choice  # noqa: B018
