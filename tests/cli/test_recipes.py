@@ -103,12 +103,12 @@ dataset = "regression"
 partition = "planted"
 clients = 6
 samples = 12
-options.groups = 2
-options.width = 4
+groups = 2
+width = 4
 
 [model]
 name = "linear"
-options.bias = false
+bias = false
 
 [local]
 steps = 2
@@ -136,10 +136,10 @@ REFUSED = [
     (["method.shared_layers=-1"], ["method.shared_layers = -1", "at least 0"]),
     (["data.rotations=4"], ["data.rotations = 4", "square images", "[4]"]),
     (["data.rotations=3"], ["data.rotations = 3", "1 or 2 or 4"]),
-    (["data.options.groups=5"], ["data.options.groups = 5", "width = 4"]),
-    (["data.options.groups=0"], ["data.options.groups = 0", "from 1"]),
-    (["data.options.noise=-1"], ["noise = -1"]),
-    (["data.options.widht=5"], ["widht", "width"]),
+    (["data.groups=5"], ["data.groups = 5", "width = 4"]),
+    (["data.groups=0"], ["data.groups = 0", "from 1"]),
+    (["data.noise=-1"], ["noise = -1"]),
+    (["data.widht=5"], ["widht", "width"]),
     (["run.heterogeneity=true"], ["run.heterogeneity = true", "'cfl-mgd'"]),
 ]
 

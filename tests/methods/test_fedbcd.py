@@ -28,7 +28,7 @@ from atoll import (
     run_events,
     train,
 )
-from atoll.experiment.file import validate
+from atoll.experiment.validation import validate
 from atoll.local.models import Model, dense, linear
 from atoll.local.rule import adam, momentum, sgd
 from atoll.methods.fedbcd import Mode, PartyTrainer, exchanging

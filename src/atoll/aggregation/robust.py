@@ -8,13 +8,16 @@ alike, the optimiser's moments (``parameter@slot``) too; others (counters) are t
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from atoll.aggregation.mean import Combine, Weighted, average_models, mean
 from atoll.local.models import Model
 from atoll.support.errors import InputError
+from atoll.support.limits import Count, PositiveFloat
 from atoll.support.process import one_thread
 
 CUT = 1 << 16  # coordinates that are sorted at a time, so that a sort takes little memory beside the models
@@ -41,11 +44,14 @@ def median() -> Combine:
     return partial(_by_coordinate, _middle)
 
 
-def trimmed_mean(trim: float) -> Combine:
+def trimmed_mean(trim: Annotated[float, Field(ge=0, lt=0.5)]) -> Combine:
     """Return the weighted mean of each coordinate without its lowest and highest values (Yin et al. 2018).
 
     The share `trim` of the cohort's weight is cut off at each end, the last client at an end in part where it does not
     fit. So 0 is the mean, to the bit, and the rule goes to the median as `trim` goes to 1/2.
+
+    Args:
+        trim: share of the weight that is cut off at each end.
 
     Raises:
         InputError: `trim` is not in [0, 0.5).
@@ -59,11 +65,14 @@ def trimmed_mean(trim: float) -> Combine:
     return partial(_by_coordinate, partial(_trimmed, trim=trim)) if trim else average_models
 
 
-def norm_clipping(clip_norm: float) -> Combine:
+def norm_clipping(clip_norm: PositiveFloat) -> Combine:
     """Return the mean of updates that are scaled down to the norm `clip_norm` where they are longer (Sun et al. 2019).
 
     ``w + sum_k p_k min(1, clip_norm / |w_k - w|) (w_k - w)``, w being the model that clients were sent and |.| what
     `update_norm` says. One model is held at a time.
+
+    Args:
+        clip_norm: the longest update, as a Euclidean norm.
 
     Raises:
         InputError: `clip_norm` is not positive.
@@ -77,12 +86,15 @@ def norm_clipping(clip_norm: float) -> Combine:
     return partial(_mean_of_clipped, clip_norm)
 
 
-def krum(byzantine: int) -> Combine:
+def krum(byzantine: Count) -> Combine:
     """Return the one client's model that is nearest to its n - f - 2 nearest others (Blanchard et al. 2017).
 
     Nearest in the sum of squared distances, f being `byzantine`. It holds if n >= 2 f + 3; with fewer results, since
     some did not arrive, one neighbour at least is counted. Ties go to the least sum of distances to all, then to the
     shorter update, so that the order of the clients changes nothing. Weights have no say.
+
+    Args:
+        byzantine: clients of a cohort that may send anything, f.
 
     Raises:
         InputError: `byzantine` is negative.

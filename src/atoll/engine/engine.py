@@ -64,6 +64,8 @@ class Method:
         combine: how the results of a cluster's clients become its model.
         shared: names of the parameters that all clusters have in common.
         starts: number of different models that the clusters start from: one for all, or one a cluster.
+        restarts: starts that are tried; the one with the least loss after `restart_rounds` is kept.
+        restart_rounds: rounds that each start is tried for.
     """
 
     schedule: Schedule
@@ -72,6 +74,8 @@ class Method:
     combine: Combine = average_models
     shared: tuple[str, ...] = ()
     starts: int = 1
+    restarts: int = 1
+    restart_rounds: int = 3
 
     def global_model(self, state: State) -> Model:
         """Return the one model that stands for the run: the server's.

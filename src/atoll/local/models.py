@@ -23,7 +23,11 @@ HIDDEN: dict[str, tuple[int, ...]] = {"linear": (), "mlp": (200,), "lr": (512, 5
 
 
 def linear(shape: Shape, classes: int, bias: bool = True) -> nn.Module:
-    """One dense layer on the flattened input."""
+    """One dense layer on the flattened input.
+
+    Args:
+        bias: whether outputs have a constant.
+    """
     return dense(shape, HIDDEN["linear"], classes, bias)
 
 
@@ -81,6 +85,10 @@ def alexnet(shape: Shape, classes: int, channels: int = 64, response_norm: bool 
     Centre crop to 28x28, per-image standardisation, two blocks of 5x5 convolution, ReLU and 3x3 max pooling with
     stride 2, then dense 384, dense 192 and the outputs. The papers leave the width open: here 64 `channels` with
     padding 2, and local response normalisation after each pooling only with `response_norm`.
+
+    Args:
+        channels: of both convolutions.
+        response_norm: local response normalisation after each block.
     """
     inputs, _, _ = _image(shape, "alexnet", least=28)
 

@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from atoll.support.limits import BelowOne
+
 MakeOptimizer = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
 
 
@@ -50,8 +52,12 @@ def sgd(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=lr)
 
 
-def momentum(parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.5) -> torch.optim.Optimizer:
-    """Heavy ball: ``u <- momentum * u + g; w <- w - lr * u``."""
+def momentum(parameters: Iterable[nn.Parameter], lr: float, momentum: BelowOne = 0.5) -> torch.optim.Optimizer:
+    """Heavy ball: ``u <- momentum * u + g; w <- w - lr * u``.
+
+    Args:
+        momentum: the factor.
+    """
     return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
 
 

@@ -45,8 +45,14 @@ def fedbcd(
     (`parallel`) or in turn, with the new outputs of those before it (`sequential`). Parties keep their optimiser's
     state. With Q = 1, parallel is SGD on the whole model.
 
-    `population` is that of the parties (``vertical.share_samples``), the model a ``vertical.Parties``, the trainer a
-    ``vertical.PartyTrainer``.
+    `population` is that of the parties (`share_samples`), the model a `Parties`, the trainer a `PartyTrainer`.
+
+    Args:
+        population: the parties.
+        rule: what a party does.
+        rounds: exchanges of outputs.
+        mode: parties train at once or in turn.
+        clock: how long parties take; None: every event takes a second.
     """
     if not all(np.array_equal(population.samples(k), population.samples(0)) for k in range(len(population))):
         raise InputError("method.name = 'fedbcd': needs parties that hold the same samples, as share_samples gives")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from atoll.data.population import Population
 from atoll.local.models import HIDDEN, Shape, dense
 from atoll.support.errors import InputError
+from atoll.support.limits import Positive
 
 
 def split_shape(shape: Shape, parties: int) -> list[Shape]:
@@ -33,8 +34,12 @@ def split_shape(shape: Shape, parties: int) -> list[Shape]:
     return [(channels, size) for size in _split_evenly(features, parties)]
 
 
-def share_samples(population: Population, parties: int) -> Population:
+def share_samples(population: Population, parties: Positive = 2) -> Population:
     """Return the population of so many parties, each of which holds (its features of) the union of all samples.
+
+    Args:
+        population: the clients, whose samples are pooled.
+        parties: parties that the features are split over, K.
 
     Raises:
         InputError: fewer than one party, or more parties than features.
