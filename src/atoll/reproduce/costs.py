@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import validate
 from atoll.experiment.settings import Settings
 from atoll.local.batches import cross_entropy
@@ -88,7 +89,7 @@ def local_seconds(settings: Settings) -> float | None:
     if data.dataset not in _SHAPES or settings.model.name not in MODELS:
         return None
     batch = (data.samples or 0) if local.batch_size == "full" else local.batch_size
-    if settings.method.name == "hierarchical" and local.steps == 1:
+    if Experiment(settings).needs("phases") and local.steps == 1:
         batch *= max(1, data.clients // settings.clustering.clusters)
     return local.steps * _step_seconds(settings.model.name, _SHAPES[data.dataset], batch) if batch else None
 

@@ -10,6 +10,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from atoll import report
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import validate
 from atoll.report.curves import has_parameter_error, plot_parameter_error
 from atoll.reproduce.results import Result
 
@@ -25,7 +27,7 @@ def draw(result: Result) -> Iterator[tuple[str, str]]:
 def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
     if result.runs:
         yield "Training loss and test accuracy against rounds", report.plot_curves(result.runs)
-        if result.runs[0].config.get("method", {}).get("name") == "hierarchical":
+        if Experiment(validate(result.runs[0].config)).has_network:
             yield "The same against virtual time", report.plot_curves(result.runs, "virtual_time")
     if any(map(has_parameter_error, result.runs)):
         yield "Distance to the planted parameters", plot_parameter_error(result.runs)

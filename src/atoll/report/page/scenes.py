@@ -66,8 +66,6 @@ def _refusal(wanted: Settings, settings: Mapping[str, Any]) -> str:
     texts = [text for section in settings.values() if isinstance(section, dict) for text in _texts(section)]
     if own := [text for text in texts if _names_code(text)]:
         return f"not drawn: the run uses code of its own ({own[0]}), which a report does not run."
-    if wanted.method.name == "centralized":
-        return "not drawn: one client holds all samples."
     if wanted.data.clients > MAX_CLIENTS:
         return f"not drawn: there are more than {MAX_CLIENTS:,} clients; `atoll cluster` shows them."
     if wanted.clustering.method == "feduc" and wanted.clustering.xi == "gradients":
@@ -91,8 +89,10 @@ def _names_code(text: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in f"{module}.{attribute}".split("."))
 
 
-def _make(experiment: Experiment) -> Scene:
+def _make(experiment: Experiment) -> Scene | str:
     population, clustering = experiment.population, experiment.clustering
+    if len(population) == 1:
+        return "not drawn: one client holds all samples."
     scene = Scene(clustering.labels, class_shares(population, clustering), population.class_counts())
     if not experiment.has_network:
         return scene
