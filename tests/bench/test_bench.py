@@ -4,7 +4,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -218,12 +217,16 @@ def test_without_the_plain_loop_there_is_no_race() -> None:
 HOLDING = """
 import os, sys, time
 held = bytearray(os.urandom(1)) * 100_000_000
+done, say = os.pipe()
 for _ in range(2):
     if os.fork() == 0:
         own = bytearray(os.urandom(1)) * 50_000_000
+        os.write(say, b".")
         time.sleep(60)
 more = bytearray(os.urandom(1)) * 70_000_000
 del more
+for _ in range(2):
+    os.read(done, 1)
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -235,7 +238,6 @@ def test_memory_counts_what_is_shared_once_and_what_was_given_back() -> None:
     try:
         assert process.stdout
         process.stdout.readline()
-        time.sleep(1)  # the children are done too
         assert len(descendants(process.pid)) == 3
         megabytes = peak_bytes(process.pid) / 1e6
     finally:

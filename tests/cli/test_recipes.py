@@ -65,10 +65,16 @@ def require_files(dataset: str) -> None:
 
 
 def experiment(settings: atoll.Settings) -> Experiment:
-    """Return the experiment with its clients, which runs with equal data settings share."""
+    """Return the experiment with its clients and its clustering, which runs share that differ in nothing they need."""
     made = Experiment(settings)
     vars(made)["clients"] = _clients(settings.data.model_dump_json(), settings.seed)  # as if it had made them
+    key = settings.model_dump_json(exclude={"name", "description", "panel", "label", "rounds", "run"})
+    vars(made)["clustering"] = clusterings.get(key) or made.clustering
+    clusterings[key] = made.clustering
     return made
+
+
+clusterings: dict[str, atoll.Clustering] = {}
 
 
 @cache

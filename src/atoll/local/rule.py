@@ -5,6 +5,7 @@ and maybe a proximal term; any optimiser composes with any clustering, schedule 
 optimiser is named in the experiment file as ``optimizer = "module:function"``.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +14,20 @@ import torch
 from torch import nn
 
 from atoll.support.limits import BelowOne
+
+
+def _spare_the_compiler() -> None:
+    """Keep PyTorch from importing its compiler with the first optimiser, which takes 3 s, only to tell it to stay away.
+
+    The mark is what `torch._disable_dynamo` would leave there; a release that looks elsewhere takes its 3 s again.
+    """
+    for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
+        plain = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if plain is not None and "torch._dynamo" not in sys.modules:
+            vars(plain).setdefault("__dynamo_disable", plain)
+
+
+_spare_the_compiler()
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
 
