@@ -56,11 +56,13 @@ def recipe_path(name: str) -> Path | None:
     return Path(str(resources.files("atoll.recipes") / f"{name}.toml")) if name in recipe_names() else None
 
 
-def make_runs(table: Table, scale: str | None = None, changes: Iterable[str] = ()) -> list[Settings]:
+def make_runs(
+    table: Table, scale: str | None = None, changes: Iterable[str] | Mapping[str, Any] = ()
+) -> list[Settings]:
     """Return the settings of each run of an experiment: one for each panel and each of its runs.
 
-    They are laid over each other in the order file, panel, run, ``key=value`` changes; each of the first three may
-    hold an overlay for the scale.
+    They are laid over each other in the order file, panel, run, changes; each of the first three may hold an overlay
+    for the scale. Changes are ``section.key=value`` texts, or a table.
 
     Raises:
         InputError: an unknown scale, a setting that is unknown, of a wrong type or out of range.
@@ -74,7 +76,8 @@ def make_runs(table: Table, scale: str | None = None, changes: Iterable[str] = (
         settings = {key: value for key, value in layer.items() if key not in others}
         return overlay(settings, _scales(layer).get(str(scale), {}))
 
-    base, last = scaled(table, LISTS), parse_changes(changes)
+    base = scaled(table, LISTS)
+    last = changes if isinstance(changes, Mapping) else parse_changes(changes)
     over = [overlay(scaled(panel, ("scales",)), scaled(run, ("scales",))) for panel in panels for run in runs]
     return [validate(overlay(overlay(base, settings), last)) for settings in over]
 

@@ -10,7 +10,9 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -141,10 +143,13 @@ def _checked(path: str, value: Any, annotation: Any) -> Any:
 
 def _types(rule: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of a rule's parameters, also those written as text (``from __future__ import annotations``)."""
-    try:
-        return get_type_hints(vars(rule).get("__init__", rule) if isinstance(rule, type) else rule)
-    except Exception:  # a name that only a type checker sees; what cannot be read is not checked
-        return {}
+    function = vars(rule).get("__init__", rule) if isinstance(rule, type) else rule
+    types = dict[str, Any]()
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        with suppress(Exception):  # a name that only a type checker sees; what cannot be read is not checked
+            alone = SimpleNamespace(__annotations__={name: annotation})
+            types |= get_type_hints(alone, getattr(inspect.unwrap(function), "__globals__", {}))
+    return types
 
 
 def _raised(setting: str, name: str, doing: str, error: BaseException) -> InputError:

@@ -11,7 +11,8 @@ import torch
 from atoll.experiment.file import validate
 from atoll.experiment.settings import Settings
 from atoll.local.batches import cross_entropy
-from atoll.local.models import MODELS, Shape, place
+from atoll.local.models import MODELS, Shape
+from atoll.local.weights import place
 from atoll.report import Run
 from atoll.reproduce.running import settings_of
 from atoll.support.process import one_thread
