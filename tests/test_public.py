@@ -49,3 +49,13 @@ def test_what_the_issue_missed_is_there() -> None:
     wanted = {"hierarchical", "median", "trimmed_mean", "norm_clipping", "krum", "clusterings", "attacks", "Network"}
     wanted |= {"read_run", "rounds_to_target", "plot_curves", "write_report", "Experiment", "Settings", "Result", "run"}
     assert wanted <= set(atoll.__all__)
+
+
+def test_every_module_is_in_the_reference_once_room_by_room() -> None:
+    package = Path(str(atoll.__file__)).parent
+    modules = [path.relative_to(package.parent).with_suffix("").parts for path in package.rglob("*.py")]
+    documented = {".".join(m) for m in modules if not m[-1].startswith("__") and m[1] != "cli"}
+    reference = (package.parents[1] / "docs/api.md").read_text()
+    told = [line.split()[1] for line in reference.splitlines() if line.startswith("::: ")]
+    assert sorted(name for name in told if name in documented) == sorted(documented)
+    assert len(set(told)) == len(told)

@@ -48,6 +48,20 @@ def test_no_help_page_loads_anything() -> None:
     assert loaded_by(f"from atoll.cli import main\n{code}") == []
 
 
+@pytest.mark.parametrize(("words", "given"), [("atoll re", "recipes"), ("atoll run quick", "quickstart")])
+def test_completion_answers_without_loading_anything(words: str, given: str) -> None:
+    code = (
+        "import contextlib, io, os\n"
+        f"os.environ |= {{'_ATOLL_COMPLETE': 'complete_bash', 'COMP_WORDS': {words!r}, "
+        f"'COMP_CWORD': '{len(words.split()) - 1}'}}\n"
+        "from atoll.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
+        "    main([])\n"
+        f"assert {given!r} in out.getvalue().split(), out.getvalue()"
+    )
+    assert loaded_by(code) == []
+
+
 @pytest.mark.parametrize("words", ["run bad.toml", "schedule bad.toml", "run no-such-recipe", "run --no-such-option"])
 def test_bad_input_is_told_without_loading_anything(words: str, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[local]\nlearning_rate = 0.1\n")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
     help="Clustered and hierarchical federated learning.\n\nExample: atoll run quickstart",
 )
 
@@ -33,7 +32,18 @@ _width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
 out = Console(highlight=False, soft_wrap=True, width=_width)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
-ExperimentArg = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A .toml file, or a recipe's name.")]
+
+def _complete_recipe(incomplete: str) -> list[str]:
+    """Return the recipes of this beginning; where there is none, shells complete files."""
+    from atoll.experiment.file import recipe_names
+
+    return [name for name in recipe_names() if name.startswith(incomplete)]
+
+
+ExperimentArg = Annotated[
+    str,
+    typer.Argument(metavar="EXPERIMENT", help="A .toml file, or a recipe's name.", autocompletion=_complete_recipe),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
