@@ -25,7 +25,7 @@ from atoll.fleet.messages import (
     pack,
 )
 from atoll.fleet.replies import Asked, read_losses, read_trained
-from atoll.local.weights import form_of
+from atoll.local.models import form_of
 
 KINDS: list[type[Header]] = [
     DescribeRequest,

@@ -29,10 +29,9 @@ from atoll.fleet.messages import (
 from atoll.fleet.node import Node
 from atoll.fleet.private import respond
 from atoll.fleet.store import Store
-from atoll.local.models import Model
+from atoll.local.models import Model, form_of, without_moments
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask
-from atoll.local.weights import form_of, without_moments
 from atoll.support.environment import package_versions
 from atoll.support.process import one_thread
 

@@ -17,9 +17,9 @@ from atoll.fleet.messages import (
     decode_reply,
     most_bytes,
 )
-from atoll.local.models import Form, Model
+from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientUpdate
-from atoll.local.weights import form_of, is_finite
+from atoll.local.weights import is_finite
 from atoll.support.arrays import Floats
 
 OfClient = TypeVar("OfClient", TrainReply, LossesReply)

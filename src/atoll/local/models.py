@@ -141,6 +141,16 @@ MODELS: dict[str, Callable[..., "nn.Module"]] = {
 }
 
 
+def form_of(model: Model) -> Form:
+    """Return the shape and type of each tensor."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in model.items()}
+
+
+def without_moments(form: Form) -> Form:
+    """Return the form of a model alone, without an optimiser's moments that travel with it (named parameter@slot)."""
+    return {name: each for name, each in form.items() if "@" not in name}
+
+
 def _image(shape: Shape, name: str, least: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < least:
         raise InputError(

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from atoll.local.models import Form, Model, Shape
+from atoll.local.models import Model, Shape
 from atoll.support.errors import InputError
 
 
@@ -48,16 +48,6 @@ def read_model(module: nn.Module) -> Model:
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in module.state_dict().items()
     }
-
-
-def form_of(model: Model) -> Form:
-    """Return the shape and type of each tensor."""
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in model.items()}
-
-
-def without_moments(form: Form) -> Form:
-    """Return the form of a model alone, without an optimiser's moments that travel with it (named parameter@slot)."""
-    return {name: each for name, each in form.items() if "@" not in name}
 
 
 def count_bytes(model: Model) -> int:

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load, save
 
 from atoll.engine.engine import State
-from atoll.local.models import Model
-from atoll.local.weights import form_of, without_moments
+from atoll.local.models import Model, form_of, without_moments
 from atoll.runs.fingerprint import Fingerprint
 from atoll.support.environment import package_versions
 from atoll.support.errors import InputError
