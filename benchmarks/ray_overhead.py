@@ -26,9 +26,10 @@ from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import Cohort, Executor
 from atoll.executors.cores.executor import Cores
 from atoll.executors.ray.executor import Ray
-from atoll.local.models import MODELS, Model, count_bytes, dense, read_model
+from atoll.local.models import MODELS, Model, dense
 from atoll.local.rule import sgd
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.weights import count_bytes, read_model
 
 CLIENTS = 20
 WORKERS = 2

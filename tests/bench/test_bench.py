@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from atoll.aggregation.robust import update_norm
+from atoll.aggregation.reductions import update_norm
 from atoll.bench import Case, Contender, Result, as_markdown, count_flops, own_contenders, quick, race, racing
 from atoll.bench.contenders import (
     EXECUTORS,
@@ -29,7 +29,8 @@ from atoll.bench.contenders import (
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS
 from atoll.bench.memory import can_measure, descendants, peak_bytes
 from atoll.bench.work import make_pool, samples_of
-from atoll.local.models import Model, read_model
+from atoll.local.models import Model
+from atoll.local.weights import read_model
 from atoll.support.errors import RunError
 
 TINY = Case("mlp", clients=3, steps=2, batch_size=4, cohorts=2, clusters=2, lr=0.1)

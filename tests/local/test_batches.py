@@ -13,7 +13,8 @@ from atoll.data import datasets
 from atoll.data.partition import one_group
 from atoll.evaluation.scores import ClusterEvaluator, parameter_error
 from atoll.local.batches import Batches, measure_models
-from atoll.local.models import Model, mlp, read_model
+from atoll.local.models import Model, mlp
+from atoll.local.weights import read_model
 from atoll.support.process import one_thread
 from tests.problems import classification, linear_module, network, quadratics
 

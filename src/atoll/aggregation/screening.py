@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atoll.aggregation.mean import Combine, Weighted
-from atoll.aggregation.robust import update_norm
-from atoll.local.models import Model, form_of, is_finite, without_moments
-from atoll.local.trainer import ClientUpdate
+from atoll.aggregation.reductions import update_norm
+from atoll.local.models import Model, form_of, without_moments
+from atoll.local.task import ClientUpdate
+from atoll.local.weights import is_finite
 
 Reason = Literal["wrong_form", "not_finite", "too_large"]
 REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")

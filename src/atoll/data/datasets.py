@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pooch
 
 from atoll.data.download import SOURCES, download, explain_by_hand, locate, missing
 from atoll.data.readers import check_labels, damaged, read_cifar, read_idx, show_shape
@@ -220,6 +219,8 @@ def _resolve_root(root: str | Path | None) -> Path:
     """Choose the folder for data files; only a folder that was not given as an argument may be absent."""
     setting, value = ("data.root", root) if root else ("ATOLL_DATA", os.environ.get("ATOLL_DATA"))
     if not value:
+        import pooch
+
         return Path(pooch.os_cache("atoll"))
     path = Path(os.path.expanduser(value))
     if not os.path.isdir(path) and (root or os.path.lexists(path)):

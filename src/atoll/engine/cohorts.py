@@ -6,18 +6,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import mul
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from atoll.aggregation.mean import Combine, Weighted
-from atoll.aggregation.screening import Screened
 from atoll.local.models import Model
-from atoll.local.precision import Precision
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
+
+if TYPE_CHECKING:
+    from atoll.local.precision import Precision
 
 Rows = npt.NDArray[np.int32]
 
@@ -85,7 +86,7 @@ class ClientTrainer(Protocol):
         precision: what the executor lets products be computed in while it trains.
     """
 
-    precision: Precision
+    precision: "Precision"
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return what the client sends back."""
@@ -157,6 +158,8 @@ def combine_updates(
 
 
 def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[ClientUpdate]) -> ClusterUpdate:
+    from atoll.aggregation.screening import Screened  # needs PyTorch, which a schedule alone does not
+
     losses: list[float] = []
     weights: list[float] = []
     refused: Counter[str] = Counter()

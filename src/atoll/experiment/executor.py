@@ -21,7 +21,7 @@ from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.settings import Run, Settings
 from atoll.local.models import Model
 from atoll.local.trainer import Trainer
-from atoll.methods.fedbcd import PartyTrainer
+from atoll.methods.party_trainer import PartyTrainer
 from atoll.support.errors import InputError
 from atoll.support.process import keep_freed_memory
 

@@ -29,12 +29,13 @@ from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
-from atoll.local.models import Model, check_outputs, count_bytes, place, read_model
+from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.local.trainer import Trainer, carried_bytes
-from atoll.methods.fedbcd import PartyTrainer
+from atoll.local.weights import check_outputs, count_bytes, place, read_model
 from atoll.methods.hierarchical import Phase
 from atoll.methods.ifca import choose_start
+from atoll.methods.party_trainer import PartyTrainer
 from atoll.network.base import Network
 from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.files import fitting

@@ -60,12 +60,15 @@ def recipe_path(name: str) -> Path | None:
     return Path(str(resources.files("atoll.recipes") / f"{name}.toml")) if name in recipe_names() else None
 
 
-def make_runs(table: Table, scale: str | None = None, changes: Iterable[str] = ()) -> list[Settings]:
+def make_runs(
+    table: Table, scale: str | None = None, changes: Iterable[str] | Mapping[str, Any] = ()
+) -> list[Settings]:
     """Return the settings of each run of an experiment: one for each panel and each of its runs.
 
-    They are laid over each other in the order file, panel, run, ``key=value`` changes; each of the first three may
-    hold an overlay for the scale. A setting that a run inherits and has no use for is left out, such as the file's
-    ``method.beta`` in a run of FedAvg; if no run has a use for it, a `SettingWarning` says so.
+    They are laid over each other in the order file, panel, run, changes; each of the first three may hold an overlay
+    for the scale. Changes are ``section.key=value`` texts, or a table. A setting that a run inherits and has no use for
+    is left out, such as the file's ``method.beta`` in a run of FedAvg; if no run has a use for it, a `SettingWarning`
+    says so.
 
     Raises:
         InputError: an unknown scale, a setting that is unknown, of a wrong type or out of range.
@@ -79,7 +82,8 @@ def make_runs(table: Table, scale: str | None = None, changes: Iterable[str] = (
         settings = {key: value for key, value in layer.items() if key not in others}
         return overlay(settings, _scales(layer).get(str(scale), {}))
 
-    base, last = scaled(table, LISTS), parse_changes(changes)
+    base = scaled(table, LISTS)
+    last = dict(changes) if isinstance(changes, Mapping) else parse_changes(changes)
     made, left_out = list[Settings](), Counter[tuple[str, str]]()
     for panel, run in product(panels, runs):
         layers = (base, scaled(panel, ("scales",)), scaled(run, ("scales",)), last)

@@ -12,7 +12,7 @@ from atoll.experiment.plugins import bind, call, resolve
 from atoll.experiment.settings import Settings
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
-from atoll.local.trainer import ClientTask
+from atoll.local.task import ClientTask
 from atoll.schedules.events import Event
 from atoll.support.errors import InputError, RunError
 from atoll.support.seeds import layers_drawing_from

@@ -21,9 +21,11 @@ from atoll.experiment.models import make_rule
 from atoll.experiment.network import samples_of
 from atoll.experiment.plugins import call
 from atoll.experiment.settings import Settings
-from atoll.local.models import Model, read_model
+from atoll.local.models import Model
 from atoll.local.rule import LocalRule, sgd
-from atoll.local.trainer import ClientTask, Trainer
+from atoll.local.task import ClientTask
+from atoll.local.trainer import Trainer
+from atoll.local.weights import read_model
 from atoll.methods.fedavg import fedavg
 from atoll.network.base import Network
 from atoll.network.completion import pattern_transfer_seconds

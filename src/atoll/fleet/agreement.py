@@ -11,9 +11,11 @@ from torch import nn
 from atoll.data.datasets import Dataset
 from atoll.experiment.choices import method_kind
 from atoll.experiment.settings import FaultSettings, MethodSettings, Settings
-from atoll.local.models import Form, form_of, read_model
+from atoll.local.models import Form, form_of
 from atoll.local.rule import LocalRule
-from atoll.local.trainer import ClientTask, descend
+from atoll.local.task import ClientTask
+from atoll.local.trainer import descend
+from atoll.local.weights import read_model
 from atoll.support.errors import InputError
 
 _OF_METHOD = ("name", "beta", "resample")

@@ -17,9 +17,9 @@ from atoll.experiment.plugins import call
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import Agreement, agree, require_fleet
 from atoll.fleet.shards import read_shard, shard_folder
-from atoll.local.models import check_outputs, place
 from atoll.local.rule import LocalRule
 from atoll.local.trainer import Trainer
+from atoll.local.weights import check_outputs, place
 from atoll.network.base import Network
 from atoll.network.files import matrix_network
 from atoll.schedules.events import Clock

@@ -5,31 +5,16 @@ and maybe a proximal term; any optimiser composes with any clustering, schedule 
 optimiser is named in the experiment file as ``optimizer = "module:function"``.
 """
 
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import nn
+if TYPE_CHECKING:  # PyTorch is imported where an optimiser is made, so that reading settings does not wait for it
+    from torch import nn, optim
 
 from atoll.support.limits import BelowOne
 
-
-def _spare_the_compiler() -> None:
-    """Keep PyTorch from importing its compiler with the first optimiser, which takes 3 s, only to tell it to stay away.
-
-    The mark is what `torch._disable_dynamo` would leave there; a release that looks elsewhere takes its 3 s again.
-    """
-    for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
-        plain = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
-        if plain is not None and "torch._dynamo" not in sys.modules:
-            vars(plain).setdefault("__dynamo_disable", plain)
-
-
-_spare_the_compiler()
-
-MakeOptimizer = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
+MakeOptimizer = Callable[[Iterable["nn.Parameter"], float], "optim.Optimizer"]
 
 
 @dataclass(frozen=True)
@@ -62,23 +47,29 @@ class LocalRule:
         return self.lr * self.lr_decay**round_
 
 
-def sgd(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+def sgd(parameters: Iterable["nn.Parameter"], lr: float) -> "optim.Optimizer":
     """Plain SGD: ``w <- w - lr * g``."""
-    return torch.optim.SGD(parameters, lr=lr)
+    from torch import optim
+
+    return optim.SGD(parameters, lr=lr)
 
 
-def momentum(parameters: Iterable[nn.Parameter], lr: float, momentum: BelowOne = 0.5) -> torch.optim.Optimizer:
+def momentum(parameters: Iterable["nn.Parameter"], lr: float, momentum: BelowOne = 0.5) -> "optim.Optimizer":
     """Heavy ball: ``u <- momentum * u + g; w <- w - lr * u``.
 
     Args:
         momentum: the factor.
     """
-    return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+    from torch import optim
+
+    return optim.SGD(parameters, lr=lr, momentum=momentum)
 
 
-def adam(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+def adam(parameters: Iterable["nn.Parameter"], lr: float) -> "optim.Optimizer":
     """Adam with betas (0.9, 0.999) and epsilon 1e-8."""
-    return torch.optim.Adam(parameters, lr=lr)
+    from torch import optim
+
+    return optim.Adam(parameters, lr=lr)
 
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": sgd, "momentum": momentum, "adam": adam}
+OPTIMIZERS: dict[str, Callable[..., "optim.Optimizer"]] = {"sgd": sgd, "momentum": momentum, "adam": adam}

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 from functools import partial
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.local.dense import is_plain_sgd
 from atoll.local.rule import LocalRule, momentum
 from atoll.methods.ifca import Option, ifca
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, Positive, Share
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def cfl_mgd(
@@ -30,7 +30,7 @@ def cfl_mgd(
     restart_rounds: Positive = 3,
     resample: bool = False,
     shared_layers: Count = 0,
-    module: nn.Module | None = None,
+    module: "nn.Module | None" = None,
 ) -> Method:
     """CFL-MGD: IFCA with the heavy ball ``u <- beta * u + g; chi <- chi - eta * u``, u kept by each cluster.
 
@@ -58,12 +58,7 @@ def cfl_mgd(
     """
     if not 0 <= beta < 1:
         raise InputError(f"method.beta = {beta}: must be at least 0 and less than 1")
-    made = rule.optimizer([nn.Parameter(torch.zeros(1))], rule.lr)
-    if not is_plain_sgd(made, rule.lr):
-        raise InputError(
-            f"local.optimizer = {type(made).__name__}: must be 'sgd' with method.name = 'cfl-mgd', whose momentum "
-            "is the clusters' own (method.beta); with 'ifca' any optimizer runs, its state afresh every round"
-        )
+    _require_sgd(rule)
     heavy_ball = replace(rule, optimizer=partial(momentum, momentum=beta), carry_moments=True)
     return ifca(
         population,
@@ -80,3 +75,16 @@ def cfl_mgd(
         shared_layers=shared_layers,
         module=module,
     )
+
+
+def _require_sgd(rule: LocalRule) -> None:
+    import torch
+
+    from atoll.local.dense import is_plain_sgd
+
+    made = rule.optimizer([torch.nn.Parameter(torch.zeros(1))], rule.lr)
+    if not is_plain_sgd(made, rule.lr):
+        raise InputError(
+            f"local.optimizer = {type(made).__name__}: must be 'sgd' with method.name = 'cfl-mgd', whose momentum "
+            "is the clusters' own (method.beta); with 'ifca' any optimizer runs, its state afresh every round"
+        )

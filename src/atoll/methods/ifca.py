@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from torch import nn
 
 from atoll.aggregation.mean import COMBINES
 from atoll.data.population import Population
@@ -19,6 +18,9 @@ from atoll.schedules.timeline import _check, _draw_cohort, cohort_size
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, Share
 from atoll.support.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Option = Literal["models", "gradients"]
 
@@ -36,7 +38,7 @@ def ifca(
     restart_rounds: Positive = 3,
     resample: bool = False,
     shared_layers: Count = 0,
-    module: nn.Module | None = None,
+    module: "nn.Module | None" = None,
 ) -> Method:
     """IFCA: every round each client of the cohort takes the model with the least loss on its data, and trains it.
 
@@ -97,7 +99,7 @@ def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule
     return replace(rule, resample_parts=parts)
 
 
-def first_layers(module: nn.Module, wanted: int) -> tuple[str, ...]:
+def first_layers(module: "nn.Module", wanted: int) -> tuple[str, ...]:
     """Return the names of the parameters and buffers of the first `wanted` layers that have any."""
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in module.state_dict()))
     if wanted >= len(layers):

@@ -7,12 +7,15 @@ make no such graph. One aggregator is a graph without edges in all of them.
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive, Probability
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _SHOWN = 5  # aggregators named in an error
 
@@ -48,6 +51,8 @@ def regular(aggregators: int, degree: Positive, rng: np.random.Generator) -> "nx
     Args:
         degree: neighbours of each aggregator.
     """
+    import networkx as nx
+
     if not 0 <= degree < max(aggregators, 1):
         raise InputError(f"network.degree = {degree}: must be from 0 to {aggregators - 1}, the others there are")
     if degree * aggregators % 2:
@@ -63,6 +68,8 @@ def erdos_renyi(aggregators: int, probability: Probability, rng: np.random.Gener
     Args:
         probability: of an edge.
     """
+    import networkx as nx
+
     if not 0 <= probability <= 1:
         raise InputError(f"network.probability = {probability}: must be from 0 to 1")
     return _graph(aggregators, nx.gnp_random_graph(aggregators, probability, seed=_seed(rng)).edges)
@@ -124,6 +131,8 @@ def is_cut(neighbours: Sequence[Sequence[int]], kept: Iterable[int]) -> bool:
     >>> is_cut([[1], [0, 2], [1]], [0, 2]), is_cut([[1], [0, 2], [1]], [0, 1])
     (True, False)
     """
+    import networkx as nx
+
     part = graph_of(neighbours).subgraph(kept)
     return len(part) > 0 and not nx.is_connected(part)
 
@@ -134,6 +143,8 @@ def require_connected(graph: "nx.Graph[int]") -> None:
     Raises:
         InputError: names the smallest part.
     """
+    import networkx as nx
+
     parts = [sorted(part) for part in nx.connected_components(graph)]
     if len(parts) <= 1:
         return
@@ -146,6 +157,8 @@ def require_connected(graph: "nx.Graph[int]") -> None:
 
 
 def _graph(aggregators: int, pairs: Iterable[tuple[int, int]]) -> "nx.Graph[int]":
+    import networkx as nx
+
     if aggregators < 1:
         raise InputError(f"clustering.clusters = {aggregators}: must be at least 1")
     graph: nx.Graph[int] = nx.Graph()

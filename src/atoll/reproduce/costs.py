@@ -12,7 +12,8 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.settings import Settings
 from atoll.experiment.validation import validate
 from atoll.local.batches import cross_entropy
-from atoll.local.models import MODELS, Shape, place
+from atoll.local.models import MODELS, Shape
+from atoll.local.weights import place
 from atoll.report import Run
 from atoll.reproduce.running import settings_of
 from atoll.support.process import one_thread

@@ -24,7 +24,8 @@ from atoll.executors.cores.workers import Workers
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
-from atoll.local.trainer import ClientUpdate, Trainer
+from atoll.local.task import ClientUpdate
+from atoll.local.trainer import Trainer
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 

@@ -20,7 +20,7 @@ from atoll.executors.weighted import Weighted
 from atoll.local.batches import Batches
 from atoll.local.models import Model
 from atoll.local.trainer import Trainer
-from atoll.methods.fedbcd import PartyTrainer
+from atoll.methods.party_trainer import PartyTrainer
 from atoll.support.errors import RunError
 from atoll.support.process import keep_freed_memory
 

@@ -1,0 +1,34 @@
+"""What a client is asked to do, and what it sends back."""
+
+from dataclasses import dataclass
+
+from atoll.local.models import Model
+
+
+@dataclass(frozen=True, eq=False)
+class ClientTask:
+    """One client's work: train from `start`. Its `key` names its random numbers.
+
+    `drawn_as` takes the event's place in it for work that began before the number of its event was known.
+    """
+
+    event: int
+    round: int
+    repeat: int
+    cluster: int
+    client: int
+    start: Model
+    drawn_as: int | None = None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What the client's random numbers are derived from, beside the seed and a purpose."""
+        return self.event if self.drawn_as is None else self.drawn_as, self.repeat, self.client
+
+
+@dataclass(frozen=True, eq=False)
+class ClientUpdate:
+    """What a client sends back, and its mean training loss on the way."""
+
+    model: Model
+    loss: float
