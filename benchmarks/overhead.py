@@ -26,6 +26,7 @@ import torch
 
 from atoll import Clustering, Dataset, LocalRule, Population, Trainer, fedcluster, init, make_population, train
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.engine import Method
@@ -53,8 +54,15 @@ LARGEST_SHARE = 0.02  # of FedCluster's cycles
 class Idle:
     """An executor that gives every cohort's start model back."""
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    bits = "idle"
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         return [ClusterUpdate(cohort.start, 1.0) for cohort in cohorts]
+
+    def carries_through(self, combine: Combine) -> bool:
+        return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         return np.zeros((len(clients), len(models)))

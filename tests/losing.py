@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll import RunError
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.local.models import Model
 from atoll.support.arrays import Floats, Ids
@@ -36,6 +37,7 @@ class Losing:
 
     def __init__(self, inner: Executor, lose: Lose = nobody, in_turns: bool = False) -> None:
         self.inner = inner
+        self.bits = inner.bits
         self.lose = lose
         self.seconds = 0.0
         self._changed = Condition()
@@ -51,7 +53,9 @@ class Losing:
         """A second a call, whoever makes it."""
         return self.seconds
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         with self._changed:
             assert self._changed.wait_for(lambda: self._closed or cohorts[0].event <= self._allowed, timeout=60)
             if self._closed:
@@ -62,14 +66,19 @@ class Losing:
             for cohort, answered in zip(cohorts, there, strict=True):
                 total[cohort.event] += int(cohort.weights[answered].sum())
             wholes = [replace(cohort, event_weight=float(total[cohort.event])) for cohort in cohorts]
-            return [self._average(*each, combine) for each in zip(wholes, there, strict=True)]
+            return [self._average(*each, combine, screening) for each in zip(wholes, there, strict=True)]
 
-    def _average(self, cohort: Cohort, answered: np.ndarray, combine: Combine) -> ClusterUpdate:
+    def carries_through(self, combine: Combine) -> bool:
+        return False
+
+    def _average(
+        self, cohort: Cohort, answered: np.ndarray, combine: Combine, screening: Screening | None
+    ) -> ClusterUpdate:
         refused = Counter({"late": int((~answered).sum())})
         if not answered.any():
             return ClusterUpdate(cohort.start, math.nan, 0.0, refused, answered)
         own = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])
-        (average,) = self.inner.train([own], combine)
+        (average,) = self.inner.train([own], combine, screening)
         share = float(own.weights.sum() / cohort.weights.sum())
         return replace(average, arrived=share, refused=+refused, answered=answered)
 

@@ -11,6 +11,7 @@ import pytest
 
 from atoll import Event, InputError, LocalRule, Method, Mix, Schedule, Serial, Trainer, init, read_model, train
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
 from atoll.engine.engine import advance
 from atoll.local.models import Model
@@ -91,14 +92,23 @@ def states_by_hand(w0: Floats) -> list[tuple[Floats, Floats, Floats]]:
 
 
 class Backwards:
-    """ClientTrainer the last client first, and combines the outcomes in order: what a parallel executor may do."""
+    """Trains the last client first, and combines the updates in order: what a parallel executor may do."""
+
+    bits = "serial"
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         tasks = [task for cohort in cohorts for task in cohort.tasks]
-        return combine_updates(cohorts, combine, [self.trainer.train(task) for task in reversed(tasks)][::-1])
+        return combine_updates(
+            cohorts, combine, [self.trainer.train(task) for task in reversed(tasks)][::-1], screening
+        )
+
+    def carries_through(self, combine: Combine) -> bool:
+        return False
 
 
 def run_events(executor_type: type) -> list[tuple[Model, Model, Model]]:
@@ -140,9 +150,11 @@ class Counting(Serial):
         super().__init__(trainer)
         self.given: list[list[int]] = []
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         self.given.append([cohort.event for cohort in cohorts])
-        return super().train(cohorts, combine)
+        return super().train(cohorts, combine, screening)
 
 
 def test_events_that_train_together_come_to_the_same_bits_as_one_by_one() -> None:

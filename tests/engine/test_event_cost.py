@@ -32,6 +32,7 @@ from atoll import (
     train,
 )
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.data.partition import exact_counts
 from atoll.engine.assignment import Assignment, as_scheduled
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
@@ -49,8 +50,15 @@ WORK_ON_ALL = 3.0  # what such a pass makes of the ratio, at least
 class Idle:
     """An executor that gives every cohort's start model back."""
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    bits = "idle"
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         return [ClusterUpdate(cohort.start, 1.0) for cohort in cohorts]
+
+    def carries_through(self, combine: Combine) -> bool:
+        return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         raise NotImplementedError

@@ -226,7 +226,7 @@ def test_a_run_on_nodes_is_stopped_and_goes_on(make: Make, tmp_path: Path, metho
     again = carry(experiment, tmp_path / "replay", schedule=happened)
     assert shared(again) == shared(rows)
     assert last_models(tmp_path / "replay") == last_models(tmp_path / "live")
-    if experiment.method.schedule.turns is None:
+    if experiment.method.arrivals is None:
         carry(experiment, tmp_path / "simulated")
         assert last_models(tmp_path / "live") == last_models(tmp_path / "simulated")
 

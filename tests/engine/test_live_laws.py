@@ -114,12 +114,12 @@ def assert_told_truly(events: Sequence[Event]) -> None:
 def test_with_everybody_there_and_in_turn_the_plan_happens(method: str) -> None:
     """An asynchronous plan takes turns if all clusters are equally fast, as these are made."""
     experiment = EXPERIMENTS[method]
-    if experiment.method.schedule.turns is not None:
+    if experiment.method.arrivals is not None:
         plans = [
             replace(plan, works={j: replace(work, seconds=1.0) for j, work in plan.works.items()})
-            for plan in experiment.method.schedule.turns.in_force
+            for plan in experiment.method.arrivals.in_force
         ]
-        turns = replace(experiment.method.schedule.turns, in_force=plans)
+        turns = replace(experiment.method.arrivals, in_force=plans)
         order = np.arange(len(experiment.method.schedule)) % 3
         assert set(turns.in_force[0].works) == {0, 1, 2}, "no cluster is empty"
         downloaded = np.full(3, -1)
@@ -133,7 +133,7 @@ def test_with_everybody_there_and_in_turn_the_plan_happens(method: str) -> None:
         steps = live(experiment, executor)
     found = [as_told(step.event, "seconds", "began") for step in steps]
     assert found == [as_told(event, "seconds", "began") for event in planned]
-    if experiment.method.schedule.turns is None:
+    if experiment.method.arrivals is None:
         lasted = planned[0].intra_rounds  # a second each
         assert [step.event.seconds for step in steps] == [lasted * (i + 1) for i in range(len(steps))]
         assert [{*step.event.began} for step in steps] == [{lasted * i} for i in range(len(steps))]
@@ -151,7 +151,7 @@ def test_what_happened_is_replayed_to_the_same_bits(method: str, seed: int, shar
     schedule = read_again(experiment, [step.event for step in steps])
     assert len(schedule) == len(experiment.method.schedule)
     assert_same_steps(steps, simulated(experiment, schedule))
-    if experiment.method.schedule.turns is not None:
+    if experiment.method.arrivals is not None:
         assert_told_truly(schedule.events)
 
 
@@ -173,7 +173,7 @@ def test_a_run_that_was_stopped_goes_on(method: str, seed: int, stop: int) -> No
     with losing(experiment, lose) as executor:
         rest = live(experiment, executor, past[-1].state, [step.event for step in past])
     steps = [*past, *rest]
-    if experiment.method.schedule.turns is None:
+    if experiment.method.arrivals is None:
         assert_same_steps(steps, whole)
     else:
         assert_told_truly([step.event for step in steps])

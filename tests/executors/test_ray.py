@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -38,11 +39,13 @@ from atoll import (
 from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.workers import RETRIES
+from atoll.executors.packing import pack, unpack
 from atoll.executors.ray.cluster import connect
 from atoll.executors.ray.executor import Ray, cut
-from atoll.executors.ray.worker import Measuring, Training, hold, pack, package_versions, require_same, unpack
+from atoll.executors.ray.worker import Measuring, Training, package_versions, require_same
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor as executing
+from atoll.faults.attacks import Attacked
 from atoll.local.models import Model
 from atoll.local.rule import adam, sgd
 from atoll.methods.cfl_mgd import cfl_mgd
@@ -50,7 +53,6 @@ from atoll.methods.fedavg import fedavg
 from atoll.methods.fedcluster import fedcluster
 from atoll.methods.parties import share_samples
 from atoll.methods.party_trainer import PartyTrainer
-from atoll.runs.fingerprint import bits_of
 from tests.clusters import RULE, Trouble, Troubled, nodes
 from tests.problems import classification, linear_module, linear_parties, network, quadratics
 
@@ -99,7 +101,7 @@ def compare(method: Method, module: nn.Module, population: Population, *initial:
     initial = initial or (read_model(module),)
     theirs = list(train(method, Serial(trainer), init(method, *initial)))
     with Ray(trainer, 2) as executor:
-        assert bits_of(executor) == "serial"
+        assert executor.bits == "serial"
         ours = list(train(method, executor, init(method, *initial)))
     assert len(ours) == len(theirs) > 0
     for one, other in zip(ours, theirs, strict=True):
@@ -162,11 +164,15 @@ def test_models_are_packed_whatever_their_types_and_shapes() -> None:
     assert model["steps"] == 7
 
 
-def test_workers_hold_the_pool_once_and_the_trainer_keeps_its_own() -> None:
-    trainer = Trainer(linear_module(), POPULATION, RULE, SEED)
-    held, _ = hold(trainer, whole=False)
-    assert "batches" not in vars(held)
-    assert "batches" in vars(trainer)
+@pytest.mark.parametrize("attackers", [0, 2])
+def test_a_trainer_is_sent_with_the_pool_once_and_in_memory_that_workers_can_share(attackers: int) -> None:
+    trainer = Attacked(Trainer(linear_module(), POPULATION, RULE, SEED), np.arange(attackers), "noise")
+    buffers: list[pickle.PickleBuffer] = []
+    content = pickle.dumps(trainer, protocol=5, buffer_callback=buffers.append)
+    pool = POPULATION.data.inputs
+    assert sum(len(buffer.raw()) == pool.nbytes for buffer in buffers) == 1
+    held: Attacked = pickle.loads(content, buffers=buffers)
+    assert np.shares_memory(held.trainer.batches.inputs.numpy(), pool)
 
 
 @pytest.mark.parametrize(("clients", "size", "sizes"), [(7, 3, [3, 3, 1]), (2, 8, [2]), (4, 1, [1, 1, 1, 1])])
@@ -336,7 +342,7 @@ def test_whole_cohorts_in_one_weighted_pass() -> None:
     trainer = Trainer(network(), population, LocalRule(sgd, lr=0.3, steps=1, batch_size=4), SEED)
     cohorts = [cohort_of(read_model(network(seed=s)), [s, 6, 5][: 1 + s % 3], event=s) for s in range(5)]
     with Ray(trainer, 2, whole=True) as executor:
-        assert bits_of(executor) == "weighted"
+        assert executor.bits == "weighted"
         found = executor.train(cohorts, average_models)
         assert executor.carries_through(average_models)
         through = [replace(each, repeats=1 + s) for s, each in enumerate(cohorts)]

@@ -1,6 +1,6 @@
 """The weighted pass against the clients trained one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from atoll import Event, InputError, LocalRule, RunError, Serial, Trainer, read_model
-from atoll.aggregation.mean import Combine, average_gradients, average_models
+from atoll.aggregation.mean import Combine, average_gradients, average_models, mean, says
+from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import as_scheduled
-from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, carries_through
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.events import EventResult, train_events
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.experiment import Experiment
@@ -123,7 +124,7 @@ def test_intra_cluster_rounds_of_a_very_large_cohort_are_trained_client_by_clien
 
 def test_a_proximal_term_which_pulls_to_each_rounds_own_start_is_not_carried() -> None:
     rule = LocalRule(sgd, lr=0.3, steps=1, proximal=0.5)
-    assert not carries_through(Weighted(Trainer(network(), POPULATION, rule, seed=5)), average_models)
+    assert not Weighted(Trainer(network(), POPULATION, rule, seed=5)).carries_through(average_models)
 
 
 class Counting:
@@ -132,12 +133,17 @@ class Counting:
     def __init__(self, executor: Executor, carrying: bool) -> None:
         self.executor = executor
         self.asked: list[list[tuple[int, int]]] = []
-        if carrying:
-            self.carries_through = lambda combine: carries_through(executor, combine)
+        self.carrying = carrying
+        self.bits = executor.bits
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         self.asked.append([(each.repeat, each.repeats) for each in cohorts])
-        return self.executor.train(cohorts, combine)
+        return self.executor.train(cohorts, combine, screening)
+
+    def carries_through(self, combine: Combine) -> bool:
+        return self.carrying and self.executor.carries_through(combine)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         return self.executor.losses(models, clients, round_)
@@ -187,6 +193,37 @@ def test_another_combine_rule_is_honoured() -> None:
         executor.train([half], average_gradients)[0].model for executor in (Weighted(trainer), Serial(trainer))
     )
     assert as_vector(one).tobytes() == as_vector(many).tobytes()
+
+
+def test_a_rule_of_ones_own_is_the_weighted_mean_only_if_it_says_so() -> None:
+    asked: list[int] = []
+
+    def own(models: Iterable[tuple[float, Model]], start: Model, cohort_weight: float) -> Model:
+        pairs = list(models)
+        asked.append(len(pairs))
+        return mean(pairs)
+
+    trainer = Trainer(network(), POPULATION, LocalRule(sgd, lr=0.3, steps=1), seed=5)
+    whole = Cohort(0, 0, 0, 0, np.array([1, 2]), np.ones(2), 2.0, read_model(network(seed=1)))
+    Weighted(trainer).train([whole], own)
+    assert asked == [2]
+    assert not Weighted(trainer).carries_through(own)
+    marked = says("is_weighted_mean")(own)
+    (found,) = Weighted(trainer).train([whole], marked)
+    assert asked == [2]
+    assert Weighted(trainer).carries_through(marked)
+    (expected,) = Weighted(trainer).train([whole], average_models)
+    assert as_vector(found.model).tobytes() == as_vector(expected.model).tobytes()
+
+
+def test_with_screening_results_come_one_by_one() -> None:
+    trainer = Trainer(network(), POPULATION, LocalRule(sgd, lr=0.3, steps=1), seed=5)
+    whole = Cohort(0, 0, 0, 0, np.array([1, 2]), np.ones(2), 2.0, read_model(network(seed=1)))
+    expected = Serial(trainer).train([whole], average_models)[0]
+    found = Weighted(trainer).train([whole], average_models, Screening(max_update_norm=1e9))[0]
+    assert as_vector(found.model).tobytes() == as_vector(expected.model).tobytes()
+    (none,) = Weighted(trainer).train([whole], average_models, Screening(max_update_norm=1e-9))
+    assert none.refused == {"too_large": 2}
 
 
 def test_a_step_that_is_not_finite_names_the_client() -> None:

@@ -29,9 +29,9 @@ from atoll import (
     read_model,
     train,
 )
-from atoll.aggregation.mean import Weighted, average_models
+from atoll.aggregation.mean import Weighted
 from atoll.aggregation.reductions import update_norm
-from atoll.aggregation.screening import Screened
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import Cohort, Executor
 from atoll.executors.cores.executor import Cores
 from atoll.executors.stacked.executor import Stacked
@@ -146,13 +146,16 @@ def test_a_dropout_that_is_no_probability_below_one_is_refused(dropout: float) -
 class Broken:
     """A trainer some of whose clients send back what cannot be used."""
 
+    keeps_state = False
+    why_one_by_one = "some are broken"
+
     def __init__(self, trainer: Trainer, breaks: dict[int, str], during: set[int] | None = None) -> None:
         self.trainer = trainer
         self.precision = trainer.precision
         self.breaks = breaks
         self.during = during
         self.losses, self.sample_losses = trainer.losses, trainer.sample_losses
-        self.identity_rows = trainer.identity_rows
+        self.identity_rows, self.samples_a_step = trainer.identity_rows, trainer.samples_a_step
 
     def train(self, task: ClientTask) -> ClientUpdate:
         sent = self.trainer.train(task)
@@ -178,12 +181,12 @@ class Broken:
 def run_events(
     schedule: Schedule,
     breaks: dict[int, str],
-    combine: Screened,
+    screening: Screening,
     cores: bool = False,
     during: set[int] | None = None,
 ) -> list[State]:
     module = linear_module(seed=2)
-    method = Method(schedule, RULE, combine=combine)
+    method = Method(schedule, RULE, screening=screening)
     trainer = Broken(Trainer(module, POPULATION, RULE, seed=7), breaks, during)
     first = init(method, read_model(module))
     if not cores:
@@ -217,8 +220,8 @@ def bits(states: Sequence[State]) -> list[list[bytes]]:
 )
 def test_a_run_with_broken_results_is_the_run_without_those_clients(how: str, reason: str, cores: bool) -> None:
     schedule, broken = schedule_of("cycling"), [1, 4, 6]
-    found = run_events(schedule, dict.fromkeys(broken, how), Screened(average_models, max_update_norm=50.0), cores)
-    expected = run_events(without(schedule, broken), {}, Screened(average_models))
+    found = run_events(schedule, dict.fromkeys(broken, how), Screening(max_update_norm=50.0), cores)
+    expected = run_events(without(schedule, broken), {}, Screening())
     assert bits(found) == bits(expected)
     count = np.cumsum([np.isin(event.cohort, broken).sum() for event in schedule.events])
     assert [dict(state.refused) for state in found] == [{reason: n} if n else {} for n in count.tolist()]
@@ -232,10 +235,10 @@ def test_a_cluster_whose_whole_cohort_failed_publishes_what_it_started_from(how:
     events, nobody = schedule.events, np.empty(0, np.int64)
     if how == "dropped":
         gone = replace(events[2], cohort=nobody, clusters=nobody, weights=np.empty(0))
-        states = run_events(replace(schedule, events=(*events[:2], gone, *events[3:])), {}, Screened(average_models))
+        states = run_events(replace(schedule, events=(*events[:2], gone, *events[3:])), {}, Screening())
     else:
         broken = dict.fromkeys(events[2].cohort.tolist(), "nan")
-        states = run_events(schedule, broken, Screened(average_models), during={2})
+        states = run_events(schedule, broken, Screening(), during={2})
     before, after, later = states[1:4]
     assert before.server is not None
     assert after.server is before.server
@@ -257,13 +260,13 @@ def test_events_without_any_client_have_no_loss(make: Callable[[Trainer], Execut
 
 def test_without_screening_a_result_of_another_form_is_an_error() -> None:
     with pytest.raises(RunError, match="event 0, cluster"):
-        run_events(schedule_of("cycling"), dict.fromkeys(range(CLIENTS), "name"), Screened(average_models, False, 1e9))
+        run_events(schedule_of("cycling"), dict.fromkeys(range(CLIENTS), "name"), Screening(False, 1e9))
 
 
 def test_a_trainer_that_is_not_tolerant_ends_the_run_at_a_result_that_is_not_finite() -> None:
     wild = replace(RULE, lr=1e200, steps=9)
     module = linear_module(seed=2)
-    method = Method(schedule_of("cycling"), wild, combine=Screened(average_models))
+    method = Method(schedule_of("cycling"), wild, screening=Screening())
     first = init(method, read_model(module))
     with pytest.raises(RunError, match="not finite"):
         list(train(method, Serial(Trainer(module, POPULATION, wild, 7)), first))

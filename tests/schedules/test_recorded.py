@@ -50,7 +50,7 @@ def with_losses(schedule: Schedule) -> Schedule:
         )
         for event in schedule.events
     )
-    return replace(schedule, events=events, turns=None)
+    return replace(schedule, events=events)
 
 
 def write_lines(path: Path, schedule: Schedule) -> Path:

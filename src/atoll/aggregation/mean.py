@@ -1,7 +1,7 @@
 """Combine rules: how the results of one cluster's cohort become the cluster's next model."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from atoll.local.models import Model
 
@@ -17,6 +17,33 @@ class Combine(Protocol):
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
         """Return the cluster's model."""
         ...
+
+
+Rule = TypeVar("Rule", bound=Combine)
+
+
+def says(*properties: str) -> Callable[[Rule], Rule]:
+    """Mark a combine rule with what executors may rely on; an unmarked rule is given every client's model.
+
+    - ``is_weighted_mean``: it returns the weighted mean of the models, so an executor may compute that its own way;
+    - ``needs_only_mean``: it depends on the models through their weighted mean and total weight alone.
+    """
+
+    def mark(rule: Rule) -> Rule:
+        vars(rule).update(dict.fromkeys(properties, True))
+        return rule
+
+    return mark
+
+
+def is_weighted_mean(combine: Combine) -> bool:
+    """Return whether a rule says that it is the weighted mean of the models."""
+    return getattr(combine, "is_weighted_mean", False)
+
+
+def needs_only_mean(combine: Combine) -> bool:
+    """Return whether a rule says that the models' weighted mean, with their total weight, is all that it needs."""
+    return is_weighted_mean(combine) or getattr(combine, "needs_only_mean", False)
 
 
 def mean(models: Weighted) -> Model:
@@ -41,11 +68,13 @@ def mean(models: Weighted) -> Model:
     return mixed
 
 
+@says("is_weighted_mean")
 def average_models(models: Weighted, start: Model, cohort_weight: float) -> Model:
     """Take the mean over the cluster's clients (FedAvg, FedCluster; IFCA and CFL-MGD, option II)."""
     return mean(models)
 
 
+@says("needs_only_mean")
 def average_gradients(models: Weighted, start: Model, cohort_weight: float) -> Model:
     """Move the start by the clients' steps averaged over the whole cohort (IFCA and CFL-MGD, option I).
 
@@ -67,6 +96,25 @@ def average_gradients(models: Weighted, start: Model, cohort_weight: float) -> M
         name: tensor if "@" in name or not tensor.is_floating_point() else start[name].lerp(tensor, share)
         for name, tensor in average.items()
     }
+
+
+def add_updates(model: Model, updates: Iterable[tuple[float, Model, Model]]) -> Model:
+    """Return ``model + sum of weight * (trained - sent)`` over (weight, trained, sent), summed in their order.
+
+    What was not sent, or the model does not have yet, such as moments at first, counts as zero. Tensors that are not
+    floating point (counters) are the model's own.
+
+    >>> import torch
+    >>> add_updates({"w": torch.tensor(1.0)}, [(0.5, {"w": torch.tensor(9.0)}, {"w": torch.tensor(5.0)})])
+    {'w': tensor(3.)}
+    """
+    total = dict(model)
+    for weight, trained, sent in updates:
+        for name, tensor in trained.items():
+            if tensor.is_floating_point():
+                update = tensor - sent[name] if name in sent else tensor
+                total[name] = total[name].add(update, alpha=weight) if name in total else update * weight
+    return total
 
 
 def share_layers(models: Sequence[Model], names: Sequence[str], weights: Mapping[int, float]) -> list[Model]:

@@ -1,40 +1,32 @@
-"""Which results of clients are left out before they are combined."""
+"""Screening: which of the clients' results are left out before the rest are combined."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from atoll.aggregation.mean import Combine, Weighted
-from atoll.aggregation.reductions import update_norm
 from atoll.local.models import Model, form_of, without_moments
 from atoll.local.task import ClientUpdate
-from atoll.local.weights import is_finite
 
 Reason = Literal["wrong_form", "not_finite", "too_large"]
 REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
 
 
 @dataclass(frozen=True)
-class Screened:
-    """A combine rule that is given good results only; `executors.combine_updates` asks `why_refused` of each.
-
-    It is no mean of models to an executor, so results come one by one, whatever the rule.
+class Screening:
+    """What a result must be like to be combined; with it, results come one by one, whatever the combine rule.
 
     Attributes:
-        combine: the rule for what is left.
         tolerate: whether results of another form, or not finite, are left out; else they are an error.
         max_update_norm: the longest update that is taken; None: any.
     """
 
-    combine: Combine
     tolerate: bool = True
     max_update_norm: float | None = None
 
-    def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
-        """Combine results that have been screened."""
-        return self.combine(models, start, cohort_weight)
-
     def why_refused(self, outcome: ClientUpdate, start: Model) -> Reason | None:
         """Return why a result is left out, or None if it is good."""
+        from atoll.aggregation.reductions import update_norm  # here, since a method's settings do not wait for PyTorch
+        from atoll.local.weights import is_finite
+
         if self.tolerate and not _has_form(outcome.model, start):
             return "wrong_form"
         if self.tolerate and not is_finite(outcome.model, outcome.loss):

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import mul
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.aggregation.mean import Combine, Weighted
+from atoll.aggregation.screening import Screening
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
@@ -39,6 +40,7 @@ class Cohort:
         drawn_as: what their random numbers are keyed with; None: the number of the event.
         repeats: intra-cluster rounds to train, from `repeat` on, each from the average of the one before. Above 1 only
             for an executor that `carries_through`.
+        states: what clients keep from their last task, of those that have any.
     """
 
     event: int
@@ -51,12 +53,18 @@ class Cohort:
     start: Model
     drawn_as: int | None = None
     repeats: int = 1
+    states: Mapping[int, Model] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[ClientTask]:
         """One task a client, in order, in the first of its intra-cluster rounds."""
         common = self.event, self.round, self.repeat, self.cluster
-        return [ClientTask(*common, int(client), self.start, self.drawn_as) for client in self.clients]
+        states = self.states
+        return [ClientTask(*common, k, self.start, self.drawn_as, states.get(k)) for k in self.clients.tolist()]
+
+    def states_of(self, clients: Ids) -> Mapping[int, Model]:
+        """Return what these of its clients keep."""
+        return {k: self.states[k] for k in clients.tolist() if k in self.states} if self.states else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +78,7 @@ class ClusterUpdate:
         refused: how many results were left out, by reason.
         answered: whose results were combined, [clients of the cohort], from an executor whose clients may fail to
             answer; None from one whose clients never do.
+        states: what the clients whose results were combined now keep, where their trainer `keeps_state`.
     """
 
     model: Model
@@ -77,6 +86,7 @@ class ClusterUpdate:
     arrived: float = 1.0
     refused: Mapping[str, int] = field(default_factory=dict)
     answered: npt.NDArray[np.bool_] | None = None
+    states: Mapping[int, Model] = field(default_factory=dict)
 
 
 class ClientTrainer(Protocol):
@@ -84,9 +94,22 @@ class ClientTrainer(Protocol):
 
     Attributes:
         precision: what the executor lets products be computed in while it trains.
+        why_one_by_one: why its clients must train one by one, each by `train`; an empty text if executors may do what
+            `Trainer.train` does for many at once.
+        keeps_state: whether clients keep a state from task to task.
     """
 
     precision: "Precision"
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether clients keep a state from task to task."""
+        ...
+
+    @property
+    def why_one_by_one(self) -> str:
+        """Why clients must train one by one."""
+        ...
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return what the client sends back."""
@@ -104,12 +127,27 @@ class ClientTrainer(Protocol):
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
         ...
 
+    def samples_a_step(self, clients: Ids) -> int:
+        """Return how many samples one step of all these clients takes, at most; what their time goes with."""
+        ...
+
 
 class Executor(Protocol):
     """Trains cohorts, which do not depend on each other, anywhere and in any order."""
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order."""
+    @property
+    def bits(self) -> str:
+        """The name of the executor whose bits these are: workers give those of what trains in each of them."""
+        ...
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
+        """Return each cluster's update, in the order of the cohorts."""
+        ...
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return whether cohorts may have several `repeats` where results are combined by this rule, unscreened."""
         ...
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -121,20 +159,12 @@ class Executor(Protocol):
         ...
 
 
-def carries_through(executor: Executor | None, combine: Combine) -> bool:
-    """Return whether an executor's cohorts may have several `repeats` where results are combined by this rule.
-
-    Not unless it says so, by a method ``carries_through(combine)`` that it need not have.
-    """
-    told: Callable[[Combine], bool] | None = getattr(executor, "carries_through", None)
-    return told is not None and told(combine)
-
-
 def split_clients(cohort: Cohort) -> Iterator[Cohort]:
     """Yield a cohort of each client alone."""
     alone = replace(cohort, weights=np.ones(1), event_weight=1.0)
     for row in range(len(cohort.clients)):
-        yield replace(alone, clients=cohort.clients[row : row + 1])
+        clients = cohort.clients[row : row + 1]
+        yield replace(alone, clients=clients, states=cohort.states_of(clients))
 
 
 def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:
@@ -144,35 +174,41 @@ def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:
 
 
 def combine_updates(
-    cohorts: Sequence[Cohort], combine: Combine, outcomes: Iterable[ClientUpdate]
+    cohorts: Sequence[Cohort],
+    combine: Combine,
+    outcomes: Iterable[ClientUpdate],
+    screening: Screening | None = None,
 ) -> list[ClusterUpdate]:
     """Combine the outcomes of all cohorts' tasks, in their order, holding one client's model at a time.
 
-    A rule may hold more. What `Screened` refuses is left out and counted; without any result the start is kept.
+    A rule may hold more. What the screening refuses is left out and counted; without any result the start is kept.
+    A client whose result is left out keeps the state that it had before.
 
     Raises:
         RunError: the combine rule fails; names event and cluster.
     """
     coming = iter(outcomes)
-    return [_combine(cohort, combine, coming) for cohort in cohorts]
+    return [_combine(cohort, combine, coming, screening) for cohort in cohorts]
 
 
-def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[ClientUpdate]) -> ClusterUpdate:
-    from atoll.aggregation.screening import Screened  # needs PyTorch, which a schedule alone does not
-
+def _combine(
+    cohort: Cohort, combine: Combine, outcomes: Iterator[ClientUpdate], screening: Screening | None
+) -> ClusterUpdate:
     losses: list[float] = []
     weights: list[float] = []
     refused: Counter[str] = Counter()
-    screened = combine if isinstance(combine, Screened) else None
+    states: dict[int, Model] = {}
 
     def good() -> Iterator[tuple[float, Model]]:
-        for weight in cohort.weights.tolist():
+        for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
             outcome = next(outcomes)
-            if screened and (reason := screened.why_refused(outcome, cohort.start)):
+            if screening and (reason := screening.why_refused(outcome, cohort.start)):
                 refused[reason] += 1
                 continue
             losses.append(outcome.loss)
             weights.append(weight)
+            if outcome.state is not None:
+                states[client] = outcome.state
             yield weight, outcome.model
 
     try:
@@ -188,7 +224,7 @@ def _combine(cohort: Cohort, combine: Combine, outcomes: Iterator[ClientUpdate])
         where = f"event {cohort.event}, cluster {cohort.cluster}"
         raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
     arrived = math.fsum(weights) / float(cohort.weights.sum()) if refused else 1.0
-    return ClusterUpdate(model, weighted_mean(losses, weights), arrived, refused)
+    return ClusterUpdate(model, weighted_mean(losses, weights), arrived, refused, states=states)
 
 
 def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:

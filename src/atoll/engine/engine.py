@@ -1,18 +1,23 @@
 """The engine: the state of a run, and the only event loop."""
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atoll.aggregation.mean import Combine, average_models, mean, share_layers
+import numpy as np
+
+from atoll.aggregation.mean import Combine, add_updates, average_models, mean, share_layers
+from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import Assignment, as_scheduled
-from atoll.engine.cohorts import Executor
+from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.events import EventResult, train_events
+from atoll.engine.server import ServerRule, apply_rule
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Event, Mix, Schedule
+from atoll.schedules.timeline import Arrivals
 from atoll.support.arrays import Ids
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, RunError
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +32,8 @@ class State:
         starts: the model that each cluster's clients start from.
         published: each cluster's latest average; its first start until it has one.
         refused: clients' results that were left out so far, by reason (`screening.REASONS`).
+        server_state: what the method's server rule keeps; None: nothing yet.
+        clients: what each client keeps from its last task whose result was combined, where trainers keep state.
     """
 
     events_done: int
@@ -34,6 +41,8 @@ class State:
     starts: tuple[Model, ...]
     published: tuple[Model, ...]
     refused: Mapping[str, int] = field(default_factory=dict)
+    server_state: Model | None = None
+    clients: Mapping[int, Model] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,20 +71,52 @@ class Method:
         rule: what a client does.
         assign: which cluster each of the cohort's clients belongs to.
         combine: how the results of a cluster's clients become its model.
+        screening: which results are left out before the rest are combined; None: none.
         shared: names of the parameters that all clusters have in common.
         starts: number of different models that the clusters start from: one for all, or one a cluster.
         restarts: starts that are tried; the one with the least loss after `restart_rounds` is kept.
         restart_rounds: rounds that each start is tried for.
+        trainer: makes what trains a client, from what `Trainer` takes: a subclass of it, or anything else that makes a
+            `ClientTrainer`; None: `Trainer`.
+        server_rule: what the server makes of its model before an event and the one that the event's `server` mix gives;
+            None: takes the latter.
+        arrivals: makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
     """
 
     schedule: Schedule
     rule: LocalRule
     assign: Assignment = as_scheduled
     combine: Combine = average_models
+    screening: Screening | None = None
     shared: tuple[str, ...] = ()
     starts: int = 1
     restarts: int = 1
     restart_rounds: int = 3
+    trainer: Callable[..., ClientTrainer] | None = None
+    server_rule: ServerRule | None = None
+    arrivals: Arrivals | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run.
+
+        Raises:
+            InputError: a server rule without a server; or clients keep state, and one is in a cohort twice.
+        """
+        if self.server_rule is not None and not self.schedule.has_server:
+            raise InputError("Method.server_rule: the schedule has no server's model that it would apply to")
+        if self.keeps_state:
+            _require_each_once(self.schedule)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether clients keep a state from task to task, as the trainer's class says."""
+        made_by = getattr(self.trainer, "func", self.trainer)  # of a `functools.partial`
+        return bool(getattr(made_by, "keeps_state", False))
+
+    @property
+    def finds_clusters(self) -> bool:
+        """Whether clients find their cluster while the run goes on; else the schedule names it."""
+        return self.assign is not as_scheduled
 
     def global_model(self, state: State) -> Model:
         """Return the one model that stands for the run: the server's.
@@ -104,10 +145,12 @@ def init(method: Method, *initial: Model) -> State:
 def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
     """Yield after every event, from ``state.events_done`` to the schedule's end.
 
-    Events whose clusters already have their start models are trained together.
+    Events whose clusters already have their start models are trained together, unless they share a client that keeps
+    state.
     """
-    while events := method.schedule.ready(state.events_done):
-        for trained in train_events(events, state.starts, executor, method.assign, method.combine):
+    keeps_state = method.keeps_state
+    while events := method.schedule.ready(state.events_done, apart=keeps_state):
+        for trained in train_together(method, executor, state, events):
             step = merge(method, state, trained)
             state = step.state
             yield step
@@ -115,8 +158,14 @@ def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
 
 def advance(method: Method, executor: Executor, state: State, event: Event) -> Step:
     """Train the active clusters, publish, merge into the server's model, hand out new starts."""
-    (trained,) = train_events([event], state.starts, executor, method.assign, method.combine)
+    (trained,) = train_together(method, executor, state, [event])
     return merge(method, state, trained)
+
+
+def train_together(method: Method, executor: Executor, state: State, events: Sequence[Event]) -> list[EventResult]:
+    """Train the cohorts of events that do not depend on each other."""
+    rules = method.assign, method.combine, method.screening
+    return train_events(events, state.starts, executor, *rules, state.clients)
 
 
 def merge(method: Method, state: State, trained: EventResult) -> Step:
@@ -127,18 +176,56 @@ def merge(method: Method, state: State, trained: EventResult) -> Step:
         published[cluster] = model
     if method.shared and trained.weights:
         published = share_layers(published, method.shared, trained.weights)
-    server = state.server if event.server is None else _mix(event.server, state.server, published)
+    server, server_state = state.server, state.server_state
+    if event.server is not None:
+        server = _mix(event.server, server, published, state.starts)
+        if method.server_rule is not None and state.server is not None:
+            server, server_state = apply_rule(method.server_rule, event.index, state.server, server, server_state)
     starts = list(state.starts)
     for cluster, recipe in event.starts:
-        starts[cluster] = _mix(recipe, server, published)
+        starts[cluster] = _mix(recipe, server, published, state.starts)
     refused = state.refused if not trained.refused else Counter(state.refused) + trained.refused
-    after = State(event.index + 1, server, tuple(starts), tuple(published), refused)
+    clients = _keep_states(method, state.clients, trained)
+    after = State(event.index + 1, server, tuple(starts), tuple(published), refused, server_state, clients)
     return Step(event, after, trained.clusters, trained.loss)
 
 
-def _mix(recipe: Mix, server: Model | None, published: Sequence[Model]) -> Model:
-    """Form a model as the recipe says; a recipe with one source of weight one is that source, not a copy."""
+def _keep_states(method: Method, clients: Mapping[int, Model], trained: EventResult) -> Mapping[int, Model]:
+    """Return what clients keep after an event.
+
+    Raises:
+        RunError: they do though the method's own trainer does not, so that events were not kept apart for them; or the
+            other way round.
+    """
+    if not trained.states and not (method.keeps_state and trained.weights):
+        return clients
+    if bool(trained.states) != method.keeps_state:
+        kept, own = ("keeps", "does not") if trained.states else ("does not keep", "does")
+        raise RunError(
+            f"event {trained.event.index}: the executor's trainer {kept} state, but Method.trainer {own}; give the "
+            "executor what Method.trainer makes"
+        )
+    return {**clients, **trained.states}
+
+
+def _require_each_once(schedule: Schedule) -> None:
+    for event in schedule.events:
+        clients, counts = np.unique(event.cohort, return_counts=True)
+        if (twice := clients[counts > 1]).size:
+            raise InputError(
+                f"event {event.index}: client {twice[0]} is in the cohort more than once, but keeps one state"
+            )
+
+
+def _mix(recipe: Mix, server: Model | None, published: Sequence[Model], sent: Sequence[Model]) -> Model:
+    """Form a model as the recipe says; a recipe with one source of weight one is that source, not a copy.
+
+    `sent` are the models that the clusters' clients were sent for this event.
+    """
     sources = [(weight, published[cluster]) for cluster, weight in recipe.published]
     if recipe.server and server is not None:
         sources.insert(0, (recipe.server, server))
-    return sources[0][1] if len(sources) == 1 else mean(sources)
+    mixed = sources[0][1] if len(sources) == 1 else mean(sources)
+    if not recipe.updates:
+        return mixed
+    return add_updates(mixed, ((weight, published[cluster], sent[cluster]) for cluster, weight in recipe.updates))

@@ -2,15 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import Assignment
-from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, carries_through, weighted_mean
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, weighted_mean
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.support.arrays import Ids, Mask
@@ -27,6 +28,7 @@ class EventResult:
         weights: the weight of the results in those clusters that have any.
         loss: mean local loss; None without any result.
         refused: how many results were left out, by reason.
+        states: what clients now keep, of those whose results were combined.
     """
 
     event: Event
@@ -35,27 +37,41 @@ class EventResult:
     weights: dict[int, float]
     loss: float | None
     refused: Counter[str]
+    states: Mapping[int, Model] = field(default_factory=dict)
 
 
 def train_events(
-    events: Sequence[Event], starts: Sequence[Model], executor: Executor, assign: Assignment, combine: Combine
+    events: Sequence[Event],
+    starts: Sequence[Model],
+    executor: Executor,
+    assign: Assignment,
+    combine: Combine,
+    screening: Screening | None = None,
+    clients: Mapping[int, Model] | None = None,
 ) -> list[EventResult]:
     """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds.
 
-    Clients that find no cluster are left out of their event.
+    Clients that find no cluster are left out of their event. `clients` is what clients keep (`State.clients`).
     """
-    carried = carries_through(executor, combine)
-    works = [_begin(event, starts, executor, assign, carried) for event in events]
+    carried = screening is None and executor.carries_through(combine)
+    works = [_begin(event, starts, executor, assign, carried, clients or {}) for event in events]
     while going := [work for work in works if work.repeat < work.event.intra_rounds]:
         asked = [work.cohorts() for work in going]
         wanted = [cohort for cohorts in asked for cohort in cohorts]
-        done = iter(executor.train(wanted, combine) if wanted else [])
+        done = iter(executor.train(wanted, combine, screening) if wanted else [])
         for work, cohorts in zip(going, asked, strict=True):
             work.take(cohorts, list(islice(done, len(cohorts))))
     return [work.result(starts) for work in works]
 
 
-def _begin(event: Event, starts: Sequence[Model], executor: Executor, assign: Assignment, carried: bool) -> "_Work":
+def _begin(
+    event: Event,
+    starts: Sequence[Model],
+    executor: Executor,
+    assign: Assignment,
+    carried: bool,
+    kept_states: Mapping[int, Model],
+) -> "_Work":
     clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
     if lost := int(np.count_nonzero(clusters < 0)):
         kept = clusters >= 0
@@ -68,16 +84,19 @@ def _begin(event: Event, starts: Sequence[Model], executor: Executor, assign: As
             models_up=event.models_up - lost * event.intra_rounds,
             dropped=event.dropped + lost,
         )
-    return _Work(event, clusters, starts, carried)
+    return _Work(event, clusters, starts, carried, kept_states)
 
 
 class _Work:
     """An event under way, before its intra-cluster round `repeat`.
 
-    With `carried` all its rounds are asked for at once, unless other clients train in each.
+    With `carried` all its rounds are asked for at once, unless other clients train in each. What a client keeps goes
+    from one of them to the next.
     """
 
-    def __init__(self, event: Event, clusters: Ids, starts: Sequence[Model], carried: bool) -> None:
+    def __init__(
+        self, event: Event, clusters: Ids, starts: Sequence[Model], carried: bool, kept_states: Mapping[int, Model]
+    ) -> None:
         self.event = event
         self.repeat = 0
         self.repeats = event.intra_rounds if carried and event.answered is None else 1
@@ -87,6 +106,8 @@ class _Work:
         self.weights: dict[int, float] = {}
         self.refused: Counter[str] = Counter()
         self.answered: Mask | None = None
+        self.states: dict[int, Model] = {}
+        self._kept_states = kept_states
 
     def cohorts(self) -> list[Cohort]:
         """Return the next cohorts, one a cluster that has clients in them, by ascending cluster."""
@@ -102,6 +123,7 @@ class _Work:
                 start=self.averages[c].model,
                 drawn_as=None if number == event.index else number,
                 repeats=self.repeats,
+                states=self._states_of(event.cohort[own]),
             )
             for c, own in here.items()
             if len(own)
@@ -117,6 +139,7 @@ class _Work:
                 continue
             cohort, average = came[cluster]
             self.averages[cluster] = average
+            self.states.update(average.states)
             if average.refused:
                 self.refused.update(average.refused)
             if average.answered is not None:
@@ -137,12 +160,19 @@ class _Work:
         if self.answered is not None:
             missing = int(self.answered.size - self.answered.sum())
             event = replace(event, answered=self.answered, models_up=event.models_up - missing)
-        return EventResult(event, self.clusters, models, self.weights, loss, self.refused)
+        return EventResult(event, self.clusters, models, self.weights, loss, self.refused, self.states)
 
     def _rows(self, cluster: int) -> Ids:
         """Return the rows of the cohort that train in a cluster."""
         own = self.rows[cluster]
         return own if self.event.answered is None else own[self.event.answered[self.repeat, own]]
+
+    def _states_of(self, clients: Ids) -> dict[int, Model]:
+        """Return what these clients keep, of those that have any."""
+        if not self.states and not self._kept_states:
+            return {}
+        found = ((k, self.states.get(k) or self._kept_states.get(k)) for k in clients.tolist())
+        return {client: state for client, state in found if state is not None}
 
     def _note(self, cluster: int, answered: Mask) -> None:
         """Note who of those asked did not answer."""

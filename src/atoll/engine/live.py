@@ -16,9 +16,10 @@ from threading import Thread
 import numpy as np
 
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
-from atoll.engine.engine import Method, State, Step, merge
-from atoll.engine.events import EventResult, train_events
+from atoll.engine.engine import Method, State, Step, merge, train_together
+from atoll.engine.events import EventResult
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.schedules.timeline import Arrivals, Work
@@ -58,14 +59,14 @@ def follow(course: LiveRun, executor: Executor, state: State, past: Sequence[Eve
     Args:
         course: what the run goes by.
         executor: trains cohorts of which some clients may not answer; is called from several threads at a time where
-            the schedule has `turns`.
+            the method goes by arrival.
         state: where to begin.
         past: the events so far, as they took place.
 
     Raises:
         RunError: nobody has answered for `wait_seconds`; or training fails.
     """
-    if course.method.schedule.turns is None:
+    if course.method.arrivals is None:
         yield from _follow_plan(course, executor, state)
     else:
         yield from _follow_arrivals(course, executor, state, past)
@@ -74,9 +75,9 @@ def follow(course: LiveRun, executor: Executor, state: State, past: Sequence[Eve
 def _follow_plan(course: LiveRun, executor: Executor, state: State) -> Iterator[Step]:
     """Do what is planned next, with whoever answers; an event of which nobody does leaves its clusters as they were."""
     last, refused = course.clock(), Counter[str]()
-    while events := course.method.schedule.ready(state.events_done):
+    while events := course.method.schedule.ready(state.events_done, course.method.keeps_state):
         method, began = course.method, course.clock()
-        done = train_events(events, state.starts, executor, method.assign, method.combine)
+        done = train_together(method, executor, state, events)
         seconds = course.clock()
         if all(map(_is_fruitless, done)):
             if not course.is_anyone_there():
@@ -103,10 +104,10 @@ def _follow_arrivals(course: LiveRun, executor: Executor, state: State, past: Se
     flights = _Flights(course, executor)
     try:
         while state.events_done < len(course.method.schedule):
-            turns, index = _turns(course.method), state.events_done
-            for cluster, work in turns.beginning(index, set(range(clusters)) - flights.going):
+            arrivals, index = _arrivals_of(course.method), state.events_done
+            for cluster, work in arrivals.beginning(index, set(range(clusters)) - flights.going):
                 begun = _begin(course.method, cluster, work, int(downloaded[cluster]))
-                flights.begin(work, begun, state.starts, course.pause_seconds if cluster in failing else 0.0)
+                flights.begin(work, begun, state, course.pause_seconds if cluster in failing else 0.0)
             landed = flights.next()
             if _is_fruitless(landed.trained):
                 failing.update(landed.work.active)
@@ -116,8 +117,8 @@ def _follow_arrivals(course: LiveRun, executor: Executor, state: State, past: Se
                 continue
             failing, last = set(), landed.seconds
             (cluster,) = landed.work.active
-            done = turns.end(index, cluster, landed.work, landed.began, landed.seconds)
-            event = _as_happened(turns.event(index, done, downloaded), landed.trained)
+            done = arrivals.end(index, cluster, landed.work, landed.began, landed.seconds)
+            event = _as_happened(arrivals.event(index, done, downloaded), landed.trained)
             step = merge(
                 course.method, state, replace(landed.trained, event=event, refused=landed.trained.refused + refused)
             )
@@ -127,10 +128,10 @@ def _follow_arrivals(course: LiveRun, executor: Executor, state: State, past: Se
         flights.drop()
 
 
-def _turns(method: Method) -> Arrivals:
-    turns = method.schedule.turns
-    assert turns is not None, "a plan by arrival cannot be replaced by one without"
-    return turns
+def _arrivals_of(method: Method) -> Arrivals:
+    arrivals = method.arrivals
+    assert arrivals is not None, "a plan by arrival cannot be replaced by one without"
+    return arrivals
 
 
 def _begin(method: Method, cluster: int, work: Work, downloaded: int) -> Event:
@@ -140,18 +141,18 @@ def _begin(method: Method, cluster: int, work: Work, downloaded: int) -> Event:
     event that gave the cluster its start. So it differs for each start, and is the same again when a run that was
     interrupted goes on.
     """
-    schedule, turns = method.schedule, _turns(method)
+    schedule, arrivals = method.schedule, _arrivals_of(method)
     number = cluster if downloaded < 0 else schedule.clusters + downloaded
     return Event(
         index=number,
-        round=min(number, len(schedule) - 1) * turns.rounds_per_event,
+        round=min(number, len(schedule) - 1) * arrivals.rounds_per_event,
         seconds=0.0,
         active=work.active,
         began=(),
         cohort=work.cohort,
         clusters=work.clusters,
         weights=work.weights,
-        intra_rounds=turns.intra_rounds,
+        intra_rounds=arrivals.intra_rounds,
     )
 
 
@@ -236,11 +237,11 @@ class _Flights:
         self._over = Flag()
         self._landed: SimpleQueue[_Landed | BaseException] = SimpleQueue()
 
-    def begin(self, work: Work, event: Event, starts: Sequence[Model], delay: float) -> None:
+    def begin(self, work: Work, event: Event, state: State, delay: float) -> None:
         """Begin a work, after so many seconds."""
         self.going.update(work.active)
         # Not waited for when the process ends: a client may keep it waiting until its deadline.
-        Thread(target=self._carry_out, args=(work, event, starts, delay), daemon=True).start()
+        Thread(target=self._carry_out, args=(work, event, state, delay), daemon=True).start()
 
     def next(self) -> _Landed:
         """Return the next work to be over.
@@ -258,11 +259,22 @@ class _Flights:
         """Let what is under way end with the intra-cluster round that it is in."""
         self._over.set()
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    @property
+    def bits(self) -> str:
+        """The name of the executor whose bits these are."""
+        return self._executor.bits
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         """Train, unless the run is over."""
         if self._over.is_set():
             raise _Dropped
-        return self._executor.train(cohorts, combine)
+        return self._executor.train(cohorts, combine, screening)
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return False: a work that nobody needs any more ends after the intra-cluster round that it is in."""
+        return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -271,11 +283,11 @@ class _Flights:
     def close(self) -> None:
         """Leave the executor as it is."""
 
-    def _carry_out(self, work: Work, event: Event, starts: Sequence[Model], delay: float) -> None:
+    def _carry_out(self, work: Work, event: Event, state: State, delay: float) -> None:
         self._over.wait(delay)
         method, began = self._course.method, self._course.clock()
         try:
-            (trained,) = train_events([event], starts, self, method.assign, method.combine)
+            (trained,) = train_together(method, self, state, [event])
             self._landed.put(_Landed(work, began, self._course.clock(), trained))
         except BaseException as error:  # raised again where it can be seen
             self._landed.put(error)

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, combine_updates
 from atoll.executors.debugging import measure_watched, train_watched
 from atoll.local.models import Model
 from atoll.local.precision import products_in
+from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
@@ -15,6 +17,8 @@ from atoll.support.process import one_thread
 
 class Serial:
     """Trains the clients one by one."""
+
+    bits = "serial"
 
     def __init__(self, trainer: ClientTrainer, debug: bool = False) -> None:
         """Use this trainer for every task.
@@ -26,20 +30,31 @@ class Serial:
         self.debug = debug
 
     @one_thread()
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order; combine rules use one thread too, as with `Cores`."""
         outcomes = (self._train(task) for cohort in cohorts for task in cohort.tasks)
-        return combine_updates(cohorts, combine, outcomes)
+        return combine_updates(cohorts, combine, outcomes, screening)
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return False: every intra-cluster round is asked for on its own."""
+        return False
 
     def _train(self, task: ClientTask) -> ClientUpdate:
+        update = self._train_unchecked(task)
+        if fault := why_wrong_state(task.state, update.state, self.trainer.keeps_state):
+            raise RunError(f"{_where(task)}: {type(self.trainer).__name__} {fault}")
+        return update
+
+    def _train_unchecked(self, task: ClientTask) -> ClientUpdate:
         try:
             with products_in(self.trainer.precision):
                 return train_watched(self.trainer, task) if self.debug else self.trainer.train(task)
         except AtollError:
             raise
         except Exception as error:  # whatever a user's model, loss or optimiser may raise
-            where = f"event {task.event}, cluster {task.cluster}, client {task.client}"
-            raise RunError(f"{where}: training failed ({type(error).__name__}: {error})") from error
+            raise RunError(f"{_where(task)}: training failed ({type(error).__name__}: {error})") from error
 
     def close(self) -> None:
         """Hold nothing to let go of."""
@@ -50,3 +65,7 @@ class Serial:
         if self.debug:
             return measure_watched(self.trainer, models, clients, round_)
         return self.trainer.losses(models, clients, round_)
+
+
+def _where(task: ClientTask) -> str:
+    return f"event {task.event}, cluster {task.cluster}, client {task.client}"

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from atoll.aggregation.mean import Combine, average_models
+from atoll.aggregation.mean import Combine, average_models, is_weighted_mean
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.serial import Serial
 from atoll.local.models import Model
@@ -31,26 +32,30 @@ class Weighted:
     batches give the same model as client by client, to rounding.
     """
 
+    bits = "weighted"
+
     def __init__(self, trainer: Trainer) -> None:
         """Use this trainer, whose rule and module must fit.
 
         Raises:
             ValueError: they do not; `why_not_weighted` says why.
         """
-        if reason := why_not_weighted(trainer.rule, trainer.module):
+        if reason := trainer.why_one_by_one or why_not_weighted(trainer.rule, trainer.module):
             raise ValueError(reason)
         self.trainer = trainer
         self.serial = Serial(trainer)
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order."""
-        if combine is not average_models:
-            return self.serial.train(cohorts, combine)
+        if screening or not is_weighted_mean(combine):
+            return self.serial.train(cohorts, combine, screening)
         return [self._train(cohort) for cohort in cohorts]
 
     def carries_through(self, combine: Combine) -> bool:
         """Return whether cohorts may go through several intra-cluster rounds; the model then stays where it trains."""
-        return combine is average_models and not self.trainer.rule.proximal  # which pulls to each round's own start
+        return is_weighted_mean(combine) and not self.trainer.rule.proximal  # which pulls to each round's own start
 
     @one_thread()
     def _train(self, cohort: Cohort) -> ClusterUpdate:

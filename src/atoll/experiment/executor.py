@@ -8,8 +8,8 @@ from typing import Literal
 
 import torch
 
-from atoll.aggregation.mean import average_models
-from atoll.engine.cohorts import ClientTrainer, Executor, carries_through
+from atoll.aggregation.mean import is_weighted_mean
+from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.engine import Method
 from atoll.executors.cores.executor import Cores
 from atoll.executors.cost import Units, time_unit
@@ -21,7 +21,6 @@ from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.settings import Run, Settings
 from atoll.local.models import Model
 from atoll.local.trainer import Trainer
-from atoll.methods.party_trainer import PartyTrainer
 from atoll.support.errors import InputError
 from atoll.support.process import keep_freed_memory
 
@@ -121,6 +120,19 @@ def require_no_fleet(wanted: Run) -> None:
         )
 
 
+def require_plain_trainer(method: Method) -> None:
+    """Refuse a method with a trainer of its own on a fleet, whose nodes keep no state and know one form of a reply.
+
+    Raises:
+        InputError: says which executors take it.
+    """
+    if method.trainer not in (None, Trainer):
+        raise InputError(
+            "run.executor = 'fleet': nodes train with atoll.Trainer, but the method has a trainer of its own; "
+            "use 'serial', 'cores', 'ray' or 'auto'"
+        )
+
+
 def require_measuring(settings: Settings) -> None:
     """Refuse to cluster anew by what is measured where nothing is.
 
@@ -143,6 +155,7 @@ def _take_wanted(wanted: Run, method: Method, trainer: ClientTrainer, device: st
     """Return the executor that the settings name, if it gives what training client by client gives."""
     reason, why = _why_not_weighted(method, trainer), "as run.executor says"
     if wanted.executor == "fleet":
+        require_plain_trainer(method)
         return Choice("fleet", why)
     if wanted.executor == "cores":
         if device != "cpu":
@@ -186,7 +199,7 @@ def _choose_on_cpu(wanted: Run, method: Method, trainer: ClientTrainer, start: M
     how = "a cohort is one step of SGD" if whole else "client by client"
     workers = min(wanted.workers or count_cores(), count_cores())
     executor = Weighted(trainer) if whole and isinstance(trainer, Trainer) else Serial(trainer)
-    units = Units(method.schedule, whole, carries_through(executor, method.combine))
+    units = Units(method.schedule, whole, whole and executor.carries_through(method.combine))
     reason = why_not_fork() or _why_not_side_by_side(units, workers)
     if not reason:
         seconds = time_unit(executor, units.first(start))
@@ -221,17 +234,12 @@ def why_not_fork() -> str:
 
 
 def _why_not_stacked(trainer: ClientTrainer) -> str:
-    return why_not_stacked(trainer) if isinstance(trainer, Trainer) else _why_one_by_one(trainer)
-
-
-def _why_one_by_one(trainer: ClientTrainer) -> str:
-    """Return why another trainer than `Trainer` trains single clients."""
-    return "parties hold different models" if isinstance(trainer, PartyTrainer) else "clients that attack train alone"
+    return why_not_stacked(trainer) if isinstance(trainer, Trainer) else trainer.why_one_by_one
 
 
 def _why_not_weighted(method: Method, trainer: ClientTrainer) -> str:
-    if not isinstance(trainer, Trainer):
-        return _why_one_by_one(trainer)
-    if method.combine is not average_models:
+    if trainer.why_one_by_one or not isinstance(trainer, Trainer):
+        return trainer.why_one_by_one
+    if method.screening or not is_weighted_mean(method.combine):
         return "the method's combine rule must be the mean of models"
     return why_not_weighted(trainer.rule, trainer.module)

@@ -31,11 +31,11 @@ from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.local.task import ClientUpdate
 from atoll.local.trainer import Trainer, carried_bytes
 from atoll.local.weights import check_outputs, count_bytes, place, read_model
 from atoll.methods.hierarchical import Phase
 from atoll.methods.ifca import choose_start
-from atoll.methods.party_trainer import PartyTrainer
 from atoll.network.base import Network
 from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.files import fitting
@@ -237,7 +237,8 @@ class Experiment:
         clock = self.clock if self.needs("clock") else None
         method = add_faults(self.settings, method, self.population, clock)
         if self.schedule is not None:
-            method = replace(method, schedule=fitting(self.schedule, method.schedule, len(self.population)))
+            replayed = fitting(self.schedule, method.schedule, len(self.population))
+            method = replace(method, schedule=replayed, arrivals=None)
         return method
 
     @property
@@ -248,7 +249,9 @@ class Experiment:
     @cached_property
     def sent_bytes(self) -> int:
         """Bytes of a model that is sent, with the moments that travel with it (CFL-MGD's u_p)."""
-        return self.model_bytes + carried_bytes(self.method.rule, self._copy_module())
+        known = self.model_bytes + carried_bytes(self.method.rule, self._copy_module())
+        update = None if self.method.trainer is None else self._rehearse()
+        return known if update is None else max(known, count_bytes(update.model))
 
     @property
     def message_bytes(self) -> int:
@@ -264,9 +267,14 @@ class Experiment:
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is met before anything is written."""
         self.device, self.rule, self.method, self.module  # noqa: B018
-        trainer = self._make_trainer(replace(self.method.rule, steps=1))
-        rehearse(self.settings, trainer, self.method.schedule.occupied.events[0], read_model(self._copy_module()))
+        self._rehearse()
         self.executor_choice  # noqa: B018
+
+    def _rehearse(self) -> ClientUpdate | None:
+        """Train one client for one step; return what it sends back, unless that is not finite."""
+        trainer = self._make_trainer(replace(self.method.rule, steps=1))
+        first = self.method.schedule.occupied.events[0]
+        return rehearse(self.settings, trainer, first, read_model(self._copy_module()))
 
     def initial_models(self, restart: int = 0) -> tuple[Model, ...]:
         """Return the models that a run begins with, on the device: one, or one a cluster, drawn anew each restart."""
@@ -318,10 +326,13 @@ class Experiment:
 
     def _make_trainer(self, rule: LocalRule) -> ClientTrainer:
         module, seed, run = self._copy_module(), self.settings.seed, self.settings.run
-        if self.settings.method.name == "fedbcd":
-            return PartyTrainer(module, self.population, rule, seed, self.device, run.precision)
-        tolerant = self.settings.faults.tolerate
-        trainer = Trainer(module, self.population, rule, seed, self.device, run.precision, not run.debug, tolerant)
+        given = module, self.population, rule, seed, self.device, run.precision, not run.debug
+        trainer = (self.method.trainer or Trainer)(*given, self.settings.faults.tolerate)
+        if trainer.keeps_state != self.method.keeps_state:
+            raise InputError(
+                f"method.name = {self.settings.method.name!r}: the method's trainer makes a {type(trainer).__name__}, "
+                f"whose keeps_state is {trainer.keeps_state}; the trainer itself must say the same"
+            )
         return add_attackers(self.settings, trainer)
 
     def _copy_module(self) -> nn.Module:

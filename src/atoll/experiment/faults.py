@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from atoll.aggregation.mean import Combine, average_models
+from atoll.aggregation.mean import Combine, is_weighted_mean
 from atoll.aggregation.robust import ROBUST
-from atoll.aggregation.screening import Screened
+from atoll.aggregation.screening import Screening
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
@@ -40,8 +40,8 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
     wanted = settings.faults
     _require_clients(settings)
     combine = _choose_combine(settings, method)
-    if wanted.tolerate or wanted.max_update_norm is not None:
-        combine = Screened(combine, wanted.tolerate, wanted.max_update_norm)
+    screens = wanted.tolerate or wanted.max_update_norm is not None
+    screening = Screening(wanted.tolerate, wanted.max_update_norm) if screens else None
     schedule = method.schedule
     keeps = asks_for(method_kind(settings).make, "deadline_seconds")
     if wanted.deadline_seconds is not None and clock is None and not keeps:
@@ -58,10 +58,10 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
                 f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}: "
                 "leave no client in any event"
             )
-    return replace(method, schedule=schedule, combine=combine)
+    return replace(method, schedule=schedule, combine=combine, screening=screening)
 
 
-def add_attackers(settings: Settings, trainer: Trainer) -> ClientTrainer:
+def add_attackers(settings: Settings, trainer: ClientTrainer) -> ClientTrainer:
     """Return the trainer, some of whose clients attack if the settings want that.
 
     Raises:
@@ -73,6 +73,11 @@ def add_attackers(settings: Settings, trainer: Trainer) -> ClientTrainer:
     if wanted.attackers and wanted.attack == "not-finite" and not wanted.tolerate:
         raise InputError(
             "faults.attack = 'not-finite': needs faults.tolerate = true, as such results cannot be combined"
+        )
+    if not isinstance(trainer, Trainer):
+        raise InputError(
+            f"faults.{'attackers' if wanted.attackers else 'tolerate'}: needs a method whose trainer is a subclass of "
+            f"atoll.Trainer, that of method.name = {settings.method.name!r} is a {type(trainer).__name__}"
         )
     attackers = draw_attackers(wanted.attackers, len(trainer.population), settings.seed)
     return Attacked(trainer, attackers, wanted.attack, wanted.attack_strength)
@@ -114,7 +119,7 @@ def _choose_combine(settings: Settings, method: Method) -> Combine:
     wanted = settings.method
     if wanted.combine == "mean":
         return method.combine
-    if method.combine is not average_models:
+    if not is_weighted_mean(method.combine):
         option = wanted.get("option", "models")
         told = f"method.option = {option!r}" if option != "models" else f"method.name = {wanted.name!r}"
         raise InputError(

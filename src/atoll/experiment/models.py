@@ -1,5 +1,6 @@
 """From settings to what is trained and how: modules, the local rule, and whether they go together."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from atoll.experiment.plugins import bind, call, resolve
 from atoll.experiment.settings import Settings
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
-from atoll.local.task import ClientTask
+from atoll.local.state import why_wrong_state
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.schedules.events import Event
 from atoll.support.errors import InputError, RunError
 from atoll.support.seeds import layers_drawing_from
@@ -76,16 +78,21 @@ def require_device(device: str) -> str:
     return device
 
 
-def rehearse(settings: Settings, trainer: ClientTrainer, event: Event, start: Model) -> None:
-    """Train one client for one step, so that a model or optimiser that fails is met before the run.
+def rehearse(settings: Settings, trainer: ClientTrainer, event: Event, start: Model) -> ClientUpdate | None:
+    """Train one client for one step, so that a model, optimiser or trainer that fails is met before the run.
+
+    Where clients keep state, it trains another time from what it kept. Returns what it sends back at last; None where
+    that is not finite.
 
     Raises:
-        InputError: names the model, the optimiser and the batch size.
+        InputError: names the model, the optimiser and the batch size; or the trainer, for a state of another form.
     """
+    task = ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start)
     try:
-        trainer.train(ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start))
+        update = _train_checked(settings, trainer, task)
+        return _train_checked(settings, trainer, replace(task, state=update.state)) if trainer.keeps_state else update
     except RunError:  # a loss that is not finite: the run will say where
-        return
+        return None
     except InputError:
         raise
     except Exception as error:
@@ -94,6 +101,13 @@ def rehearse(settings: Settings, trainer: ClientTrainer, event: Event, start: Mo
             f"model.name = {settings.model.name!r}: a step of training with local.optimizer = "
             f"{settings.local.optimizer!r} and local.batch_size = {settings.local.batch_size!r} failed ({told})"
         ) from error
+
+
+def _train_checked(settings: Settings, trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
+    update = trainer.train(task)
+    if fault := why_wrong_state(task.state, update.state, trainer.keeps_state):
+        raise InputError(f"method.name = {settings.method.name!r}: its trainer, {type(trainer).__name__}, {fault}")
+    return update
 
 
 def _try_optimizer(settings: Settings, make: MakeOptimizer) -> None:

@@ -64,6 +64,8 @@ class Attacked:
     sends depends on the seed and its task alone, so executors that train client by client agree to the bit.
     """
 
+    why_one_by_one = "clients that attack train alone"
+
     def __init__(self, trainer: Trainer, attackers: Ids, attack: str = "sign-flip", strength: float = 5.0) -> None:
         """Let these clients attack, throughout.
 
@@ -72,6 +74,7 @@ class Attacked:
         """
         self.trainer = trainer
         self.precision = trainer.precision
+        self.keeps_state = trainer.keeps_state
         self.module = trainer.module
         self.attackers = frozenset(attackers.tolist())
         self.attack = ATTACKS[attack]
@@ -79,7 +82,7 @@ class Attacked:
         self._theirs = _with_flipped_labels(trainer) if attack == "label-flip" and len(attackers) else trainer
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return what the client sends back.
+        """Return what the client sends back; what it keeps for itself is not attacked.
 
         Raises:
             RunError: as `Trainer.train`.
@@ -88,7 +91,7 @@ class Attacked:
             return self.trainer.train(task)
         outcome = self._theirs.train(task)
         rng = generator(self.trainer.seed, "attack", task.event, task.repeat, task.client)
-        return ClientUpdate(self.attack(task.start, outcome.model, rng, self.strength), outcome.loss)
+        return replace(outcome, model=self.attack(task.start, outcome.model, rng, self.strength))
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -101,6 +104,10 @@ class Attacked:
     def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
         return self.trainer.sample_losses(models, rows)
+
+    def samples_a_step(self, clients: Ids) -> int:
+        """Return how many samples one step of all these clients takes, at most."""
+        return self.trainer.samples_a_step(clients)
 
 
 def draw_attackers(share: float, clients: int, seed: int) -> Ids:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from atoll.aggregation.mean import Combine
-from atoll.aggregation.screening import Screened
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
 from atoll.fleet.agreement import Agreement
 from atoll.fleet.gathering import Call, Reply, gather
@@ -48,6 +48,8 @@ class FleetExecutor:
             (`fleet.replies.REASONS`).
     """
 
+    bits = "fleet"
+
     def __init__(
         self,
         fleet: Fleet,
@@ -74,14 +76,15 @@ class FleetExecutor:
         self.refused: Counter[str] = Counter()
         self._lock = Lock()
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order.
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
+        """Return what each cohort comes to, in their order; replies are screened harder than simulated results are.
 
         Raises:
             RunError: the combine rule fails.
         """
-        limit = combine.max_update_norm if isinstance(combine, Screened) else None
-        rule = combine.combine if isinstance(combine, Screened) else combine  # replies have been screened, and harder
+        limit = screening.max_update_norm if screening else None
         starts = {id(cohort.start): cohort.start for cohort in cohorts}  # cohorts may share one
         bodies = {key: pack([start]) for key, start in starts.items()}
         calls = [
@@ -96,9 +99,13 @@ class FleetExecutor:
             answered.append(np.array([client in found.results for client in cohort.clients.tolist()], bool))
             lost[cohort.event] += cohort.weights[~answered[-1]].sum()
         return [
-            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), rule, found, there)
+            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, found, there)
             for cohort, found, there in zip(cohorts, collected, answered, strict=True)
         ]
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return False: in every intra-cluster round other clients may answer."""
+        return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]; NaN for whom none is known."""

@@ -12,6 +12,7 @@ from atoll.data.datasets import Dataset
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
+from atoll.experiment.executor import require_plain_trainer
 from atoll.experiment.models import draw_module, make_rule, require_device
 from atoll.experiment.plugins import call
 from atoll.experiment.settings import Settings
@@ -148,6 +149,7 @@ def method_rule(settings: Settings, sizes: Ids) -> LocalRule:
         raise InputError(
             f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
         )
+    require_plain_trainer(method)
     return method.rule
 
 

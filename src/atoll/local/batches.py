@@ -22,6 +22,7 @@ class Batches:
 
     def __init__(self, data: Dataset, module: nn.Module) -> None:
         """Share the training pool's arrays with PyTorch; nothing is copied on the CPU."""
+        self._made_of = data, module
         first = next(module.parameters())
         self.dtype = first.dtype
         self.scale = torch.tensor(data.scale, dtype=self.dtype) if data.scale != 1 else None
@@ -30,6 +31,10 @@ class Batches:
         self.targets = torch.from_numpy(data.targets).to(first.device)
         self.losses = LOSSES[data.loss]
         self.classifies = data.classes > 0
+
+    def __reduce__(self) -> tuple[type["Batches"], tuple[Dataset, nn.Module]]:
+        """Pickle what it is made of: unlike tensors, NumPy's arrays can stay in memory that processes share."""
+        return Batches, self._made_of
 
     def __len__(self) -> int:
         """Return the number of samples, turned copies included."""

@@ -9,7 +9,9 @@ from atoll.local.models import Model
 class ClientTask:
     """One client's work: train from `start`. Its `key` names its random numbers.
 
-    `drawn_as` takes the event's place in it for work that began before the number of its event was known.
+    Attributes:
+        drawn_as: takes the event's place in the key for work that began before the number of its event was known.
+        state: what the client kept from its last task, where its trainer `keeps_state`; None: it had none yet.
     """
 
     event: int
@@ -19,6 +21,7 @@ class ClientTask:
     client: int
     start: Model
     drawn_as: int | None = None
+    state: Model | None = None
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -28,7 +31,8 @@ class ClientTask:
 
 @dataclass(frozen=True, eq=False)
 class ClientUpdate:
-    """What a client sends back, and its mean training loss on the way."""
+    """What a client sends back, its mean training loss on the way, and the state that it keeps for its next task."""
 
     model: Model
     loss: float
+    state: Model | None = None

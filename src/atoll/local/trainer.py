@@ -29,7 +29,12 @@ class Trainer:
 
     The module is its scratch space: it is moved to the device and overwritten. The pool is shared, and stays in bytes
     if it came in bytes.
+
+    A subclass whose clients keep something between their tasks says ``keeps_state = True``. Its `train` returns the
+    state, new tensors of the same names, shapes and types each time, and gets it back in the client's next task.
     """
+
+    keeps_state = False
 
     def __init__(
         self,
@@ -52,8 +57,8 @@ class Trainer:
             device: where to train.
             precision: what executors let products be computed in.
             by_hand: whether steps may be made by hand, where `dense_steps` can; else autograd and the optimiser do.
-            tolerant: whether results that are not finite are sent back, for `screening.Screened` to leave out; else
-                they are an error.
+            tolerant: whether results that are not finite are sent back, for the method's `Screening` to leave out;
+                else they are an error.
         """
         self.module = place(module, device)
         self.population = population
@@ -67,6 +72,14 @@ class Trainer:
         # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
         self.dense = dense_steps(rule, module, self.batches.losses) if by_hand and precision != "bfloat16" else None
 
+    @property
+    def why_one_by_one(self) -> str:
+        """Why clients must train one by one: a subclass may do anything in `train`. Empty for `Trainer` itself."""
+        if type(self) is Trainer:
+            return ""
+        name = type(self).__name__
+        return f"{name} keeps a state for each client" if self.keeps_state else f"{name} trains single clients"
+
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps.
 
@@ -79,7 +92,7 @@ class Trainer:
             if self.dense:
                 mean_loss, moments = self._step_by_hand(self.dense, task), Model()
             else:
-                losses = (self.batches.losses(self.module(x), y).mean() for x, y in self._draw_batches(task))
+                losses = (self.batches.losses(self.module(x), y).mean() for x, y in self.draw_batches(task))
                 mean_loss, moments = descend(
                     self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand
                 )
@@ -111,10 +124,11 @@ class Trainer:
     def _step_by_hand(self, dense: Dense, task: ClientTask) -> float:
         """Take the rule's steps; return the mean loss."""
         lr = self.rule.lr_at(task.round)
-        outputs, targets = zip(*((dense.step(x, y, lr), y) for x, y in self._draw_batches(task)), strict=True)
+        outputs, targets = zip(*((dense.step(x, y, lr), y) for x, y in self.draw_batches(task)), strict=True)
         return float(self.batches.losses(torch.cat(outputs), torch.cat(targets)).mean())
 
-    def _draw_batches(self, task: ClientTask) -> Iterator[tuple[Tensor, Tensor]]:
+    def draw_batches(self, task: ClientTask) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of each local step's batch, on the device."""
         rows = self.draw_rows(task)
         if self.rule.batch_size == "full":
             return repeat(self.batches.gather(rows[0]), self.rule.steps)

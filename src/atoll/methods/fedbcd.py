@@ -50,8 +50,10 @@ def fedbcd(
         raise InputError(
             "method.resample = true: does not go with method.name = 'fedbcd', whose parties have no data apart"
         )
+    from atoll.methods.party_trainer import PartyTrainer  # needs PyTorch, which settings do not wait for
+
     schedule = exchanging(len(population), rounds, mode, output_bytes(population, rule), clock)
-    return Method(schedule, replace(rule, carry_moments=True), combine=join_blocks)
+    return Method(schedule, replace(rule, carry_moments=True), combine=join_blocks, trainer=PartyTrainer)
 
 
 def join_blocks(models: Weighted, start: Model, cohort_weight: float) -> Model:

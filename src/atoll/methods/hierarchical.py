@@ -84,8 +84,9 @@ def hierarchical(
     """
     if phases is None:
         phases = (Phase(0, clustering, network),)
-    schedule = hierarchical_schedule(population, phases, pattern, rounds, intra_rounds, rule.steps, deadline_seconds)
-    return Method(schedule, rule)
+    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, rule.steps, deadline_seconds)
+    schedule = _lay_out(arrivals, phases, pattern, rounds)
+    return Method(schedule, rule, arrivals=None if pattern in SYNCHRONOUS else arrivals)
 
 
 def hierarchical_schedule(
@@ -121,6 +122,20 @@ def hierarchical_schedule(
             the population; no client in any cluster, or none that keeps the deadline; work that takes no time; in the
             decentralised patterns, neighbours that do not connect all aggregators.
     """
+    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, local_steps, deadline_seconds)
+    return _lay_out(arrivals, phases, pattern, rounds)
+
+
+def _make_arrivals(
+    population: Population,
+    phases: Sequence[Phase],
+    pattern: Pattern,
+    rounds: int,
+    intra_rounds: int,
+    local_steps: int,
+    deadline_seconds: float,
+) -> Arrivals:
+    """Return the plan that is in force at each event."""
     _check(population, phases, pattern, rounds, intra_rounds, local_steps)
     rounds_per_event = intra_rounds * local_steps
     plans = [_plan(population, phase, pattern, intra_rounds, deadline_seconds) for phase in phases]
@@ -128,13 +143,16 @@ def hierarchical_schedule(
     begins = [phase.round for phase in phases]
     index = np.arange(rounds // rounds_per_event)
     in_force = np.searchsorted(begins, index * rounds_per_event, side="right") - 1
-    turns = Arrivals([plans[p] for p in in_force], rounds_per_event, intra_rounds)
+    return Arrivals([plans[p] for p in in_force], rounds_per_event, intra_rounds)
+
+
+def _lay_out(arrivals: Arrivals, phases: Sequence[Phase], pattern: Pattern, rounds: int) -> Schedule:
+    """Return the events that the works become on the virtual clock."""
     clusters = phases[0].network.aggregators
     downloaded = np.full(clusters, -1)
-    is_synchronous = pattern in SYNCHRONOUS
-    finished = _synchronous(turns) if is_synchronous else _asynchronous(turns, clusters)
-    events = tuple(turns.event(index, done, downloaded) for index, done in enumerate(finished))
-    return Schedule(events, clusters, rounds, pattern in CENTRAL, turns=None if is_synchronous else turns)
+    finished = _synchronous(arrivals) if pattern in SYNCHRONOUS else _asynchronous(arrivals, clusters)
+    events = tuple(arrivals.event(index, done, downloaded) for index, done in enumerate(finished))
+    return Schedule(events, clusters, rounds, pattern in CENTRAL)
 
 
 def cut_by_empty(network: Network, clustering: Clustering) -> bool:
@@ -216,26 +234,26 @@ def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: 
     return PhaseWork({i: work(group) for i, group in enumerate(groups) if samples[group[0]]}, merges)
 
 
-def _synchronous(turns: Arrivals) -> Iterator[Finished]:
+def _synchronous(arrivals: Arrivals) -> Iterator[Finished]:
     """All clusters work, then wait for the slowest."""
     now = 0.0
-    for index, plan in enumerate(turns.in_force):
+    for index, plan in enumerate(arrivals.in_force):
         began, now = now, now + plan.works[0].seconds
-        yield turns.end(index, 0, plan.works[0], began, now)
+        yield arrivals.end(index, 0, plan.works[0], began, now)
 
 
-def _asynchronous(turns: Arrivals, clusters: int) -> Iterator[Finished]:
+def _asynchronous(arrivals: Arrivals, clusters: int) -> Iterator[Finished]:
     """Whoever finishes next merges and goes on; those that were without clients begin when they get some."""
     now = 0.0
     idle = set(range(clusters))
     in_flight: list[tuple[float, int, float, Work]] = []
-    for index in range(len(turns.in_force)):
-        for j, work in turns.beginning(index, idle):
+    for index in range(len(arrivals.in_force)):
+        for j, work in arrivals.beginning(index, idle):
             heapq.heappush(in_flight, (now + work.seconds, j, now, work))
             idle.remove(j)
         now, j, began, work = heapq.heappop(in_flight)
         idle.add(j)
-        yield turns.end(index, j, work, began, now)
+        yield arrivals.end(index, j, work, began, now)
 
 
 def _require_kept(phases: Sequence[Phase], plans: Sequence[PhaseWork], deadline: float) -> None:

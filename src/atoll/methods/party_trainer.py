@@ -52,6 +52,9 @@ class PartyTrainer:
     All parties of a round see the same batch, which depends on the seed and the round alone.
     """
 
+    keeps_state = False
+    why_one_by_one = "parties hold different models"
+
     def __init__(
         self,
         module: nn.Module,
@@ -60,8 +63,10 @@ class PartyTrainer:
         seed: int,
         device: str = "cpu",
         precision: Precision = "float32",
+        by_hand: bool = True,
+        tolerant: bool = False,
     ) -> None:
-        """Put the module, which is scratch space, and the pool on the device.
+        """Put the module, which is scratch space, and the pool on the device; no step is made by hand.
 
         Raises:
             InputError: the module is not of parties, or of another number of them than the population.
@@ -73,6 +78,7 @@ class PartyTrainer:
         self.rule = rule
         self.seed = seed
         self.precision = precision
+        self.tolerant = tolerant
         self.batches = Batches(population.data, module)
 
     def train(self, task: ClientTask) -> ClientUpdate:
@@ -95,7 +101,8 @@ class PartyTrainer:
             )
             mean_loss, moments = descend(self.rule, own, task, losses)
         block = {prefix + name: tensor for name, tensor in read_model(networks[k]).items()}
-        require_finite(task, block, mean_loss, self.rule)
+        if not self.tolerant:
+            require_finite(task, block, mean_loss, self.rule)
         return ClientUpdate(block | moments, mean_loss)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -109,6 +116,11 @@ class PartyTrainer:
     def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
         return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
+
+    def samples_a_step(self, clients: Ids) -> int:
+        """Return how many samples one step of all these parties takes."""
+        size = self.rule.batch_size
+        return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
 
     def _draw_batch(self, task: ClientTask) -> npt.NDArray[np.int32]:
         samples = self.population.samples(task.client)

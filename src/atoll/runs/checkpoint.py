@@ -129,6 +129,8 @@ def _lay_out(state: State) -> tuple[list[Model], Note]:
         "starts": [number(model) for model in state.starts],
         "published": [number(model) for model in state.published],
         "refused": dict(state.refused),
+        "server_state": None if state.server_state is None else number(state.server_state),
+        "clients": {str(client): number(model) for client, model in state.clients.items()},
     }
 
 
@@ -194,13 +196,15 @@ def _restore(layout: dict[str, Any], tensors: Model) -> State:
     for key, tensor in tensors.items():
         number, _, name = key.partition("/")
         models.setdefault(int(number), {})[name] = tensor
-    server = layout["server"]
+    server, server_state = layout["server"], layout.get("server_state")
     return State(
         events_done=layout["events_done"],
         server=None if server is None else models[server],
         starts=tuple(models[i] for i in layout["starts"]),
         published=tuple(models[i] for i in layout["published"]),
         refused=layout["refused"],
+        server_state=None if server_state is None else models[server_state],
+        clients={int(client): models[i] for client, i in layout.get("clients", {}).items()},
     )
 
 

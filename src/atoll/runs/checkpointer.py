@@ -63,8 +63,8 @@ class Checkpointer:
 
     def _end_of_group(self) -> int:
         """Return how many events are over when those that train together now are."""
-        done = self.state.events_done
-        return done + (1 if self._by_arrival else len(self._recorder.schedule.ready(done)))
+        done, apart = self.state.events_done, self._recorder.experiment.method.keeps_state
+        return done + (1 if self._by_arrival else len(self._recorder.schedule.ready(done, apart)))
 
 
 class Stopwatch:

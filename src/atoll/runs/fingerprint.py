@@ -9,8 +9,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from atoll.engine.cohorts import Executor
-from atoll.executors.cores.executor import Cores
-from atoll.executors.ray.executor import Ray
 from atoll.experiment.file import resolved
 from atoll.experiment.settings import MAY_DIFFER, Settings
 from atoll.experiment.wording import show
@@ -35,13 +33,7 @@ def fingerprint_of(settings: Settings, executor: Executor, replayed: str | None 
     """Return what a run's bits come from; `replayed` is the checksum of the schedule that it replays, if it does."""
     own = digest(settings)
     told = own if replayed is None else hashlib.sha256((own + replayed).encode()).hexdigest()
-    return Fingerprint(settings.seed, told, bits_of(executor))
-
-
-def bits_of(executor: Executor) -> str:
-    """Return the name of the executor whose bits these are: workers give those of what trains in each of them."""
-    inside = (executor.by_cohort or "serial") if isinstance(executor, Cores | Ray) else executor
-    return inside if isinstance(inside, str) else type(inside).__name__.lower()
+    return Fingerprint(settings.seed, told, executor.bits)
 
 
 def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> frozenset[str]:

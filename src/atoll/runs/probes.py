@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from atoll.aggregation.mean import mean
-from atoll.engine.assignment import as_scheduled
 from atoll.engine.engine import State
 from atoll.evaluation.scores import Score, heterogeneity, parameter_error
 from atoll.experiment.experiment import Experiment
@@ -27,7 +26,7 @@ def make_probe(experiment: Experiment) -> tuple[Probe, int]:
             f"run.heterogeneity = true: is measured at the server's model, and method.name = "
             f"{experiment.settings.method.name!r} has none"
         )
-    if experiment.method.assign is as_scheduled and experiment.needs("phases"):
+    if not experiment.method.finds_clusters and experiment.needs("phases"):
         return _probe_aggregators(experiment)
     return _probe_clusters(experiment)
 

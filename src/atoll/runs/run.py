@@ -145,7 +145,7 @@ def _carry_out(
         rows.append(recorder.measure(state, None, clock.seconds()))
         folder.append(rows[-1])
     warnings += recorder.warn_of(rows[0])
-    by_arrival = live is not None and method.schedule.turns is not None
+    by_arrival = live is not None and method.arrivals is not None
     saver = Checkpointer(folder, origin, recorder, state, by_arrival)
     if live is None:
         steps = train(method, executor, state)

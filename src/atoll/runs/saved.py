@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from atoll.aggregation.mean import mean
-from atoll.engine.assignment import as_scheduled
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
@@ -63,7 +62,7 @@ class SavedRun:
         if len(state.starts) == 1:
             return state.starts[0]
         experiment = Experiment(self.settings)
-        if experiment.method.assign is not as_scheduled:
+        if experiment.method.finds_clusters:
             raise InputError(
                 f"{self.folder}: method.name = {self.settings.method.name!r} makes {len(state.starts)} models and none "
                 f"of all clients; choose a cluster from 0 to {len(state.starts) - 1}"

@@ -3,33 +3,32 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
-if TYPE_CHECKING:
-    from atoll.schedules.timeline import Arrivals
-
 
 @dataclass(frozen=True)
 class Mix:
     """A model made from others: ``server * (the server's model) + sum of weight * (cluster's published model)``.
 
-    The weights sum to one; a single source of weight one is taken as it is.
+    The weights sum to one; a single source of weight one is taken as it is. To that, `updates` add
+    ``sum of weight * (cluster's published model - the model that its clients were sent)``, with any weights.
 
     Attributes:
         server: weight of the server's model.
         published: pairs (cluster, weight).
+        updates: pairs (cluster, weight); of clusters that are active in the event.
     """
 
     server: float = 0.0
     published: tuple[tuple[int, float], ...] = ()
+    updates: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse weights that do not sum to one."""
+        """Refuse weights of models that do not sum to one."""
         total = self.server + sum(weight for _, weight in self.published)
         if abs(total - 1) > 1e-9:
             raise InputError(f"Mix: the weights must sum to one, they sum to {total}")
@@ -89,6 +88,14 @@ class Event:
     answered: Mask | None = None
     drawn_as: tuple[int, int] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse updates of clusters that do not train in the event: nobody knows what those were sent."""
+        for mix in (self.server, *(mix for _, mix in self.starts)):
+            if mix and mix.updates and (others := {cluster for cluster, _ in mix.updates}.difference(self.active)):
+                raise InputError(
+                    f"event {self.index}: Mix.updates names cluster {min(others)}, which is not active in the event"
+                )
+
     @property
     def client_updates(self) -> int:
         """Local trainings that the event takes: one a client and intra-cluster round, of those who answered."""
@@ -106,7 +113,6 @@ class Schedule:
         has_server: whether there is a server's model.
         message_bytes: bytes of what is sent where it is not a model (an event's `models_down` and `models_up` then
             count such messages); None where it is.
-        turns: what makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
     """
 
     events: tuple[Event, ...]
@@ -114,7 +120,6 @@ class Schedule:
     rounds: int
     has_server: bool = True
     message_bytes: int | None = None
-    turns: "Arrivals | None" = None
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -153,10 +158,18 @@ class Schedule:
             given |= {cluster: position + 1 for cluster, _ in event.starts}
         return ready
 
-    def ready(self, events_done: int) -> tuple[Event, ...]:
-        """Return the next events that can train together once so many are over; none at the schedule's end."""
-        end = events_done
+    def ready(self, events_done: int, apart: bool = False) -> tuple[Event, ...]:
+        """Return the next events that can train together once so many are over; none at the schedule's end.
+
+        With `apart` no client is in two of them: for clients that keep a state from one task to the next.
+        """
+        end, seen = events_done, set[int]()
         while end < len(self) and self.ready_after[end] <= events_done:  # not beyond: it would cost the whole schedule
+            if apart:
+                cohort = self.events[end].cohort.tolist()
+                if not seen.isdisjoint(cohort):
+                    break
+                seen.update(cohort)
             end += 1
         return self.events[events_done:end]
 

@@ -201,7 +201,8 @@ def _events_of(columns: Columns) -> Iterator[Event]:
 
 
 def _some(told: Any) -> Mix:
-    return Mix(told["server"], tuple((cluster, weight) for cluster, weight in told["published"]))
+    published, updates = (tuple((c, weight) for c, weight in told.get(key, ())) for key in ("published", "updates"))
+    return Mix(told["server"], published, updates)
 
 
 def _as_mix(told: Any) -> Mix | None:

@@ -35,6 +35,7 @@ class _Head(_Strict):
 class _Mix(_Strict):
     server: Share
     published: list[tuple[Count, Share]]
+    updates: list[tuple[Count, Share]] = []
 
 
 class _Line(_Strict):
@@ -112,8 +113,11 @@ def lines_of(schedule: Schedule) -> Iterator[dict[str, Any]]:
 
 
 def mix_of(mix: Mix | None) -> dict[str, Any] | None:
-    """Return a mix as it is written."""
-    return None if mix is None else {"server": mix.server, "published": [list(pair) for pair in mix.published]}
+    """Return a mix as it is written; updates only where there are any."""
+    if mix is None:
+        return None
+    written: dict[str, Any] = {"server": mix.server, "published": [list(pair) for pair in mix.published]}
+    return written | {"updates": [list(pair) for pair in mix.updates]} if mix.updates else written
 
 
 def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
@@ -163,7 +167,8 @@ def why_wrong(events: list[Event], clusters: int) -> str:
     if event.clusters is not None and len(event.clusters) != len(event.cohort):
         return "clusters must hold one cluster for each of the cohort"
     named = {*event.active, *(cluster for cluster, _ in event.starts)}
-    named |= {cluster for _, mix in (*event.starts, (0, event.server)) if mix for cluster, _ in mix.published}
+    mixes = [mix for _, mix in (*event.starts, (0, event.server)) if mix]
+    named |= {cluster for mix in mixes for cluster, _ in mix.published + mix.updates}
     if named and max(named) >= clusters:
         return f"it names cluster {max(named)}, but there are {clusters}"
     if not set(np.unique(event.clusters if event.clusters is not None else []).tolist()) <= set(event.active):
@@ -187,7 +192,7 @@ def _event_of(line: _Line, shared: dict[str, Mix]) -> Event:
     def mix(told: _Mix) -> Mix:
         key = told.model_dump_json()
         if key not in shared:
-            shared[key] = Mix(told.server, tuple(told.published))
+            shared[key] = Mix(told.server, tuple(told.published), tuple(told.updates))
         return shared[key]
 
     return Event(

@@ -7,38 +7,48 @@ from typing import Any, Self
 
 import numpy as np
 
-from atoll.aggregation.mean import Combine, average_models
+from atoll.aggregation.mean import Combine, average_models, is_weighted_mean
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import (
     ClientTrainer,
     ClusterUpdate,
     Cohort,
     Executor,
     Rows,
-    carries_through,
     combine_updates,
     only_model,
     split_clients,
 )
 from atoll.executors.cores.shared import Layout, SharedModels
 from atoll.executors.cores.workers import Workers
+from atoll.executors.packing import Packed, pack_all, unpack, unpack_all
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
-from atoll.local.trainer import Trainer
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 
 
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """A cohort to train, its start model left out: the slots of that and of the result, and how to read the start."""
+    """A cohort to train, its models left out.
+
+    Attributes:
+        cohort: the cohort.
+        whole: whether it trains in one pass.
+        start: the start model's slot.
+        layout: how to read it.
+        result: the slot for the result.
+        states: what clients keep; not in slots, since nobody knows how large it is before one has trained.
+    """
 
     cohort: Cohort
     whole: bool
     start: int
     layout: Layout
     result: int
+    states: dict[int, Packed]
 
     def __str__(self) -> str:
         client = "" if self.whole else f", client {self.cohort.clients[0]}"
@@ -99,23 +109,30 @@ class Cores:
         """End the workers; they are forked again if there is more to train."""
         self.workers.close()
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    @property
+    def bits(self) -> str:
+        """The name of the executor whose bits these are."""
+        return "serial" if self.by_cohort is None else self.by_cohort.bits
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order.
 
         Raises:
             RunError: as `Serial`, or a worker was killed again and again at the same client.
         """
-        whole = self.by_cohort is not None and combine is average_models
+        whole = self.by_cohort is not None and screening is None and is_weighted_mean(combine)
         units = cohorts if whole else [client for cohort in cohorts for client in split_clients(cohort)]
         with self._working():
-            outcomes = self._train(units, whole, kept=whole or combine is not average_models)
+            outcomes = self._train(units, whole, kept=whole or not is_weighted_mean(combine))
             if whole:
                 return [ClusterUpdate(outcome.model, outcome.loss) for outcome in outcomes]
-            return combine_updates(cohorts, combine, outcomes)
+            return combine_updates(cohorts, combine, outcomes, screening)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
-        return carries_through(self.by_cohort, combine)
+        return self.by_cohort is not None and self.by_cohort.carries_through(combine)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -135,10 +152,11 @@ class Cores:
         early: dict[int, ClientUpdate] = {}
         due = 0
         requests = self._place((units[i] for i in order), whole)
-        for number, (layout, loss) in enumerate(self.workers.map(requests, len(units), self._ahead)):
+        for number, (layout, loss, states) in enumerate(self.workers.map(requests, len(units), self._ahead)):
             shared = self._models.view(number % self._ahead, layout)
             model = {name: tensor.clone() for name, tensor in shared.items()} if kept else shared
-            early[order[number]] = ClientUpdate(model, loss)
+            state = next(map(unpack, states.values()), None)
+            early[order[number]] = ClientUpdate(model, loss, state)
             while due in early:
                 yield early.pop(due)
                 due += 1
@@ -161,7 +179,8 @@ class Cores:
             if layout is None or unit.start is not start:
                 start, slot = unit.start, (slot + 1) % self._ahead
                 layout = self._models.write(self._ahead + slot, start)
-            yield _Training(replace(unit, start={}), whole, self._ahead + slot, layout, number % self._ahead)
+            slots = self._ahead + slot, layout, number % self._ahead
+            yield _Training(replace(unit, start={}, states={}), whole, *slots, pack_all(unit.states))
 
     def _measure(self, models: Sequence[Model], rows: Sequence[Rows]) -> Floats:
         """Return the mean loss of no more models than there are slots, [clients, models]."""
@@ -173,12 +192,13 @@ class Cores:
         """Carry out a piece of work, in a worker."""
         if isinstance(work, _Measuring):
             return self.trainer.sample_losses([self._models.view(*placed) for placed in work.models], work.rows)
-        cohort = replace(work.cohort, start=self._models.view(work.start, work.layout))
+        start = self._models.view(work.start, work.layout)
+        cohort = replace(work.cohort, start=start, states=unpack_all(work.states))
         if work.whole and self.by_cohort is not None:
             (average,) = self.by_cohort.train([cohort], average_models)
         else:
             (average,) = self._serial.train([cohort], only_model)
-        return self._models.write(work.result, average.model), average.loss
+        return self._models.write(work.result, average.model), average.loss, pack_all(average.states)
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -193,5 +213,4 @@ class Cores:
 
 def _cost(unit: Cohort, trainer: ClientTrainer) -> int:
     """Return the samples that a unit's clients take a step on, which its time goes with."""
-    samples = trainer.samples_a_step(unit.clients) if isinstance(trainer, Trainer) else len(unit.clients)
-    return samples * unit.repeats
+    return trainer.samples_a_step(unit.clients) * unit.repeats

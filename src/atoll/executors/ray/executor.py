@@ -7,10 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from atoll.aggregation.mean import Combine, average_models
-from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, carries_through, combine_updates
+from atoll.aggregation.mean import Combine, is_weighted_mean
+from atoll.aggregation.screening import Screening
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, combine_updates
+from atoll.executors.packing import pack, pack_all, unpack
 from atoll.executors.ray.cluster import Cluster, connect
-from atoll.executors.ray.worker import Measuring, Training, hold, pack, unpack
+from atoll.executors.ray.worker import Measuring, Training
 from atoll.executors.ray.workers import RayWorkers
 from atoll.executors.weighted import Weighted
 from atoll.local.batches import cut_rows, mean_by_client
@@ -81,23 +83,30 @@ class Ray:
             self._cluster.close()
         self._workers, self._cluster = None, None
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    @property
+    def bits(self) -> str:
+        """The name of the executor whose bits these are."""
+        return "serial" if self.by_cohort is None else self.by_cohort.bits
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order.
 
         Raises:
             RunError: as `Serial`; or workers were killed again and again at the same clients, none are left, or the
                 cluster is gone.
         """
-        whole = self.by_cohort is not None and combine is average_models
+        whole = self.by_cohort is not None and screening is None and is_weighted_mean(combine)
         with self._working() as workers:
             outcomes = self._train(workers, cohorts, whole)
             if whole:
                 return [ClusterUpdate(outcome.model, outcome.loss) for outcome in outcomes]
-            return combine_updates(cohorts, combine, outcomes)
+            return combine_updates(cohorts, combine, outcomes, screening)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
-        return carries_through(self.by_cohort, combine)
+        return self.by_cohort is not None and self.by_cohort.carries_through(combine)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -115,8 +124,8 @@ class Ray:
         size = max(min(clients // (_REQUESTS_A_WORKER * count), _MOST_CLIENTS, most), 1)
         units = cohorts if whole else [part for cohort in cohorts for part in cut(cohort, size)]
         for answer in workers.map(self._send(workers.cluster, units, whole), ahead=4 * count + 2):
-            for model, loss in answer:
-                yield ClientUpdate(unpack(model), loss)
+            for model, loss, states in answer:
+                yield ClientUpdate(unpack(model), loss, next(map(unpack, states.values()), None))
 
     def _send(self, cluster: Cluster, units: Sequence[Cohort], whole: bool) -> Iterator[tuple[Training, Any]]:
         """Put the units' start models into the object store, one for all neighbours that have the same."""
@@ -124,14 +133,14 @@ class Ray:
         for unit in units:
             if sent is None or unit.start is not start:
                 start, sent = unit.start, cluster.put([pack(unit.start)])
-            yield Training(replace(unit, start={}), whole), sent
+            yield Training(replace(unit, start={}, states={}), whole, pack_all(unit.states)), sent
 
     def _connect(self) -> RayWorkers:
         if self._workers is None:
             address, workers = self._wanted
             self._cluster = connect(address, workers)
             try:
-                held = self._cluster.put(hold(self.trainer, self.by_cohort is not None))
+                held = self._cluster.put((self.trainer, self.by_cohort is not None))
                 self._workers = RayWorkers(self._cluster, held, self._patience)
             except BaseException:
                 self.close()
@@ -154,4 +163,5 @@ def cut(cohort: Cohort, size: int) -> Iterator[Cohort]:
     """Yield parts of a cohort of at most so many clients."""
     for low in range(0, len(cohort.clients), size):
         part = slice(low, low + size)
-        yield replace(cohort, clients=cohort.clients[part], weights=cohort.weights[part])
+        clients = cohort.clients[part]
+        yield replace(cohort, clients=clients, weights=cohort.weights[part], states=cohort.states_of(clients))

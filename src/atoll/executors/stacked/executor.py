@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from atoll.aggregation.mean import Combine, average_gradients, average_models
+from atoll.aggregation.mean import Combine, needs_only_mean
+from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
 from atoll.executors.stacked.fit import try_stack
 from atoll.executors.stacked.tensors import add, pick, weigh
@@ -31,6 +32,8 @@ class Stacked:
     client has, shorter ones are padded with samples of weight zero, to at most twice their length.
     """
 
+    bits = "stacked"
+
     def __init__(self, trainer: Trainer, stack_bytes: int | None = None) -> None:
         """Use this trainer, whose rule and module must fit, and stacks of about so many bytes at most.
 
@@ -50,15 +53,21 @@ class Stacked:
         self.stack_bytes = stack_bytes or _default_bytes(next(trainer.module.parameters()).device)
         self.most_clients: int | None = None  # in one stack, once memory has run out
 
-    def train(self, cohorts: Sequence[Cohort], combine: Combine) -> list[ClusterUpdate]:
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
         """Return what each cohort comes to, in their order.
 
         A combine rule that needs no more than the clients' weighted mean is given that mean, with their whole weight.
         """
         tasks = [task for cohort in cohorts for task in cohort.tasks]
-        if combine in (average_models, average_gradients):
+        if screening is None and needs_only_mean(combine):
             return self._average(cohorts, tasks, combine)
-        return combine_updates(cohorts, combine, self._train_one_by_one(tasks))
+        return combine_updates(cohorts, combine, self._train_one_by_one(tasks), screening)
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return False: every intra-cluster round is asked for on its own."""
+        return False
 
     def close(self) -> None:
         """Hold nothing to let go of."""

@@ -52,6 +52,8 @@ def slot_of(key: str) -> str:
 
 def try_stack(trainer: Trainer) -> Fit:
     """Try the trainer's optimiser and module on two stacked clients; the module is left as it was."""
+    if trainer.why_one_by_one:
+        return Fit(trainer.why_one_by_one)
     with layers_drawing_from(0, "stacked"):
         reason, moments, shared = _try_optimizer(trainer.rule, trainer.module)
         if reason:

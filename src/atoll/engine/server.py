@@ -1,0 +1,48 @@
+"""Server rules: what the server makes of the model that an event's merge gives, such as a step of an optimiser."""
+
+from typing import Protocol
+
+from atoll.local.models import Model, form_of
+from atoll.support.errors import AtollError, RunError
+
+
+class ServerRule(Protocol):
+    """Returns the server's new model and what the rule keeps for the next event, new tensors, or None for nothing.
+
+    `before` is the server's model before the event, `merged` the one that the event's mix gives, `state` what the rule
+    kept last, None at first.
+    """
+
+    def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, Model | None]:
+        """Return the new model and state."""
+        ...
+
+
+def apply_rule(
+    rule: ServerRule, event: int, before: Model, merged: Model, state: Model | None
+) -> tuple[Model, Model | None]:
+    """Return what a rule makes of an event.
+
+    Raises:
+        RunError: it fails, or returns a model or a state of another form; names the event.
+    """
+    try:
+        model, kept = rule(before, merged, state)
+        fault = _why_wrong(merged, model, "model", "the merged one") or (
+            _why_wrong(state, kept, "state", "the one before") if state is not None else ""
+        )
+    except AtollError:
+        raise
+    except Exception as error:  # whatever a user's rule may raise
+        raise RunError(f"event {event}: the server rule failed ({type(error).__name__}: {error})") from error
+    if fault:
+        raise RunError(f"event {event}: the server rule {fault}")
+    return model, kept
+
+
+def _why_wrong(wanted: Model, found: Model | None, what: str, like: str) -> str:
+    form, known = form_of(found or {}), form_of(wanted)
+    if form == known:
+        return ""
+    name = next(name for name in {**known, **form} if known.get(name) != form.get(name))
+    return f"returned a {what} with other names, shapes or types than {like}, at {name!r}"

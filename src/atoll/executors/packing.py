@@ -1,0 +1,39 @@
+"""Models as arrays of bytes, to be sent to another process."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from atoll.local.models import Model
+
+Packed = tuple[tuple[str, torch.dtype, tuple[int, ...], npt.NDArray[np.uint8]], ...]
+"""Name, type, shape and bytes of each tensor of a model, in order."""
+
+
+def pack(model: Model) -> Packed:
+    """Return a model as arrays of bytes, which are pickled as they are, whatever their type."""
+    return tuple(
+        (name, tensor.dtype, tuple(tensor.shape), tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        for name, tensor in model.items()
+    )
+
+
+def unpack(packed: Packed) -> Model:
+    """Return a copy of the model; the arrays may lie in memory that others read."""
+    model = {}
+    for name, dtype, shape, array in packed:
+        model[name] = torch.empty(shape, dtype=dtype)
+        model[name].reshape(-1).view(torch.uint8).numpy()[:] = array
+    return model
+
+
+def pack_all(models: Mapping[int, Model]) -> dict[int, Packed]:
+    """Return each model as arrays of bytes."""
+    return {key: pack(model) for key, model in models.items()}
+
+
+def unpack_all(packed: Mapping[int, Packed]) -> dict[int, Model]:
+    """Return a copy of each model."""
+    return {key: unpack(each) for key, each in packed.items()}
