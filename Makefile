@@ -3,9 +3,11 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# On all cores, a file's tests together, since they share what is costly to set up. A worker takes about 1 GB.
+PYTEST := $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format docs lock clean
+.PHONY: help demo test test-all lint format docs package lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -23,10 +25,10 @@ demo: .venv/.stamp ## run the quickstart experiment into runs/quickstart
 	@$(BIN)/atoll run quickstart --overwrite --out runs/quickstart
 
 test: .venv/.stamp ## run the tests, without the slow ones
-	@$(BIN)/python -m pytest -q -m "not slow"
+	@$(PYTEST) -m "not slow"
 
 test-all: .venv/.stamp ## run all tests
-	@$(BIN)/python -m pytest -q
+	@$(PYTEST)
 
 lint: .venv/.stamp ## check style, formatting and types
 	@$(BIN)/ruff check .
@@ -40,6 +42,11 @@ format: .venv/.stamp ## format the code and apply the safe fixes
 docs: .venv/.stamp ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The documentation is in site/index.html"
+
+package: .venv/.stamp ## build the source archive and the wheel into dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation > /dev/null
+	@ls dist
 
 # torch's builds (CPU, CUDA) share one version but not its suffix, nor the CUDA packages: the lock names neither, so that each
 # machine takes the build its package index offers.

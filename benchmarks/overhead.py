@@ -31,9 +31,10 @@ from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.engine import Method
 from atoll.executors.serial import Serial
-from atoll.local.models import Model, dense, read_model
+from atoll.local.models import Model, dense
 from atoll.local.rule import sgd
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.weights import read_model
 from atoll.methods.fedcluster import cycling
 from atoll.methods.hierarchical import SYNCHRONOUS, hierarchical
 from atoll.network.base import Network

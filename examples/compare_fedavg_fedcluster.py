@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 import atoll
-from atoll import report
+from atoll.report import as_markdown
 
 SETTINGS = {
     "name": "compare",
@@ -24,14 +24,10 @@ SETTINGS = {
 
 def main(rounds: int, out: Path) -> None:
     """Run both, print a table and draw the curves."""
-    folders = []
-    for settings in atoll.make_runs({**SETTINGS, "rounds": rounds}):
-        folders.append(out / settings.method.name)
-        for _ in atoll.run_events(atoll.Experiment(settings), folders[-1], overwrite=True):
-            pass  # every event passes here: print, plot or stop as you like
-    runs = report.find_runs(folders)
-    print(report.as_markdown(report.rounds_to_target(runs)))
-    for file in report.save_figure(report.plot_curves(runs, "client_updates"), out / "curves"):
+    atoll.run_all(SETTINGS, out, rounds=rounds, overwrite=True, progress=True)
+    runs = atoll.find_runs([out])
+    print(as_markdown(atoll.rounds_to_target(runs)))
+    for file in atoll.save_figure(atoll.plot_curves(runs, "client_updates"), out / "curves"):
         print(file)
 
 

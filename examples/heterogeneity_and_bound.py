@@ -33,7 +33,7 @@ def measure(population: atoll.Population, clustering: atoll.Clustering, rounds: 
     """Run FedCluster; return one line that compares what was measured with the bound."""
     inputs, targets = population.data.inputs, population.data.targets
     lr = (rounds * clustering.clusters * STEPS) ** -0.5
-    rule = atoll.LocalRule(atoll.local.rule.sgd, lr, STEPS, batch_size=1)
+    rule = atoll.LocalRule(atoll.optimizers.sgd, lr, STEPS, batch_size=1)
     method = atoll.fedcluster(population, clustering, rule, rounds, fraction=1.0)
     module = torch.nn.Linear(DIMENSIONS, 1, bias=False).double()
     torch.nn.init.zeros_(module.weight)

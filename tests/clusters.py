@@ -17,7 +17,7 @@ from typing import Literal
 
 from atoll import LocalRule, Population, Trainer
 from atoll.local.rule import momentum
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
 from tests.problems import linear_module
 
 NODE = "ATOLL_TEST_NODE"

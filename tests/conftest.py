@@ -2,6 +2,10 @@
 
 import os
 
+if os.environ.get("PYTEST_XDIST_WORKER"):
+    # Every core has a test of its own. PyTorch reads it when it is imported, here and in processes that tests start.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from hypothesis import settings
 
 # Times vary on a busy machine; in CI the same examples are drawn every time, so that it is red only for a reason.

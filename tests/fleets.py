@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll import Experiment
-from atoll.experiment.file import overlay, validate
+from atoll.experiment.file import compose
 from atoll.fleet.agreement import Agreement, agree
 from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import wait_for_nodes
@@ -27,7 +27,7 @@ SMALL = {
 
 def small(**changes: Any) -> Experiment:
     """Return a small experiment on the digits, with other settings in some sections."""
-    return Experiment(validate(overlay(SMALL, changes)))
+    return Experiment(compose([SMALL, changes])[0])
 
 
 def open_sites(experiment: Experiment, folder: Path, reporting: Reporting | None = None) -> dict[str, Node]:

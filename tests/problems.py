@@ -6,7 +6,8 @@ from torch import nn
 
 from atoll import Dataset, Population, make_population
 from atoll.local.models import Model, dense
-from atoll.methods.parties import Parties, split_shape
+from atoll.methods.parties import split_shape
+from atoll.methods.party_trainer import Parties
 from atoll.support.arrays import Floats
 
 

@@ -1,6 +1,7 @@
 """FedAvg in FedJAX, as its algorithm `fed_avg` and its examples have it; the models in Haiku, channels last."""
 
 import sys
+from typing import Any
 
 import fedjax
 import haiku as hk
@@ -14,44 +15,44 @@ from shared import client_arrays, read_case, work
 INIT = hk.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
 
 
-def linear(units, entering):
+def linear(units: int, entering: int) -> Any:
     return hk.Linear(units, w_init=INIT, b_init=first_biases(entering))
 
 
-def convolution(channels, entering, padding):
+def convolution(channels: int, entering: int, padding: str) -> Any:
     return hk.Conv2D(channels, 5, padding=padding, w_init=INIT, b_init=first_biases(25 * entering))
 
 
-def first_biases(entering):
+def first_biases(entering: int) -> Any:
     return hk.initializers.RandomUniform(-(entering**-0.5), entering**-0.5)
 
 
-def standardize(images):
+def standardize(images: Any) -> Any:
     images = images[:, 2:30, 2:30]
     centre = images.mean(axis=(1, 2, 3), keepdims=True)
     spread = images.std(axis=(1, 2, 3), keepdims=True)
     return (images - centre) / jnp.maximum(spread, images[0].size ** -0.5)
 
 
-def mlp(x):
+def mlp(x: Any) -> Any:
     return hk.Sequential([hk.Flatten(), linear(200, 784), jax.nn.relu, linear(10, 200)])(x)
 
 
-def cnn(x):
+def cnn(x: Any) -> Any:
     pool = hk.MaxPool((1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     blocks = [convolution(20, 1, "VALID"), jax.nn.relu, pool, convolution(50, 20, "VALID"), jax.nn.relu, pool]
     dense = [hk.Flatten(), linear(500, 800), jax.nn.relu, linear(10, 500)]
     return hk.Sequential([*blocks, *dense])(x)
 
 
-def alexnet(x):
+def alexnet(x: Any) -> Any:
     pool = hk.MaxPool((1, 3, 3, 1), (1, 2, 2, 1), "VALID")
     blocks = [convolution(64, 3, "SAME"), jax.nn.relu, pool, convolution(64, 64, "SAME"), jax.nn.relu, pool]
     dense = [hk.Flatten(), linear(384, 2304), jax.nn.relu, linear(192, 384), jax.nn.relu, linear(10, 192)]
     return hk.Sequential([standardize, *blocks, *dense])(x)
 
 
-def make_model(case, sample):
+def make_model(case: work.Case, sample: dict[str, Any]) -> Any:
     network = {"mlp": mlp, "cnn": cnn, "alexnet": alexnet}[case.model]
     return fedjax.create_model_from_haiku(
         transformed_forward_pass=hk.transform(lambda batch: network(batch["x"])),
@@ -60,9 +61,9 @@ def make_model(case, sample):
     )
 
 
-def main():
+def main() -> None:
     case = read_case(sys.argv[-1])
-    arrays = [{"x": np.moveaxis(x, 1, -1).copy(), "y": y} for x, y in client_arrays(case)]
+    arrays: list[dict[str, Any]] = [{"x": np.moveaxis(x, 1, -1).copy(), "y": y} for x, y in client_arrays(case)]
     clients = [(b"%d" % number, fedjax.ClientDataset(each)) for number, each in enumerate(arrays)]
     model = make_model(case, {name: array[:1] for name, array in arrays[0].items()})
     algorithm = fed_avg.federated_averaging(
@@ -75,7 +76,7 @@ def main():
     first = model.init(rng)
     state = algorithm.init(first)
 
-    def moved():
+    def moved() -> float:
         pairs = zip(jax.tree_util.tree_leaves(first), jax.tree_util.tree_leaves(state.params), strict=True)
         return float(sum(jnp.square(one - other).sum() for one, other in pairs) ** 0.5)
 

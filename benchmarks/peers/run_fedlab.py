@@ -10,26 +10,27 @@ import torch  # noqa: E402
 from fedlab.contrib.algorithm.fedavg import FedAvgSerialClientTrainer, FedAvgServerHandler  # noqa: E402
 from fedlab.contrib.dataset.basic_dataset import FedDataset  # noqa: E402
 from shared import ROUNDS, read_case, work  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from torch_models import MODELS, copies, count, datasets, distance  # noqa: E402
 
 
 class Clients(FedDataset):
     """Each client's samples, shuffled into batches."""
 
-    def __init__(self, case):
+    def __init__(self, case: work.Case) -> None:
         super().__init__()
         self.num = case.clients
         self.datasets = datasets(case)
 
-    def get_dataset(self, id, type="train"):
+    def get_dataset(self, id: int, type: str = "train") -> TensorDataset:
         return self.datasets[id]
 
-    def get_dataloader(self, id, batch_size, type="train"):
+    def get_dataloader(self, id: int, batch_size: int, type: str = "train") -> DataLoader[tuple[Tensor, ...]]:
         return DataLoader(self.get_dataset(id), batch_size, shuffle=True)
 
 
-def main():
+def main() -> None:
     case = read_case(sys.argv[-1])
     torch.manual_seed(0)
     module = MODELS[case.model]()

@@ -1,19 +1,22 @@
 """FedAvg in Flower's simulation: a ClientApp for every node, and a ServerApp with the strategy FedAvg."""
 
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from shared import ROUNDS, read_case, work
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_models import MODELS, count, datasets, distance
 
 
-def make_client_app(text):
+def make_client_app(text: str) -> ClientApp:
     """Return what a node runs; it takes the case as text, since other processes load it."""
     app = ClientApp()
 
@@ -21,12 +24,14 @@ def make_client_app(text):
     def train(message: Message, context: Context) -> Message:
         case = read_case(text)
         module = MODELS[case.model]()
-        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        data = datasets(case)[context.node_config["partition-id"]]
+        arrays = message.content["arrays"]
+        assert isinstance(arrays, ArrayRecord)
+        module.load_state_dict(arrays.to_torch_state_dict())
+        data = datasets(case)[int(context.node_config["partition-id"])]
         optimizer = torch.optim.SGD(module.parameters(), lr=case.lr)
         for x, y in DataLoader(data, case.batch_size, shuffle=True):
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(module(x), y).backward()
+            torch.nn.functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         metrics = MetricRecord({"num-examples": len(data)})
         content = RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics})
@@ -38,19 +43,21 @@ def make_client_app(text):
 class Paced(FedAvg):
     """Begins a round when it is asked for."""
 
-    def __init__(self, pace, arrays, **settings):
+    def __init__(self, pace: work.Pace, arrays: dict[str, list[Tensor]], **settings: Any) -> None:
         super().__init__(**settings)
         self.pace = pace
         self.arrays = arrays
 
-    def configure_train(self, server_round, arrays, config, grid):
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         self.arrays["now"] = list(arrays.to_torch_state_dict().values())
         if not self.pace.next_round():
             raise SystemExit
         return super().configure_train(server_round, arrays, config, grid)
 
 
-def make_server_app(case):
+def make_server_app(case: work.Case) -> ServerApp:
     app = ServerApp()
 
     @app.main()
@@ -58,7 +65,7 @@ def make_server_app(case):
         torch.manual_seed(0)
         module = MODELS[case.model]()
         first = list(module.state_dict().values())
-        arrays = {}
+        arrays: dict[str, list[Tensor]] = {}
         pace = work.Pace(count(module), lambda: distance(first, arrays["now"]))
         strategy = Paced(pace, arrays, fraction_evaluate=0.0, min_available_nodes=case.clients)
         strategy.start(grid=grid, initial_arrays=ArrayRecord(module.state_dict()), num_rounds=ROUNDS)
@@ -66,7 +73,7 @@ def make_server_app(case):
     return app
 
 
-def main():
+def main() -> None:
     text = sys.argv[-1]
     case = read_case(text)
     run_simulation(

@@ -1,6 +1,7 @@
 """FedAvg in pfl with its simulated backend, started by `torchrun`: one process a core."""
 
 import sys
+from typing import Any
 
 import torch
 import torch.distributed
@@ -19,7 +20,7 @@ from shared import ROUNDS, client_arrays, read_case, work
 from torch_models import MODELS, copies, count, distance
 
 
-def add_loss(module):
+def add_loss(module: Any) -> Any:
     """Give the module the two methods that pfl asks for."""
     module.loss = lambda x, y: torch.nn.functional.cross_entropy(module(x), y.long())  # pfl makes all data float
     module.metrics = lambda x, y: {"loss": Weighted(float(module.loss(x, y)) * len(y), len(y))}
@@ -29,17 +30,19 @@ def add_loss(module):
 class Paced(TrainingProcessCallback):
     """Ends the run when no further round is asked for; the first process says so to the others, which wait for it."""
 
-    def __init__(self, pace):
+    def __init__(self, pace: work.Pace) -> None:
         self.pace = pace
 
-    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+    def after_central_iteration(
+        self, aggregate_metrics: Any, model: Any, *, central_iteration: int
+    ) -> tuple[bool, Any]:
         torch.distributed.barrier()
         due = torch.tensor(torch.distributed.get_rank() > 0 or self.pace.next_round())
         torch.distributed.broadcast(due, src=0)
         return not due, Metrics()
 
 
-def main():
+def main() -> None:
     case = read_case(sys.argv[-1])
     torch.manual_seed(0)
     module = add_loss(MODELS[case.model]())

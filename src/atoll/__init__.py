@@ -1,43 +1,137 @@
-"""Atoll: clustered and hierarchical federated learning, one engine, schedules known before training."""
+"""Atoll: clustered and hierarchical federated learning, one engine, schedules known before training.
 
-from importlib.metadata import version as _version
+Most scripts need no more than the names below; each is imported when it is first used, so that ``import atoll`` takes
+no time. What the experiment file names is a function here too: a method such as `fedcluster`, a robust rule such as
+`krum`, and in modules of their own `partitions`, `clusterings`, `topologies`, `models`, `optimizers` and `attacks`.
+"""
 
-from atoll import clustering
-from atoll.clustering.clustering import Clustering
-from atoll.data import datasets, partition
-from atoll.data.datasets import Dataset, load
-from atoll.data.population import Population, make_population
-from atoll.data.torch_data import from_torch
-from atoll.engine.cohorts import Executor
-from atoll.engine.engine import Method, State, Step, init, train
-from atoll.evaluation.scores import Evaluator, Heterogeneity, Score, heterogeneity
-from atoll.evaluation.theory import FedClusterBound, fedcluster_bound
-from atoll.executors.serial import Serial
-from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import make_runs, read_experiment
-from atoll.experiment.settings import Settings
-from atoll.local import models
-from atoll.local import trainer as local
-from atoll.local.models import read_model
-from atoll.local.rule import LocalRule
-from atoll.local.trainer import Trainer
-from atoll.methods.cfl_mgd import cfl_mgd
-from atoll.methods.fedavg import centralized, fedavg
-from atoll.methods.fedbcd import fedbcd
-from atoll.methods.fedcluster import cycling, fedcluster
-from atoll.methods.ifca import ifca
-from atoll.runs.export import Exported, export_model
-from atoll.runs.run import run_events
-from atoll.schedules.events import Clock, Event, Mix, Schedule
-from atoll.support.errors import AtollError, InputError, RunError
-from atoll.support.seeds import generator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__version__ = _version("atoll")
+if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same, and a test that it does
+    from atoll.aggregation.mean import average_gradients, average_models
+    from atoll.aggregation.robust import krum, median, norm_clipping, trimmed_mean
+    from atoll.api import run, run_all
+    from atoll.clustering import table as clusterings
+    from atoll.clustering.clustering import Clustering
+    from atoll.clustering.feduc.problem import Problem
+    from atoll.data import datasets
+    from atoll.data import partition as partitions
+    from atoll.data.datasets import Dataset, load
+    from atoll.data.population import Population, make_population
+    from atoll.data.torch_data import from_torch
+    from atoll.engine.assignment import as_scheduled, least_loss
+    from atoll.engine.cohorts import Executor
+    from atoll.engine.engine import Method, State, Step, init, train
+    from atoll.evaluation.scores import Evaluator, Heterogeneity, Score, heterogeneity
+    from atoll.evaluation.theory import FedClusterBound, fedcluster_bound
+    from atoll.executors.cores.executor import Cores
+    from atoll.executors.serial import Serial
+    from atoll.executors.stacked.executor import Stacked
+    from atoll.experiment.experiment import Experiment
+    from atoll.experiment.file import make_runs, read_experiment
+    from atoll.experiment.settings import Settings
+    from atoll.faults import attacks
+    from atoll.faults.attacks import Attacked, draw_attackers
+    from atoll.faults.dropouts import lose_clients
+    from atoll.local import models
+    from atoll.local import rule as optimizers
+    from atoll.local.models import draw_model
+    from atoll.local.rule import LocalRule
+    from atoll.local.trainer import Trainer
+    from atoll.local.weights import load_model, read_model
+    from atoll.methods.cfl_mgd import cfl_mgd
+    from atoll.methods.fedavg import centralized, fedavg
+    from atoll.methods.fedbcd import fedbcd
+    from atoll.methods.fedcluster import cycling, fedcluster
+    from atoll.methods.hierarchical import Phase, hierarchical
+    from atoll.methods.ifca import ifca
+    from atoll.network import topology as topologies
+    from atoll.network.base import Network
+    from atoll.network.files import matrix_network
+    from atoll.network.mobility import Trace, random_waypoint
+    from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
+    from atoll.report.curves import plot_curves
+    from atoll.report.files import save_figure, write_report
+    from atoll.report.runs import Run, find_runs, read_run
+    from atoll.report.tables import rounds_to_target
+    from atoll.runs.export import Exported, export_model
+    from atoll.runs.result import Result, read_result
+    from atoll.runs.run import run_events
+    from atoll.schedules.events import Clock, Event, Mix, Schedule
+    from atoll.support.errors import AtollError, InputError, RunError
+    from atoll.support.seeds import generator
+
+    __version__: str
+
+_HOMES = {
+    "atoll.aggregation.mean": "average_gradients average_models",
+    "atoll.aggregation.robust": "krum median norm_clipping trimmed_mean",
+    "atoll.api": "run run_all",
+    "atoll.clustering.clustering": "Clustering",
+    "atoll.clustering.feduc.problem": "Problem",
+    "atoll.data.datasets": "Dataset load",
+    "atoll.data.population": "Population make_population",
+    "atoll.data.torch_data": "from_torch",
+    "atoll.engine.assignment": "as_scheduled least_loss",
+    "atoll.engine.cohorts": "Executor",
+    "atoll.engine.engine": "Method State Step init train",
+    "atoll.evaluation.scores": "Evaluator Heterogeneity Score heterogeneity",
+    "atoll.evaluation.theory": "FedClusterBound fedcluster_bound",
+    "atoll.executors.cores.executor": "Cores",
+    "atoll.executors.serial": "Serial",
+    "atoll.executors.stacked.executor": "Stacked",
+    "atoll.experiment.experiment": "Experiment",
+    "atoll.experiment.file": "make_runs read_experiment",
+    "atoll.experiment.settings": "Settings",
+    "atoll.faults.attacks": "Attacked draw_attackers",
+    "atoll.faults.dropouts": "lose_clients",
+    "atoll.local.models": "draw_model",
+    "atoll.local.rule": "LocalRule",
+    "atoll.local.trainer": "Trainer",
+    "atoll.local.weights": "load_model read_model",
+    "atoll.methods.cfl_mgd": "cfl_mgd",
+    "atoll.methods.fedavg": "centralized fedavg",
+    "atoll.methods.fedbcd": "fedbcd",
+    "atoll.methods.fedcluster": "cycling fedcluster",
+    "atoll.methods.hierarchical": "Phase hierarchical",
+    "atoll.methods.ifca": "ifca",
+    "atoll.network.base": "Network",
+    "atoll.network.files": "matrix_network",
+    "atoll.network.mobility": "Trace random_waypoint",
+    "atoll.network.wireless": "Radio draw_watts grid_positions place_clients wireless_network",
+    "atoll.report.curves": "plot_curves",
+    "atoll.report.files": "save_figure write_report",
+    "atoll.report.runs": "Run find_runs read_run",
+    "atoll.report.tables": "rounds_to_target",
+    "atoll.runs.export": "Exported export_model",
+    "atoll.runs.result": "Result read_result",
+    "atoll.runs.run": "run_events",
+    "atoll.schedules.events": "Clock Event Mix Schedule",
+    "atoll.support.errors": "AtollError InputError RunError",
+    "atoll.support.seeds": "generator",
+}
+"""Public names by the module that defines them."""
+
+_MODULES = {
+    "attacks": "atoll.faults.attacks",
+    "clusterings": "atoll.clustering.table",
+    "datasets": "atoll.data.datasets",
+    "models": "atoll.local.models",
+    "optimizers": "atoll.local.rule",
+    "partitions": "atoll.data.partition",
+    "topologies": "atoll.network.topology",
+}
+"""Modules whose functions are what a setting may name."""
+
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "AtollError",
+    "Attacked",
     "Clock",
     "Clustering",
+    "Cores",
     "Dataset",
     "Evaluator",
     "Event",
@@ -50,38 +144,95 @@ __all__ = [
     "LocalRule",
     "Method",
     "Mix",
+    "Network",
+    "Phase",
     "Population",
+    "Problem",
+    "Radio",
+    "Result",
+    "Run",
     "RunError",
     "Schedule",
     "Score",
     "Serial",
     "Settings",
+    "Stacked",
     "State",
     "Step",
+    "Trace",
     "Trainer",
+    "__version__",
+    "as_scheduled",
+    "attacks",
+    "average_gradients",
+    "average_models",
     "centralized",
     "cfl_mgd",
-    "clustering",
+    "clusterings",
     "cycling",
     "datasets",
+    "draw_attackers",
+    "draw_model",
+    "draw_watts",
     "export_model",
     "fedavg",
     "fedbcd",
     "fedcluster",
     "fedcluster_bound",
+    "find_runs",
     "from_torch",
     "generator",
+    "grid_positions",
     "heterogeneity",
+    "hierarchical",
     "ifca",
     "init",
+    "krum",
+    "least_loss",
     "load",
-    "local",
+    "load_model",
+    "lose_clients",
     "make_population",
     "make_runs",
+    "matrix_network",
+    "median",
     "models",
-    "partition",
+    "norm_clipping",
+    "optimizers",
+    "partitions",
+    "place_clients",
+    "plot_curves",
+    "random_waypoint",
     "read_experiment",
     "read_model",
+    "read_result",
+    "read_run",
+    "rounds_to_target",
+    "run",
+    "run_all",
     "run_events",
+    "save_figure",
+    "topologies",
     "train",
+    "trimmed_mean",
+    "wireless_network",
+    "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name == "__version__":
+        value: Any = import_module("importlib.metadata").version("atoll")
+    elif name in _MODULES:
+        value = import_module(_MODULES[name])
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # from now on without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from atoll import InputError
 from atoll.aggregation.mean import Combine, mean
-from atoll.aggregation.robust import ROBUST, krum, median, norm_clipping, trimmed_mean, update_norm
+from atoll.aggregation.reductions import update_norm
+from atoll.aggregation.robust import ROBUST, krum, median, norm_clipping, trimmed_mean
 from atoll.local.models import Model
 
 Values = list[float]
@@ -173,7 +174,7 @@ def test_values_that_are_cut_off_need_not_be_finite(rule: Combine, sent: float) 
 def test_large_tensors_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     models = [(1.0, {"w": torch.randn(7, 11, generator=torch.Generator().manual_seed(k))}) for k in range(5)]
     whole = median()(models, {}, 5.0)["w"]
-    monkeypatch.setattr("atoll.aggregation.robust.CUT", 10)
+    monkeypatch.setattr("atoll.aggregation.reductions.CUT", 10)
     assert torch.equal(median()(models, {}, 5.0)["w"], whole)
 
 

@@ -4,7 +4,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from atoll.aggregation.robust import update_norm
+from atoll.aggregation.reductions import update_norm
 from atoll.bench import Case, Contender, Result, as_markdown, count_flops, own_contenders, quick, race, racing
 from atoll.bench.contenders import (
     EXECUTORS,
@@ -30,7 +29,8 @@ from atoll.bench.contenders import (
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS
 from atoll.bench.memory import can_measure, descendants, peak_bytes
 from atoll.bench.work import make_pool, samples_of
-from atoll.local.models import Model, read_model
+from atoll.local.models import Model
+from atoll.local.weights import read_model
 from atoll.support.errors import RunError
 
 TINY = Case("mlp", clients=3, steps=2, batch_size=4, cohorts=2, clusters=2, lr=0.1)
@@ -218,12 +218,16 @@ def test_without_the_plain_loop_there_is_no_race() -> None:
 HOLDING = """
 import os, sys, time
 held = bytearray(os.urandom(1)) * 100_000_000
+done, say = os.pipe()
 for _ in range(2):
     if os.fork() == 0:
         own = bytearray(os.urandom(1)) * 50_000_000
+        os.write(say, b".")
         time.sleep(60)
 more = bytearray(os.urandom(1)) * 70_000_000
 del more
+for _ in range(2):
+    os.read(done, 1)
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -235,7 +239,6 @@ def test_memory_counts_what_is_shared_once_and_what_was_given_back() -> None:
     try:
         assert process.stdout
         process.stdout.readline()
-        time.sleep(1)  # the children are done too
         assert len(descendants(process.pid)) == 3
         megabytes = peak_bytes(process.pid) / 1e6
     finally:

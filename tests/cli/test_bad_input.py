@@ -34,7 +34,6 @@ SETTINGS = [
     ("rounds=true", ["rounds = true", "a whole number"]),
     ("rounds=2.5", ["rounds = 2.5", "a whole number"]),
     ("data.fetch=1", ["data.fetch = 1", "true or false"]),
-    ("data.options=5", ["data.options = 5", "a table"]),
     ("data.clients=2000", ["data.clients = 2000", "the pool has 1437"]),
     ("method.order=random", ["method.order = 'random'", "'reshuffled' or 'fixed'"]),
     ("method.parties=65", ["method.parties = 65", "at least 1 and at most 64", "[1, 8, 8]"]),
@@ -70,7 +69,8 @@ SETTINGS = [
     ("lr=0.1", ["lr", "did you mean local.lr?"]),
     ("method=fedavg", ["method = 'fedavg'", "is a section", "method.name"]),
     ("runs=1", ["runs", "stands only at the top"]),
-    ("model.options.width=5", ["model.options.width", "unknown"]),
+    ("model.width=5", ["model.width", "unknown"]),
+    ("method.beta=0.5", ["method.beta", "is taken by method.name = 'cfl-mgd', not by method.name = 'fedcluster'"]),
     ("model.name=alexnet", ["model.name = 'alexnet'", "28x28", "[1, 8, 8]"]),
     # what is not of the form section.key=value
     ("local.lr", ["--set 'local.lr'", "section.key=value"]),

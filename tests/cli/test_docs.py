@@ -1,13 +1,11 @@
 """The documentation is true: its code runs, it names every command and setting, and it builds without a warning."""
 
-import importlib.util
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from atoll.cli.common import app
 from atoll.experiment.settings import Settings
 from atoll.network.completion import event_seconds
 from tests.cli.pages import ROOT, blocks, commands, shell, write_files
+from tests.hooks import hook_of
 
 DOCS = ROOT / "docs"
 
@@ -148,16 +147,6 @@ def rows_of(text: str, first: str) -> list[list[str]]:
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.split()[:1] == [first])
     return [re.split(r"\s{2,}", line.strip()) for line in lines[start + 1 :]]
-
-
-def hook_of(name: str) -> ModuleType:
-    """Import one of the site's hooks, which are no package."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_site_builds_and_shows_every_setting_and_module(tmp_path: Path) -> None:

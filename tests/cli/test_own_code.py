@@ -44,16 +44,16 @@ def plain(population, clustering, rule, rounds: int, turns: int = 1):
 USED = {
     "data.dataset": "own:flipped",
     "data.partition": "own:halves",
-    "data.options.share": "0.25",
+    "data.share": "0.25",
     "model.name": "own:narrow",
-    "model.options.units": "5",
+    "model.units": "5",
     "local.optimizer": "own:nesterov",
     "local.momentum": "0.5",
-    "local.options.damping": "0.1",
+    "local.damping": "0.1",
     "clustering.method": "own:alternate",
-    "clustering.options.start": "1",
+    "clustering.start": "1",
     "method.name": "own:plain",
-    "method.options.turns": "2",
+    "method.turns": "2",
 }
 BAD = """
 import numpy as np, torch, atoll
@@ -94,7 +94,7 @@ REFUSED = [
     ("data.partition=own:outside", ["data.partition", "from 0 to 1436"]),
     ("data.partition=own:fractions", ["an array of float64"]),
     ("data.partition=own:raises", ["data.partition = 'own:raises'", "IndexError", "own.py line 12"]),
-    ("data.partition=own:asks", ["data.options.unknown_thing", "needs it"]),
+    ("data.partition=own:asks", ["data.unknown_thing", "needs it"]),
     ("data.partition=own:two_clents", ["'two_clents'", "did you mean 'two_clients'?"]),
     ("data.partition=own:number", ["must be a function", "int"]),
     ("data.partition=own:", ["'module:function'"]),
@@ -144,12 +144,12 @@ def test_own_functions_are_used(atoll: Command, folder: Path, command: str) -> N
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("data.options.share=much", ["data.options.share = 'much'", "a finite number"]),
-        ("data.options.shar=0.5", ["data.options.shar", "did you mean 'share'?"]),
-        ("model.options.units=2.5", ["model.options.units = 2.5", "a whole number"]),
-        ("model.options.units=-2", ["model.name = "]),
-        ("local.options.damping=true", ["local.options.damping = true", "a finite number"]),
-        ("clustering.options.start=a", ["clustering.options.start = 'a'", "a whole number"]),
+        ("data.share=much", ["data.share = 'much'", "a finite number"]),
+        ("data.shar=0.5", ["data.shar", "did you mean 'share'?"]),
+        ("model.units=2.5", ["model.units = 2.5", "a whole number"]),
+        ("model.units=-2", ["model.name = "]),
+        ("local.damping=true", ["local.damping = true", "a finite number"]),
+        ("clustering.start=a", ["clustering.start = 'a'", "a whole number"]),
         ("local.momentum=", ["local.momentum is not set", "local.optimizer = 'own:nesterov'"]),
     ],
 )

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.pages import ROOT, blocks, commands, shell, write_files
 
@@ -35,11 +36,19 @@ def test_the_figure_compares_at_equal_cost_and_fedcluster_ends_lower(toured: Pat
     assert len(set(updates)) == 1
 
 
-def test_the_python_runs(tmp_path: Path) -> None:
-    for block in blocks(README, "python"):
-        if not block.title:
-            (tmp_path / "snippet.py").write_text(block.text)
-            assert "Score(train_loss=" in shell("python snippet.py", tmp_path)
+SNIPPETS = [block.text for block in blocks(README, "python") if not block.title]
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=["run", "parts"])
+def test_the_python_prints_the_same_numbers_each_time(snippet: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for _ in range(2):  # in one process, in which the first has drawn random numbers
+        exec(compile(snippet, "README.md", "exec"), {})
+        torch.rand(1)
+        told.append(capsys.readouterr())
+    assert told[0] == told[1]
+    assert re.search(r"\d\.\d", told[0].out)
+    assert told[0].err == ""
 
 
 def test_the_committed_figure_is_small() -> None:

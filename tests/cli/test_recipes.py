@@ -65,10 +65,16 @@ def require_files(dataset: str) -> None:
 
 
 def experiment(settings: atoll.Settings) -> Experiment:
-    """Return the experiment with its clients, which runs with equal data settings share."""
+    """Return the experiment with its clients and its clustering, which runs share that differ in nothing they need."""
     made = Experiment(settings)
     vars(made)["clients"] = _clients(settings.data.model_dump_json(), settings.seed)  # as if it had made them
+    key = settings.model_dump_json(exclude={"name", "description", "panel", "label", "rounds", "run"})
+    vars(made)["clustering"] = clusterings.get(key) or made.clustering
+    clusterings[key] = made.clustering
     return made
+
+
+clusterings: dict[str, atoll.Clustering] = {}
 
 
 @cache
@@ -103,12 +109,12 @@ dataset = "regression"
 partition = "planted"
 clients = 6
 samples = 12
-options.groups = 2
-options.width = 4
+groups = 2
+width = 4
 
 [model]
 name = "linear"
-options.bias = false
+bias = false
 
 [local]
 steps = 2
@@ -136,10 +142,10 @@ REFUSED = [
     (["method.shared_layers=-1"], ["method.shared_layers = -1", "at least 0"]),
     (["data.rotations=4"], ["data.rotations = 4", "square images", "[4]"]),
     (["data.rotations=3"], ["data.rotations = 3", "1 or 2 or 4"]),
-    (["data.options.groups=5"], ["data.options.groups = 5", "width = 4"]),
-    (["data.options.groups=0"], ["data.options.groups = 0", "from 1"]),
-    (["data.options.noise=-1"], ["noise = -1"]),
-    (["data.options.widht=5"], ["widht", "width"]),
+    (["data.groups=5"], ["data.groups = 5", "width = 4"]),
+    (["data.groups=0"], ["data.groups = 0", "from 1"]),
+    (["data.noise=-1"], ["noise = -1"]),
+    (["data.widht=5"], ["widht", "width"]),
     (["run.heterogeneity=true"], ["run.heterogeneity = true", "'cfl-mgd'"]),
 ]
 

@@ -2,11 +2,13 @@
 
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -174,8 +176,10 @@ def test_ctrl_c_ends_it(tmp_path: Path, number: signal.Signals, code: int) -> No
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline().startswith("Watching at http://127.0.0.1:")
-        time.sleep(0.2)  # so that it serves
+        address = re.fullmatch(r"Watching at (http://127.0.0.1:\d+/?).*\n", process.stdout.readline())
+        assert address
+        with urllib.request.urlopen(address[1], timeout=20) as answer:
+            assert answer.status == 200
         process.send_signal(number)
         assert process.wait(20) == code
         assert process.stderr.read() == "stopped watching; the runs go on\n"

@@ -8,8 +8,10 @@ import pytest
 
 from atoll import InputError
 from atoll.clustering.feduc import feasible as room
-from atoll.clustering.feduc.feasible import chain_of_moves, make_room, whole_assignment
+from atoll.clustering.feduc import program
+from atoll.clustering.feduc.feasible import chain_of_moves, make_room
 from atoll.clustering.feduc.problem import Pattern, Problem
+from atoll.clustering.feduc.program import whole_assignment
 from atoll.network.base import Network
 from atoll.network.completion import completion_of, completion_seconds
 from atoll.network.topology import grid
@@ -167,7 +169,7 @@ def test_a_limit_met_to_the_last_bit_is_kept_and_one_missed_by_a_bit_is_not() ->
 
 def test_a_search_without_proof_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = default_network(2.2, megabytes=8)
-    monkeypatch.setattr(room, "LARGEST_PROGRAM", 1000)
+    monkeypatch.setattr(program, "LARGEST_PROGRAM", 1000)
     with pytest.raises(InputError, match=r"clustering.time_limit = 2.2: 100 clients are too many"):
         whole_assignment(problem)
     monkeypatch.undo()

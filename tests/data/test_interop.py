@@ -14,7 +14,7 @@ from atoll.data.folders import read_folder
 from atoll.data.population import Population
 from atoll.data.torch_data import from_torch
 from atoll.experiment.clients import make_clients, make_test_clients
-from atoll.experiment.file import validate
+from atoll.experiment.validation import validate
 
 Pair = tuple[np.ndarray, np.ndarray]
 Write = Callable[[Path, Pair], None]
@@ -44,7 +44,7 @@ def write_npy(folder: Path, pair: Pair) -> None:
 
 
 def natural(root: Path, clients: int, **options: Any) -> Population:
-    data = {"dataset": "folder", "root": str(root), "partition": "natural", "clients": clients, "options": options}
+    data = {"dataset": "folder", "root": str(root), "partition": "natural", "clients": clients, **options}
     return make_clients(validate({"data": data}))
 
 
@@ -181,10 +181,10 @@ BAD: dict[str, tuple[list[Pair], dict[str, Any], str]] = {
     "lengths": ([(np.ones((5, 3)), np.zeros(4, int))], {}, r"0.npz: its targets have the shape \[4\]"),
     "not finite": ([(np.full((5, 3), np.nan), np.zeros(5, int))], {}, "0.npz: its inputs must be finite"),
     "words": ([(np.ones((5, 3)), np.array(list("abcde")))], {}, "0.npz: its targets are of type <U1"),
-    "no column": (make_pairs((5,)), {"targets": "digit"}, "has no column 'digit'; data.options.targets names"),
+    "no column": (make_pairs((5,)), {"targets": "digit"}, "has no column 'digit'; data.targets names"),
     "nobody to hold out of": (make_pairs((4, 3)), {}, "no client has 5 samples to hold one out of"),
-    "option": (make_pairs((5,)), {"klasses": 3}, "data.options.klasses"),
-    "option's type": (make_pairs((5,)), {"classes": "ten"}, "data.options.classes = 'ten'"),
+    "option": (make_pairs((5,)), {"klasses": 3}, "data.klasses"),
+    "option's type": (make_pairs((5,)), {"classes": "ten"}, "data.classes = 'ten'"),
 }
 
 

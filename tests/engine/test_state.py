@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from atoll import (
     InputError,
     LocalRule,
     Method,
+    Population,
     RunError,
     Schedule,
     Serial,
@@ -42,7 +44,7 @@ from atoll.executors.weighted import Weighted
 from atoll.faults.attacks import Attacked
 from atoll.local.models import Model
 from atoll.local.rule import sgd
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.runs.checkpoint import load_checkpoint, save_checkpoint
 from atoll.runs.fingerprint import Fingerprint
 from atoll.schedules.events import FROM_SERVER, Mix
@@ -76,7 +78,7 @@ def run(method: Method, executor: Executor) -> list[State]:
 
 
 def made_by(method: Method) -> Any:
-    return method.trainer(linear_module(), POPULATION, method.rule, SEED)
+    return (method.trainer or Trainer)(linear_module(), POPULATION, method.rule, SEED)
 
 
 def same_bits(one: Model | None, other: Model | None) -> bool:
@@ -292,6 +294,32 @@ def test_settings_that_cannot_train_it_are_refused_before_anything_is_written(ex
         InputError, match=f"run.executor = '{executor}': .*(keeps a state|trainer of its own).*; use 'serial'"
     ):
         Experiment(make_runs(wanted)[0]).check()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        (partial(Counts, by_hand=False), r"making its trainer failed \(TypeError: .*by_hand"),
+        (
+            lambda *given: Counts(*given),
+            "makes a Counts, whose keeps_state is True; the trainer itself must say",
+        ),
+        (returning(lambda task: None), "its trainer, Returning, says keeps_state = True, but returned no state"),
+    ],
+)
+def test_a_trainer_that_cannot_be_used_is_refused_before_anything_is_written(
+    trainer: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def own(population: Population, rule: LocalRule, rounds: int) -> Method:
+        return replace(fedavg(population, rule, rounds), trainer=trainer)
+
+    monkeypatch.setattr(sys.modules[__name__], "own", own, raising=False)
+    with pytest.raises(InputError, match=f"method.name = '{__name__}:own': .*{message}"):
+        Experiment(make_runs({"method": {"name": f"{__name__}:own"}})[0]).check()
+
+
+def test_a_part_of_a_trainer_says_what_the_trainer_says() -> None:
+    assert replace(fedavg(POPULATION, RULE, 2), trainer=partial(Counts, precision="float32")).keeps_state
 
 
 def test_auto_chooses_client_by_client() -> None:

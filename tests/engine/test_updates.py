@@ -12,7 +12,7 @@ import pytest
 from atoll import Clock, Event, InputError, LocalRule, Method, Schedule, Serial, Trainer, init, read_model, train
 from atoll.local.models import Model
 from atoll.local.rule import sgd
-from atoll.local.trainer import ClientTask
+from atoll.local.task import ClientTask
 from atoll.schedules.events import FROM_SERVER, Mix
 from atoll.schedules.files import digest_of, read_schedule, write_schedule
 from atoll.schedules.recorded import lines_of, mix_of

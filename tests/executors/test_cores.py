@@ -40,15 +40,17 @@ from atoll.engine.cohorts import Cohort, Executor, Rows, split_clients
 from atoll.executors.cores.executor import Cores
 from atoll.executors.cores.workers import RETRIES, Workers
 from atoll.executors.weighted import Weighted
-from atoll.local.models import Model, count_bytes
+from atoll.local.models import Model
 from atoll.local.rule import adam, momentum, sgd
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.weights import count_bytes
 from atoll.methods.cfl_mgd import cfl_mgd
-from atoll.methods.fedbcd import Mode, PartyTrainer
+from atoll.methods.fedbcd import Mode
 from atoll.methods.fedcluster import fedcluster
 from atoll.methods.hierarchical import hierarchical
 from atoll.methods.ifca import ifca
 from atoll.methods.parties import share_samples
+from atoll.methods.party_trainer import PartyTrainer
 from atoll.network.base import Network
 from atoll.support.arrays import Floats
 from tests.problems import classification, linear_module, linear_parties, network, quadratics
@@ -445,6 +447,8 @@ def test_the_workers_are_gone_when_training_is_interrupted(
 
 def train_for_long(pipe: Connection) -> None:
     gc.callbacks.clear()  # Hypothesis has one, and an interrupt that comes within it is lost
+    gc.freeze()  # nor is it to come while what earlier tests left is collected
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     cores = Cores(Troubled({k: lambda: time.sleep(0.3) for k in (5, 6)}), 3, BYTES)
 
     def told(models: Any, start: Model, cohort_weight: float) -> Model:

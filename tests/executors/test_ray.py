@@ -50,9 +50,9 @@ from atoll.local.models import Model
 from atoll.local.rule import adam, sgd
 from atoll.methods.cfl_mgd import cfl_mgd
 from atoll.methods.fedavg import fedavg
-from atoll.methods.fedbcd import PartyTrainer
 from atoll.methods.fedcluster import fedcluster
 from atoll.methods.parties import share_samples
+from atoll.methods.party_trainer import PartyTrainer
 from tests.clusters import RULE, Trouble, Troubled, nodes
 from tests.problems import classification, linear_module, linear_parties, network, quadratics
 

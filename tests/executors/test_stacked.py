@@ -23,7 +23,7 @@ from atoll.executors.stacked.fit import Fit, why_not_stacked
 from atoll.executors.stacked.training import TrainedStack, client_bytes, train_stack
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import MakeOptimizer, adam, momentum, sgd
-from atoll.local.trainer import ClientTask
+from atoll.local.task import ClientTask
 from atoll.methods.cfl_mgd import cfl_mgd
 from atoll.methods.ifca import Option
 from tests.problems import as_vector, classification, linear_module, network, quadratics

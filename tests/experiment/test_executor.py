@@ -24,7 +24,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import make_runs
 from atoll.experiment.settings import Run
 from atoll.local.rule import sgd
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.methods.fedcluster import fedcluster
 from atoll.methods.ifca import ifca
 from atoll.schedules.events import Schedule

@@ -14,9 +14,19 @@ from atoll.experiment.file import make_runs, overlay, parse_changes, read_experi
 from atoll.experiment.settings import Settings
 from atoll.support.errors import InputError
 
-TEXTS = {"name": "another name", "run.device": "cpu"}
+TEXTS = {
+    "name": "another name",
+    "run.device": "cpu",
+    "data.dataset": "regression",
+    "data.partition": "shards",
+    "model.name": "cnn",
+    "local.optimizer": "adam",
+    "clustering.method": "timezone",
+    "network.topology": "ring",
+    "method.name": "fedavg",
+    "method.combine": "median",
+}
 VALUES: dict[str, tuple[str, Any]] = {
-    "data.size_ratio": ("2.5", 2.5),
     "network.grid": ("[2, 3]", [2, 3]),
     "run.trackers": ('["tensorboard"]', ["tensorboard"]),
 }
@@ -47,8 +57,6 @@ def another_value(path: str, field: FieldInfo) -> tuple[str, Any]:
             return text, text
         if get_origin(kind) is list:
             return ("[[0, 1]]", [[0, 1]]) if get_origin(get_args(kind)[0]) is list else ("[0.25, 0.5]", [0.25, 0.5])
-        if get_origin(kind) is dict:
-            return "{ own = 3 }", {"own": 3}
         if kind is bool:
             return str(not field.default).lower(), not field.default
         if kind is int:
@@ -99,12 +107,11 @@ def test_layers_are_laid_in_order() -> None:
 
 
 def test_overlay_leaves_its_arguments_alone() -> None:
-    below, over = {"data": {"options": {"x": [1]}}}, {"data": {"options": {"y": [2]}}}
+    below, over = {"data": {"x": [1]}}, {"data": {"y": [2]}}
     result = overlay(below, over)
-    result["data"]["options"]["x"].append(5)
-    result["data"]["options"]["y"].append(5)
-    assert below == {"data": {"options": {"x": [1]}}}
-    assert over == {"data": {"options": {"y": [2]}}}
+    result["data"]["x"].append(5)
+    result["data"]["y"].append(5)
+    assert (below, over) == ({"data": {"x": [1]}}, {"data": {"y": [2]}})
 
 
 @pytest.mark.parametrize(
@@ -119,8 +126,8 @@ def test_overlay_leaves_its_arguments_alone() -> None:
         ("data.root=", {"data": {"root": None}}),
         ("data.samples=", {"data": {"samples": None}}),
         (" local.lr = 1e-3 ", {"local": {"lr": 1e-3}}),
-        ("data.options.sizes=[1, 2]", {"data": {"options": {"sizes": [1, 2]}}}),
-        ("data.options.word=plain", {"data": {"options": {"word": "plain"}}}),
+        ("data.sizes=[1, 2]", {"data": {"sizes": [1, 2]}}),
+        ("data.word=plain", {"data": {"word": "plain"}}),
         ("rounds=3\nseed = 4", {"rounds": "3\nseed = 4"}),
     ],
 )

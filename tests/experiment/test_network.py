@@ -378,14 +378,14 @@ def xi_gradients(experiment: Experiment) -> Floats:
 
 @pytest.mark.parametrize(("xi", "by_hand"), [("shares", xi_shares), ("labels", xi_labels), ("gradients", xi_gradients)])
 def test_xi(xi: str, by_hand: Callable[[Experiment], Floats]) -> None:
-    experiment = made(f"clustering.xi={xi}", "data.partition=dirichlet", "data.alpha=0.5", "data.size_ratio=1")
+    experiment = made(f"clustering.xi={xi}", "data.partition=dirichlet", "data.alpha=0.5")
     found, rows = experiment.problem.deviations, by_hand(experiment)
     np.testing.assert_allclose(found @ found.T, rows @ rows.T, rtol=1e-4, atol=1e-6)
 
 
 def test_a_warm_up_takes_the_model_where_clients_differ_most() -> None:
-    words = ("clustering.xi=gradients", "local.lr=0.5", "local.steps=5", "clustering.clusters=2")
-    experiment = made(*words, "clustering.warmup_rounds=3")
+    words = ("local.lr=0.5", "local.steps=5", "clustering.clusters=2")
+    experiment = made(*words, "clustering.xi=gradients", "clustering.warmup_rounds=3")
     found = experiment.problem.deviations
     averaged = made(*words, "method.name=fedavg", "rounds=3")
     start, method = read_model(averaged.module), averaged.method
@@ -403,7 +403,7 @@ def test_a_warm_up_takes_the_model_where_clients_differ_most() -> None:
 def test_mu_and_smoothness_can_be_estimated() -> None:
     """On least squares both are within what the clients' Hessians allow."""
     experiment = made(
-        *("data.dataset=regression", "data.partition=planted", "data.size_ratio=1", "data.options.width=4"),
+        *("data.dataset=regression", "data.partition=planted", "data.width=4"),
         *("clustering.mu=estimate", "clustering.smoothness=estimate", "clustering.initial_gap=1"),
     )
     population, problem = experiment.population, experiment.problem

@@ -9,7 +9,7 @@ import pytest
 from atoll import InputError
 from atoll.experiment.file import make_runs, recipe_names, recipe_path
 from atoll.experiment.schema import DRAFT, experiment_schema
-from atoll.experiment.settings import Settings
+from atoll.experiment.validation import full_model
 
 jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
 
@@ -34,7 +34,7 @@ seed = -1
 rounds = "many"
 spede = 1
 local.lr = 0
-local.momentum = 1
+local = { optimizer = "momentum", momentum = 1 }
 local.batch_size = "half"
 data.rotations = 3
 data.clints = 3
@@ -68,14 +68,14 @@ def test_what_is_refused_is_invalid(text: str, validator: Any) -> None:
 
 GOOD = """
 local.lr = 1
-local.momentum = 0.5
+local = { optimizer = "momentum", momentum = 0.5 }
 local.batch_size = "full"
 network.grid = [2, 5]
 network.seconds_per_sample = [0.1, 0.2]
 network.seconds_per_sample = 0.1
-clustering.frequencies = "transfer"
-clustering.frequencies = [1.0, 2]
-data.options.any = { thing = [1] }
+clustering = { method = "feduc", frequencies = "transfer" }
+clustering = { method = "feduc", frequencies = [1.0, 2] }
+model = { name = "logging:basicConfig", any = { thing = [1] } }
 panels = [{ panel = "A", local.lr = 1.0 }]
 runs = [{ label = "a", scales.small.rounds = 1 }]
 scales.small.data.clients = 3
@@ -96,7 +96,7 @@ def test_every_setting_is_described() -> None:
     text = json.dumps(schema)
     assert '"null"' not in text
     assert "$defs" not in text
-    for name, field in Settings.model_fields.items():
+    for name, field in full_model().model_fields.items():
         inside = getattr(field.annotation, "model_fields", None)
         if inside is None:
             assert schema["properties"][name]["description"] == field.description

@@ -8,13 +8,13 @@ import torch
 
 from atoll import InputError, LocalRule, Serial, Trainer, generator, make_population, read_model
 from atoll.aggregation.mean import average_models
-from atoll.aggregation.robust import update_norm
+from atoll.aggregation.reductions import update_norm
 from atoll.engine.cohorts import ClientTrainer, Cohort
 from atoll.executors.cores.executor import Cores
 from atoll.faults.attacks import ATTACKS, Attacked, draw_attackers
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
-from atoll.local.trainer import ClientTask
+from atoll.local.task import ClientTask
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 POPULATION = classification(clients=6)

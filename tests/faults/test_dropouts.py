@@ -30,7 +30,7 @@ from atoll import (
     train,
 )
 from atoll.aggregation.mean import Weighted
-from atoll.aggregation.robust import update_norm
+from atoll.aggregation.reductions import update_norm
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import Cohort, Executor
 from atoll.executors.cores.executor import Cores
@@ -38,7 +38,7 @@ from atoll.executors.stacked.executor import Stacked
 from atoll.faults.dropouts import lose_clients
 from atoll.local.models import Model
 from atoll.local.rule import sgd
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.methods.ifca import all_together
 from tests.problems import as_vector, linear_module, quadratics
 

@@ -12,7 +12,7 @@ import pytest
 from atoll import InputError, RunError
 from atoll.data.population import read_clients
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import overlay, validate
+from atoll.experiment.file import compose
 from atoll.fleet.joining import wait_for_nodes
 from atoll.fleet.measured import Measured
 from atoll.fleet.memory import Fault, MemoryFleet
@@ -174,7 +174,7 @@ def test_feduc_clusters_by_what_was_measured(tmp_path: Path) -> None:
         "method": {"name": "hierarchical"},
         "rounds": 15,
     }
-    experiment = Experiment(validate(overlay(small().settings.model_dump(exclude_none=True), changes)))
+    experiment = Experiment(compose([small().settings.model_dump(exclude_none=True), changes])[0])
     assert experiment.networks[0].compute_seconds == pytest.approx([0.01, 0.022, 0.036, 0.052])
     assert len(experiment.clustering.labels) == 4
 

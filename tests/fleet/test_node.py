@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, LocalRule, Method, Population, Trainer, fedavg
-from atoll.experiment.file import overlay, validate
+from atoll.experiment.file import compose
 from atoll.fleet.agreement import DataForm, digest_of, require_fleet
 from atoll.fleet.node import Reporting, method_rule, open_site
 from atoll.fleet.shards import FORM, INPUTS, TARGETS, read_shard, write_shards
@@ -124,7 +124,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": {"name": "fedavg"}, "local": {"proximal": 0.1, "lr_factor": 2.0}},
     "ifca": {"method": {"name": "ifca", "resample": True}, "rounds": 2},
     "cfl-mgd": {"method": {"name": "cfl-mgd", "beta": 0.5}},
-    "own": {"method": {"name": "tests.fleet.test_node:halved", "options": {"by": 4.0}}},
+    "own": {"method": {"name": "tests.fleet.test_node:halved", "by": 4.0}},
     **{
         pattern: {"method": {"name": "hierarchical", "pattern": pattern, "intra_rounds": 2}, "rounds": 12}
         for pattern in ("censyn", "cenasy", "decsyn", "decasy")
@@ -192,12 +192,11 @@ def digest(**changes: Any) -> str:
         {"seed": 1},
         {"model": {"name": "lr"}},
         {"local": {"lr": 0.01}},
-        {"local": {"optimizer": "module:function"}},
+        {"local": {"optimizer": "adam"}},
         {"method": {"name": "cfl-mgd"}},
-        {"method": {"beta": 0.5}},
-        {"method": {"options": {"by": 2}}},
+        {"method": {"name": "cfl-mgd", "beta": 0.5}},
         {"run": {"precision": "bfloat16"}},
-        {"method": {"resample": True}},
+        {"method": {"name": "ifca", "resample": True}},
     ],
     ids=str,
 )
@@ -248,7 +247,7 @@ def test_the_form_of_the_data_is_in_the_digest(field: str) -> None:
     ],
 )
 def test_what_makes_no_sense_on_a_fleet_is_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    experiment = Experiment(validate(overlay(small().settings.model_dump(exclude_none=True), changes)))
+    experiment = Experiment(compose([small().settings.model_dump(exclude_none=True), changes])[0])
     with pytest.raises(InputError, match=told):
         require_fleet(experiment.settings)
     with pytest.raises(InputError, match=told):

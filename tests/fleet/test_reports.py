@@ -8,7 +8,7 @@ import pytest
 
 from atoll import Experiment, InputError, Population
 from atoll.clustering.fedcluster import major_class
-from atoll.experiment.file import validate
+from atoll.experiment.validation import validate
 from atoll.fleet.measured import Measured
 from atoll.fleet.messages import ClientReport
 from atoll.fleet.private import respond

@@ -13,7 +13,8 @@ from atoll.data import datasets
 from atoll.data.partition import one_group
 from atoll.evaluation.scores import ClusterEvaluator, parameter_error
 from atoll.local.batches import Batches, measure_models
-from atoll.local.models import Model, mlp, read_model
+from atoll.local.models import Model, mlp
+from atoll.local.weights import read_model
 from atoll.support.process import one_thread
 from tests.problems import classification, linear_module, network, quadratics
 
@@ -84,17 +85,17 @@ def test_finding_the_cluster_costs_at_most_one_and_a_half_forward_passes_a_model
     inputs, _ = batches.gather(np.arange(6000))
 
     def seconds_of_forward_passes() -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         with torch.no_grad():
             for _ in models:
                 for low in range(0, 6000, 1000):
                     module(inputs[low : low + 1000])
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     def seconds_of_identity() -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         measure_models(module, batches, models, rows)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     pairs = [(seconds_of_identity(), seconds_of_forward_passes()) for _ in range(9)]
     ratio = np.median([ours for ours, _ in pairs]) / np.median([floor for _, floor in pairs])

@@ -13,7 +13,7 @@ from atoll.local.batches import cross_entropy, half_squared
 from atoll.local.dense import Dense, is_plain_sgd
 from atoll.local.models import dense, linear
 from atoll.local.rule import adam, momentum, sgd
-from atoll.local.trainer import ClientTask
+from atoll.local.task import ClientTask
 from tests.problems import as_vector, classification, quadratics
 
 Losses = Callable[[Tensor, Tensor], Tensor]

@@ -3,7 +3,9 @@ import torch
 from torch import nn
 
 from atoll import InputError
-from atoll.local.models import MODELS, Standardize, alexnet, check_outputs, cnn, linear, lr, mlp
+from atoll.local.layers import Standardize
+from atoll.local.models import MODELS, alexnet, cnn, linear, lr, mlp
+from atoll.local.weights import check_outputs
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 

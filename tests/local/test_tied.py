@@ -10,9 +10,9 @@ from torch import nn
 from atoll import LocalRule, Trainer, read_model
 from atoll.executors.cores.executor import Cores
 from atoll.executors.serial import Serial
-from atoll.local.models import load_model
 from atoll.local.rule import momentum
-from atoll.local.trainer import ClientTask
+from atoll.local.task import ClientTask
+from atoll.local.weights import load_model
 from tests.problems import as_vector, classification
 
 POPULATION = classification(clients=5)

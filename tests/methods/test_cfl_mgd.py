@@ -8,8 +8,9 @@ import pytest
 
 from atoll import LocalRule, Method, Population, Serial, Step, Trainer, fedavg, init, make_population, train
 from atoll.aggregation.mean import share_layers
-from atoll.local.models import Model, read_model
+from atoll.local.models import Model
 from atoll.local.rule import sgd
+from atoll.local.weights import read_model
 from atoll.methods.cfl_mgd import cfl_mgd
 from atoll.methods.ifca import Option, ifca
 from atoll.support.arrays import Floats

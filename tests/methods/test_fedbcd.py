@@ -28,11 +28,12 @@ from atoll import (
     run_events,
     train,
 )
-from atoll.experiment.file import validate
+from atoll.experiment.validation import validate
 from atoll.local.models import Model, dense, linear
 from atoll.local.rule import adam, momentum, sgd
-from atoll.methods.fedbcd import Mode, PartyTrainer, exchanging
-from atoll.methods.parties import Parties, share_samples, split_model, split_shape
+from atoll.methods.fedbcd import Mode, exchanging
+from atoll.methods.parties import share_samples, split_model, split_shape
+from atoll.methods.party_trainer import Parties, PartyTrainer
 from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
 from tests.problems import as_vector, classification
@@ -235,7 +236,7 @@ def test_what_cannot_be_split_is_refused() -> None:
         fedbcd(share_samples(population, 2), rule, 0)
     with pytest.raises(InputError, match=r"method.resample"):
         fedbcd(share_samples(population, 2), LocalRule(sgd, 0.1, resample_parts=2), 1)
-    with pytest.raises(InputError, match=r"vertical.Parties of 2 parties"):
+    with pytest.raises(InputError, match=r"Parties of 2 parties"):
         PartyTrainer(party_module(3), share_samples(population, 2), rule, 0)
 
 

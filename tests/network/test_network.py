@@ -252,7 +252,7 @@ def test_the_smallest_topologies() -> None:
 def test_random_topologies_follow_their_generator(name: str, options: dict[str, Any]) -> None:
     def drawn(seed: int) -> tuple[tuple[int, ...], ...]:
         given = {"aggregators": 20, "rows": 4, "columns": 5, "rng": np.random.default_rng(seed)}
-        return neighbours_of(call("network.topology", TOPOLOGIES[name], given, options))
+        return neighbours_of(call("network.topology", TOPOLOGIES[name], {**given, **options}))
 
     assert drawn(1) == drawn(1) != drawn(2)
     if name == "erdos-renyi":
@@ -267,8 +267,8 @@ def test_every_topology_can_be_called_by_name(tmp_path: Path) -> None:
     options = {"degree": 2, "probability": 0.5, "edges": str(file)}
     for name, rule in TOPOLOGIES.items():
         wanted = {key: value for key, value in options.items() if key in inspect.signature(rule).parameters}
-        assert len(neighbours_of(call("network.topology", rule, given, wanted))) == 6, name
-    assert neighbours_of(edges(6, file)) == ((1,), (0, 2), (1, 3), (2, 4, 5), (3,), (3,))
+        assert len(neighbours_of(call("network.topology", rule, {**given, **wanted}))) == 6, name
+    assert neighbours_of(edges(6, str(file))) == ((1,), (0, 2), (1, 3), (2, 4, 5), (3,), (3,))
 
 
 @pytest.mark.parametrize(

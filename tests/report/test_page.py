@@ -283,7 +283,7 @@ def test_a_scene_is_the_runs_own() -> None:
         ({"model": {"name": "os:getcwd"}}, "code of its own (os:getcwd)"),
         ({"clustering": {"method": "mine.part:rule"}}, "code of its own (mine.part:rule)"),
         ({"data": {"clients": 50_000}}, "more than 20,000 clients"),
-        ({"method": {"name": "centralized"}}, "one client holds all samples"),
+        ({"method": {"name": "centralized"}}, "one client holds all data"),
         ({"no": {"such": "setting"}}, "not drawn: no"),
     ],
 )

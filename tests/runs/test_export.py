@@ -13,7 +13,7 @@ import torch
 import atoll
 from atoll.data.datasets import Dataset
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import overlay, validate
+from atoll.experiment.file import compose
 from atoll.runs.export import export_model, load_module
 from atoll.runs.saved import read_saved
 
@@ -28,7 +28,7 @@ TINY: dict[str, Any] = {
 
 def train(folder: Path, events: int | None = None, **changes: Any) -> atoll.State:
     """Run the tiny experiment, to its end or so many events, and return the state of a run of its own."""
-    settings = validate(overlay(TINY, changes))
+    settings = compose([TINY, changes])[0]
     with closing(atoll.run_events(Experiment(settings), folder)) as steps:
         for progress in steps:
             if progress.events_done == events:

@@ -146,8 +146,8 @@ def test_an_experiment_can_be_run_again(tmp_path: Path, made: Made) -> None:
 
 def test_differing_settings_are_named(made: Made) -> None:
     made.folder.take_over(made.experiment.settings)
-    changed = experiment("local.lr=0.5", "data.alpha=2.0").settings
-    with pytest.raises(InputError, match=r"data\.alpha was unset, is now 2\.0, local\.lr was 0\.05, is now 0\.5$"):
+    changed = experiment("local.lr=0.5", "data.samples=9").settings
+    with pytest.raises(InputError, match=r"data\.samples was 8, is now 9, local\.lr was 0\.05, is now 0\.5$"):
         made.folder.take_over(changed)
     (made.folder.path / "config.toml").write_text("name =")
     with pytest.raises(InputError, match=r"config\.toml cannot be read"):

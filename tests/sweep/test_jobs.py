@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from atoll import Experiment, run_events
-from atoll.experiment.file import validate
 from atoll.experiment.settings import Settings
+from atoll.experiment.validation import validate
 from atoll.runs.folder import RunFolder
 from atoll.sweep import jobs as running
 from atoll.sweep.jobs import run_jobs
@@ -74,7 +74,8 @@ def raises():
 """
 
 
-def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_models.py").write_text(OWN)
     jobs = [
         Job(name, settings(model={"name": f"own_models:{name}"}), tmp_path / name, (tmp_path,))

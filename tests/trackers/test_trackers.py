@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from atoll import Experiment, InputError, RunError, run_events
-from atoll.experiment.file import validate
+from atoll.experiment.validation import validate
 from atoll.runs.checkpointer import Checkpointer
 from atoll.runs.folder import RunFolder
 from atoll.runs.run import Progress

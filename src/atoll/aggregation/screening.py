@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from atoll.aggregation.robust import update_norm
-from atoll.local.models import Model, form_of, is_finite, without_moments
-from atoll.local.trainer import ClientUpdate
+from atoll.local.models import Model, form_of, without_moments
+from atoll.local.task import ClientUpdate
 
 Reason = Literal["wrong_form", "not_finite", "too_large"]
 REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
@@ -25,6 +24,9 @@ class Screening:
 
     def why_refused(self, outcome: ClientUpdate, start: Model) -> Reason | None:
         """Return why a result is left out, or None if it is good."""
+        from atoll.aggregation.reductions import update_norm  # here, since a method's settings do not wait for PyTorch
+        from atoll.local.weights import is_finite
+
         if self.tolerate and not _has_form(outcome.model, start):
             return "wrong_form"
         if self.tolerate and not is_finite(outcome.model, outcome.loss):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from atoll.aggregation.mean import average_models
-from atoll.aggregation.robust import update_norm
+from atoll.aggregation.reductions import update_norm
 from atoll.bench.flops import PRODUCTS, SQUARE
 from atoll.bench.work import CLASSES, Case, Pace, make_pool, samples_of
 from atoll.data.datasets import Dataset
@@ -22,9 +22,10 @@ from atoll.executors.serial import Serial
 from atoll.executors.stacked.executor import Stacked
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.executor import count_cores
-from atoll.local.models import MODELS, Model, count_bytes, read_model
+from atoll.local.models import MODELS, Model
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.trainer import Trainer
+from atoll.local.weights import count_bytes, read_model
 from atoll.schedules.events import Event
 from atoll.support.process import keep_freed_memory
 

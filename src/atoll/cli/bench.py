@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atoll import bench as benchmark
 from atoll.cli.common import JsonOption, app, err, out, print_json
-from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError
 
 
@@ -24,6 +22,9 @@ def bench(
 
     Example: atoll bench --quick --only mlp
     """
+    from atoll import bench as benchmark
+    from atoll.support.environment import describe_environment
+
     cases = [case for case in benchmark.CASES if only is None or only in case.name]
     if not cases:
         names = "; ".join(case.name for case in benchmark.CASES)

@@ -1,26 +1,28 @@
-"""What the commands share: the application, the two consoles, common options, and reading an experiment."""
+"""What the commands share: the application, the two consoles, common options, and reading an experiment.
+
+Commands import what they work with when they run, not before: ``--help``, completion and a bad option answer at once.
+"""
 
 import json
 import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from matplotlib.figure import Figure
 from rich.console import Console
 
-from atoll import report
-from atoll.experiment import file as config
-from atoll.experiment.experiment import Experiment
-from atoll.experiment.plugins import import_from
 from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from atoll.experiment.experiment import Experiment
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
     help="Clustered and hierarchical federated learning.\n\nExample: atoll run quickstart",
 )
 
@@ -30,7 +32,18 @@ _width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
 out = Console(highlight=False, soft_wrap=True, width=_width)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
-ExperimentArg = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A .toml file, or a recipe's name.")]
+
+def _complete_recipe(incomplete: str) -> list[str]:
+    """Return the recipes of this beginning; where there is none, shells complete files."""
+    from atoll.experiment.file import recipe_names
+
+    return [name for name in recipe_names() if name.startswith(incomplete)]
+
+
+ExperimentArg = Annotated[
+    str,
+    typer.Argument(metavar="EXPERIMENT", help="A .toml file, or a recipe's name.", autocompletion=_complete_recipe),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -47,15 +60,17 @@ PlotOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it i
 
 def read_experiments(
     name: str, scale: str | None, changes: list[str] | None, only: str | None = None
-) -> list[Experiment]:
+) -> "list[Experiment]":
     """Return the runs of an experiment file or recipe; with `only`, that of this title, or those that have it in it."""
+    from atoll.experiment.file import make_runs, read_experiment
+    from atoll.experiment.plugins import import_from
+    from atoll.runs.titles import choose_runs
+
     import_from(Path(name).parent)
-    runs = config.make_runs(config.read_experiment(name), scale, changes or ())
-    titles = [", ".join(filter(None, (settings.panel, settings.label))) for settings in runs]
-    wanted = [only] if only in titles else [title for title in titles if only is None or only in title]
-    chosen = [settings for settings, title in zip(runs, titles, strict=True) if title in wanted]
-    if not chosen:
-        raise InputError(f"--only {only}: no run has this in its panel or label; they are {'; '.join(titles)}")
+    runs = make_runs(read_experiment(name), scale, changes or ())
+    chosen = choose_runs(runs, only)
+    from atoll.experiment.experiment import Experiment  # only now: bad settings are told without PyTorch
+
     return [Experiment(settings) for settings in chosen]
 
 
@@ -76,7 +91,7 @@ def refuse_both(resume: bool, overwrite: bool) -> None:
         raise InputError("--resume and --overwrite: give one of them, not both")
 
 
-def title_of(experiment: Experiment) -> str:
+def title_of(experiment: "Experiment") -> str:
     """Return what a run's tables and figures are headed by."""
     s = experiment.settings
     return ", ".join(filter(None, (s.name, s.panel, s.label)))
@@ -92,7 +107,9 @@ def stem_of(path: Path) -> Path:
     return path.with_suffix("") if path.suffix in (".png", ".svg") else path
 
 
-def save_plot(figure: Figure, path: Path) -> None:
+def save_plot(figure: "Figure", path: Path) -> None:
     """Write a figure as PNG and SVG."""
-    for file in report.save_figure(figure, stem_of(path)):
+    from atoll.report.files import save_figure
+
+    for file in save_figure(figure, stem_of(path)):
         err.print(f"wrote {file}", markup=False)

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from atoll import report
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
@@ -19,7 +18,6 @@ from atoll.cli.common import (
     read_experiments,
     save_plot,
 )
-from atoll.data import datasets
 
 data_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
@@ -44,6 +42,8 @@ def data_list(
 
     Example: atoll data list --root ~/data
     """
+    from atoll.data import datasets
+
     places: dict[str, str | None] = {}
     for name in datasets.available():
         place = datasets.find(name, root)
@@ -64,6 +64,8 @@ def data_fetch(
 
     Example: atoll data fetch mnist
     """
+    from atoll.data import datasets
+
     loaded = datasets.load(name, root)
     place = datasets.find(name, root) or "built in"
     out.print(f"{name}: {len(loaded.targets)} training and {len(loaded.test_targets)} test samples, {place}")
@@ -101,4 +103,6 @@ def data_inspect(
         if len(population) > 20:
             out.print("(the first 20; --json prints all)")
     if plot:
-        save_plot(report.plot_shares(counts, each.settings.name), plot)
+        from atoll.report.figures import plot_shares
+
+        save_plot(plot_shares(counts, each.settings.name), plot)

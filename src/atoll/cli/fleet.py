@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -28,14 +28,12 @@ from atoll.cli.common import (
     refuse_both,
 )
 from atoll.cli.interrupts import Interrupts
-from atoll.experiment.experiment import Experiment
 from atoll.fleet.certificates import require_flower
-from atoll.fleet.configuration import FleetPlan, init_fleet, read_fleet, read_node, renew_certificate
-from atoll.fleet.transport import Fleet
-from atoll.runs.folder import prepare_folders
-from atoll.runs.run import run_events
 from atoll.support.errors import InputError
-from atoll.trackers import require_trackers, tracked
+
+if TYPE_CHECKING:
+    from atoll.experiment.experiment import Experiment
+    from atoll.fleet.transport import Fleet
 
 fleet_app = typer.Typer(
     rich_markup_mode=None,
@@ -65,6 +63,8 @@ def init(
     Example: atoll fleet init fleet --nodes 4 --host fleet.example.org
     """
     require_flower()
+    from atoll.fleet.configuration import FleetPlan, init_fleet
+
     if not host or any(c in host for c in "/ \t") or (host.count(":") == 1):
         raise InputError(f"--host {host!r}: must be a host name or an address, without a port")
     init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
@@ -82,6 +82,8 @@ def renew(
     Example: atoll fleet renew --config fleet
     """
     require_flower()
+    from atoll.fleet.configuration import renew_certificate
+
     renew_certificate(config, days)
     out.print(f"{config / 'server.pem'}: valid for {days} days; start the server again", markup=False)
 
@@ -131,6 +133,7 @@ def server(
     Example: atoll fleet server digits.toml --config fleet --out runs/fleet
     """
     require_flower()
+    from atoll.fleet.configuration import read_fleet
     from atoll.fleet.flower.fleet import FlowerFleet
 
     found = _one_experiment(experiment, changes, scale, only)
@@ -163,6 +166,7 @@ def node(
     Example: atoll fleet node digits.toml --config node-3/node.toml --data my-data
     """
     require_flower()
+    from atoll.fleet.configuration import read_node
     from atoll.fleet.flower.node import serve
     from atoll.fleet.handlers import answer
     from atoll.fleet.node import Reporting, open_site
@@ -189,6 +193,7 @@ def status(config: ConfigDir, as_json: JsonOption = False) -> None:
     Example: atoll fleet status --config fleet
     """
     require_flower()
+    from atoll.fleet.configuration import read_fleet
     from atoll.fleet.flower.calls import status_of_nodes
 
     rows = status_of_nodes(read_fleet(config))
@@ -201,7 +206,7 @@ def status(config: ConfigDir, as_json: JsonOption = False) -> None:
     out.print(shown)
 
 
-def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> Experiment:
+def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":
     """Return the run that is named, to be carried out on a fleet."""
     runs = read_experiments(name, scale, [*(changes or ()), "run.executor=fleet"], only)
     if len(runs) > 1:
@@ -209,12 +214,15 @@ def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None,
     return runs[0]
 
 
-def _place_of(experiment: Experiment, folder: Path | None) -> Path:
+def _place_of(experiment: "Experiment", folder: Path | None) -> Path:
     return folder or Path("runs") / experiment.settings.name
 
 
-def _carry_out(experiment: Experiment, place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
+def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
     """Carry a run out to its end, or to the interrupt, telling each row of metrics as a line."""
+    from atoll.runs.folder import prepare_folders
+    from atoll.trackers import require_trackers
+
     refuse_both(resume, overwrite)
     experiment.check()
     require_trackers(experiment.settings)
@@ -232,8 +240,11 @@ def _carry_out(experiment: Experiment, place: Path, resume: bool, overwrite: boo
 
 
 def _watch(
-    experiment: Experiment, place: Path, resume: bool, overwrite: bool, fleet: Fleet, interrupts: Interrupts
+    experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: "Fleet", interrupts: Interrupts
 ) -> None:
+    from atoll.runs.run import run_events
+    from atoll.trackers import tracked
+
     live = run_events(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)
     with closing(tracked(live, experiment.settings, place, resume)) as steps:
         for progress in steps:

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atoll import report
 from atoll.cli.common import JsonOption, app, out, print_json
-from atoll.report.page import write_page
 from atoll.support.errors import InputError
 
 TargetOption = Annotated[
@@ -35,6 +33,8 @@ def report_command(
     check_targets(target)
     if page:
         _check_page(page)
+    from atoll import report
+
     runs = report.find_runs(folders)
     rows = report.rounds_to_target(runs, target or None)
     place = folder or (None if page else folders[0] / "report")
@@ -42,6 +42,8 @@ def report_command(
         raise InputError(f"--out {place}: is a file; give the path of a folder")
     files = report.write_report(runs, place, target or None) if place else []
     if page:
+        from atoll.report.page import write_page
+
         write_page(runs, page, target or None, _command(folders, page, target))
         files.append(page)
     if as_json:

@@ -4,12 +4,11 @@ import shlex
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from atoll import report
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
@@ -25,13 +24,10 @@ from atoll.cli.common import (
     refuse_both,
 )
 from atoll.cli.interrupts import Interrupts
-from atoll.experiment.executor import require_no_fleet
-from atoll.experiment.experiment import Experiment
-from atoll.runs.folder import begin_folders, prepare_folders
-from atoll.runs.run import name_folders, run_events
-from atoll.runs.variants import replaying
 from atoll.support.errors import InputError
-from atoll.trackers import require_trackers, tracked
+
+if TYPE_CHECKING:
+    from atoll.experiment.experiment import Experiment
 
 
 @app.command()
@@ -55,6 +51,9 @@ def run(
     """
     refuse_both(resume, overwrite)
     runs = _checked(read_experiments(experiment, scale, changes, only), schedule)
+    from atoll.runs.folder import begin_folders, prepare_folders
+    from atoll.runs.run import name_folders
+
     parent = folder or Path("runs") / runs[0].settings.name
     names = name_folders(runs)
     folders = prepare_folders(names, parent, resume, overwrite)
@@ -74,12 +73,16 @@ def run(
     _tell_results(folders, parent, as_json)
 
 
-def _checked(runs: list[Experiment], schedule: Path | None) -> list[Experiment]:
+def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experiment]":
     """Return the runs, or the one run that replays a schedule, once all of them can be carried out here.
 
     Raises:
         InputError: one of them cannot, or several are to replay one schedule.
     """
+    from atoll.experiment.executor import require_no_fleet
+    from atoll.runs.variants import replaying
+    from atoll.trackers import require_trackers
+
     if schedule is not None:
         if len(runs) > 1:
             raise InputError(f"--schedule: is for one run, the experiment has {len(runs)}; choose one with --only")
@@ -93,6 +96,8 @@ def _checked(runs: list[Experiment], schedule: Path | None) -> list[Experiment]:
 
 def _tell_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     """Print the table of finished runs; of several also write the report beside them."""
+    from atoll import report
+
     results = report.find_runs(folders)
     files = report.write_report(results, parent / "report") if len(folders) > 1 else []
     if as_json:
@@ -123,9 +128,12 @@ def _command(
 
 
 def _run_one(
-    experiment: Experiment, place: Path, resume: bool, overwrite: bool, quiet: bool, interrupts: Interrupts
+    experiment: "Experiment", place: Path, resume: bool, overwrite: bool, quiet: bool, interrupts: Interrupts
 ) -> None:
     """Carry a run out to its end, or to the interrupt."""
+    from atoll.runs.run import run_events
+    from atoll.trackers import tracked
+
     title = " ".join(filter(None, (experiment.settings.panel, experiment.settings.label or experiment.settings.name)))
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -156,5 +164,7 @@ def _run_one(
 
 
 def _latest(row: dict[str, Any]) -> str:
+    from atoll.report.style import format_seconds
+
     accuracy = "" if row["test_accuracy"] is None else f"  accuracy {row['test_accuracy']:.3f}"
-    return f"loss {row['train_loss']:.4f}{accuracy}  virtual {report.format_seconds(row['virtual_time'])}"
+    return f"loss {row['train_loss']:.4f}{accuracy}  virtual {format_seconds(row['virtual_time'])}"

@@ -4,7 +4,6 @@ import json
 import sys
 
 from atoll.cli.common import app
-from atoll.experiment.schema import experiment_schema
 
 
 @app.command()
@@ -15,4 +14,6 @@ def schema() -> None:
 
     Example: atoll schema > experiment.schema.json
     """
+    from atoll.experiment.schema import experiment_schema
+
     sys.stdout.write(json.dumps(experiment_schema(), indent=2) + "\n")

@@ -1,12 +1,11 @@
 """`atoll recipes` and `atoll schedule`: what an experiment is, without training."""
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from atoll import report
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
@@ -21,11 +20,11 @@ from atoll.cli.common import (
     save_plot,
     title_of,
 )
-from atoll.experiment import file as config
-from atoll.experiment.experiment import Experiment
-from atoll.experiment.wording import unknown
-from atoll.schedules.events import Event
 from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from atoll.experiment.experiment import Experiment
+    from atoll.schedules.events import Event
 
 recipes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(recipes_app, name="recipes")
@@ -39,9 +38,11 @@ def recipes(context: typer.Context, as_json: JsonOption = False) -> None:
     """
     if context.invoked_subcommand:
         return
+    from atoll.experiment.file import read_experiment, recipe_names
+
     rows = []
-    for name in config.recipe_names():
-        table = config.read_experiment(name)
+    for name in recipe_names():
+        table = read_experiment(name)
         scales = ["paper", *table.get("scales", {})] if "scales" in table else []
         rows.append({"name": name, "description": table.get("description", ""), "scales": scales})
     if as_json:
@@ -59,9 +60,12 @@ def recipes_show(name: Annotated[str, typer.Argument(metavar="NAME", help="The r
 
     Example: atoll recipes show quickstart > mine.toml
     """
-    path = config.recipe_path(name)
+    from atoll.experiment.file import recipe_names, recipe_path
+    from atoll.experiment.wording import unknown
+
+    path = recipe_path(name)
     if path is None:
-        raise InputError(f"recipe {name!r}: {unknown(name, config.recipe_names())}")
+        raise InputError(f"recipe {name!r}: {unknown(name, recipe_names())}")
     sys.stdout.write(path.read_text(encoding="utf-8"))
 
 
@@ -103,17 +107,21 @@ def schedule(
     if plot:
         events = runs[0].method.schedule.events
         bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
-        save_plot(report.plot_gantt(bars, title_of(runs[0])), plot)
+        from atoll.report.figures import plot_gantt
+
+        save_plot(plot_gantt(bars, title_of(runs[0])), plot)
 
 
-def _totals_table(runs: list[Experiment], shown: list[dict[str, Any]]) -> Table:
+def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Table:
+    from atoll.report.style import format_seconds
+
     table = Table("run", "rounds", "events", "virtual time", "client updates", "MB up", "MB down", box=None)
     for experiment, totals in zip(runs, shown, strict=True):
         table.add_row(
             title_of(experiment),
             str(totals["rounds"]),
             f"{totals['events']:,}",
-            report.format_seconds(totals["virtual_seconds"]),
+            format_seconds(totals["virtual_seconds"]),
             f"{totals['client_updates']:,}",
             f"{totals['bytes_up'] / 1e6:,.1f}",
             f"{totals['bytes_down'] / 1e6:,.1f}",
@@ -121,7 +129,7 @@ def _totals_table(runs: list[Experiment], shown: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _event_row(event: Event, message_bytes: int) -> dict[str, Any]:
+def _event_row(event: "Event", message_bytes: int) -> dict[str, Any]:
     return {
         "event": event.index,
         "round": event.round,

@@ -2,12 +2,15 @@
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
 from atoll.cli.common import JsonOption, app, out, print_json
-from atoll.runs.verify import Check, verify
+
+if TYPE_CHECKING:
+    from atoll.runs.verify import Check
 
 
 @app.command("verify")
@@ -16,6 +19,8 @@ def verify_command(as_json: JsonOption = False) -> None:
 
     Exit code 1 if one of them does not. Example: atoll verify
     """
+    from atoll.runs.verify import verify
+
     with tempfile.TemporaryDirectory(prefix="atoll-verify-") as folder:
         checks = list(verify(Path(folder)))
     if as_json:
@@ -26,7 +31,7 @@ def verify_command(as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def _as_dict(check: Check) -> dict[str, object]:
+def _as_dict(check: "Check") -> dict[str, object]:
     return {
         "what": check.what,
         "must_be_equal_to": check.must,
@@ -36,7 +41,7 @@ def _as_dict(check: Check) -> dict[str, object]:
     }
 
 
-def _as_table(checks: list[Check]) -> Table:
+def _as_table(checks: "list[Check]") -> Table:
     table = Table("Compared with serial, uninterrupted", "Must be equal to", "Models differ by", "Rows", "Holds")
     for check in checks:
         differs = "nothing" if check.difference == 0 else f"{check.difference:.1e}"

@@ -11,7 +11,6 @@ import typer
 from atoll.cli.common import app, err, out
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.reporting import TargetOption, check_targets
-from atoll.report.server import Watch, make_server
 from atoll.support.errors import InputError
 
 
@@ -34,6 +33,8 @@ def watch_command(
         if not folder.is_dir():
             what = "is a file" if folder.exists() else "does not exist"
             raise InputError(f"{folder} {what}: give the folder of a run, or one in which runs are or will be")
+    from atoll.report.server import Watch, make_server
+
     command = shlex.join(["atoll", "watch", *map(str, folders)])
     server = make_server(Watch(folders, target or None, command), host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"

@@ -9,6 +9,7 @@ from atoll.clustering.clustering import Clustering
 from atoll.data.partition import exact_counts, major_shares
 from atoll.data.population import Population
 from atoll.support.errors import InputError
+from atoll.support.limits import Number, Positive
 
 
 def random(population: Population, clusters: int, rng: np.random.Generator) -> Clustering:
@@ -18,12 +19,15 @@ def random(population: Population, clusters: int, rng: np.random.Generator) -> C
     return Clustering(labels, clusters)
 
 
-def timezone(population: Population, clusters: int, rng: np.random.Generator, local_hour: float = 0.0) -> Clustering:
+def timezone(population: Population, clusters: int, rng: np.random.Generator, local_hour: Number = 0.0) -> Clustering:
     """Group clients by the UTC time at which it is `local_hour` where they are: equal arcs of 24 h.
 
     Uses the clients' attribute ``utc_offset`` (hours) or ``longitude`` (degrees; offset = longitude / 15); clients
     without either are spread uniformly over the longitudes. Clusters are numbered by time of day, so that the
     `fixed` order passes through all of them in one day; each cycle happens at the middle of its arc.
+
+    Args:
+        local_hour: the hour of the clients' day at which they train.
     """
     if not 0 <= local_hour < 24:
         raise InputError(f"clustering.local_hour = {local_hour}: must be at least 0 and below 24")
@@ -39,13 +43,16 @@ def timezone(population: Population, clusters: int, rng: np.random.Generator, lo
 
 
 def availability(
-    population: Population, clusters: int, rng: np.random.Generator, slots_per_client: int = 3
+    population: Population, clusters: int, rng: np.random.Generator, slots_per_client: Positive = 3
 ) -> Clustering:
     """Divide the day into one slot a cluster and put each client into one of its available slots.
 
     Uses the clients' attribute ``slots`` (bool [clients, slots]); clients without it are available in
     `slots_per_client` slots drawn at random. The sizes come out as even as the availabilities allow. A client
     without any slot is left out (label -1).
+
+    Args:
+        slots_per_client: random slots a client, if none is known.
     """
     if "slots" in population.attributes:
         slots = population.attributes["slots"]
@@ -119,7 +126,7 @@ def _reducing_path(
 
 
 def major_class(
-    population: Population, clusters: int, rng: np.random.Generator, rho_cluster: float = 0.5
+    population: Population, clusters: int, rng: np.random.Generator, rho_cluster: Number = 0.5
 ) -> Clustering:
     """Give cluster c the major class ``c % classes`` with a share `rho_cluster` of its clients (FedCluster, Sec. IV-E).
 
@@ -127,6 +134,9 @@ def major_class(
     a cluster wants ``rho_cluster`` of its size from its major class and equal parts from the others, by largest
     remainder. Where the clients at hand cannot give that, clusters are served in order of their number, and the
     clients that remain fill the seats that remain, in random order; `atoll cluster` shows the shares reached.
+
+    Args:
+        rho_cluster: share of a cluster's major class.
     """
     classes = population.data.classes
     if not 1 / classes <= rho_cluster <= 1:

@@ -2,7 +2,8 @@
 
 A clustering rule is one function; it returns a `Clustering`, or just the array of labels. A user's own rule is
 named in the experiment file as ``method = "module:function"``; it may ask, by parameter name, for `population`,
-`network`, `problem`, `clusters`, `rng`, any setting of ``[clustering]`` and any of its own in ``[clustering.options]``.
+`network`, `problem`, `clock`, `clusters`, `rounds`, `rng` and `seed`; its other parameters are
+settings of ``[clustering]``.
 """
 
 from collections.abc import Callable

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pooch
 
 from atoll.data.download import SOURCES, download, explain_by_hand, locate, missing
 from atoll.data.readers import check_labels, damaged, read_cifar, read_idx, show_shape
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.limits import NotNegative, Positive, PositiveFloat
 from atoll.support.seeds import generator
 
 BUILT_IN = ("digits", "regression")  # need no files
@@ -143,11 +143,11 @@ def find(name: str, root: str | Path | None = None) -> Path | None:
 def make_regression(
     rng: np.random.Generator,
     clients: int = 100,
-    samples: int = 50,
-    groups: int = 2,
-    width: int = 10,
-    noise: float = 0.1,
-    distance: float = 1.0,
+    samples: Positive = 50,
+    groups: Positive = 2,
+    width: Positive = 10,
+    noise: NotNegative = 0.1,
+    distance: PositiveFloat = 1.0,
 ) -> Dataset:
     """Draw a mixed linear regression with planted parameters: ``y = <theta_p, x> + noise * e``, x and e normal.
 
@@ -155,14 +155,19 @@ def make_regression(
     groups, so that the partition `planted` gives each client one group. The test set has at
     least 100 samples a group.
 
+    Args:
+        samples: samples a client.
+        groups: planted parameter vectors.
+        width: length of an input.
+        noise: deviation of the targets' noise.
+        distance: between any two planted vectors.
+
     Errors: InputError for more groups than `width` (the distances could not be equal) or than clients.
     """
     if not 1 <= groups <= min(width, clients):
-        raise InputError(
-            f"data.options.groups = {groups}: must be from 1 to width = {width} and to data.clients = {clients}"
-        )
+        raise InputError(f"data.groups = {groups}: must be from 1 to width = {width} and to data.clients = {clients}")
     if noise < 0 or distance <= 0:
-        raise InputError(f"data.options: noise = {noise} must be at least 0, distance = {distance} greater than 0")
+        raise InputError(f"data.noise = {noise}, data.distance = {distance}: must be at least 0, and greater than 0")
     directions = np.linalg.qr(rng.normal(size=(width, groups)))[0].T
     planted = directions * distance / np.sqrt(2)
 
@@ -214,6 +219,8 @@ def _resolve_root(root: str | Path | None) -> Path:
     """Choose the folder for data files; only a folder that was not given as an argument may be absent."""
     setting, value = ("data.root", root) if root else ("ATOLL_DATA", os.environ.get("ATOLL_DATA"))
     if not value:
+        import pooch
+
         return Path(pooch.os_cache("atoll"))
     path = Path(os.path.expanduser(value))
     if not os.path.isdir(path) and (root or os.path.lexists(path)):

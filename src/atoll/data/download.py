@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pooch
-import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -148,6 +146,9 @@ def _gather(url: str, checksum: str, staging: Path, folder: str) -> None:
 
 
 def _retrieve(url: str, checksum: str, folder: Path) -> Path:
+    import pooch  # these two load slowly, and few runs need them
+    import requests
+
     file_name = url.rsplit("/", 1)[-1]
     with _quiet_pooch(), _Bar(file_name) as bar:
         downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16)
@@ -174,6 +175,8 @@ def _publish(staged: Path, target: Path, name: str) -> None:
 
 def _explain(error: Exception) -> str:
     """Say in a few words why a download failed."""
+    import requests
+
     match error:
         case requests.HTTPError(response=requests.Response() as response):
             return f"the server answered {response.status_code} {response.reason}"
@@ -194,6 +197,8 @@ def _explain(error: Exception) -> str:
 @contextmanager
 def _quiet_pooch() -> Iterator[None]:
     """Keep pooch from logging the path of the temporary folder, which is of no use to anyone."""
+    import pooch
+
     logger = pooch.get_logger()
     level = logger.level
     logger.setLevel(logging.WARNING)

@@ -3,16 +3,19 @@
 A partition rule is one function of the pool's labels; it returns either an array [clients, samples] of indices
 into the pool, or a list with one index array a client. A user's own rule has the same form and is named in the
 experiment file as ``partition = "module:function"``; it may ask, by parameter name, for `labels`, `groups`, `clients`,
-`classes`, `samples`, `rng`, any setting of ``[data]`` and any of its own in ``[data.options]``.
+`classes`, `owners`, `dataset`, `rng` and `seed`; its other parameters are settings of ``[data]``.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.limits import Number, Positive, PositiveFloat
 
 Indices = npt.NDArray[np.integer]
 Parts = Indices | Sequence[Indices]
@@ -20,11 +23,14 @@ Parts = Indices | Sequence[Indices]
 _CHUNK = 100_000  # clients handled at a time, which bounds the scratch memory of a million clients
 
 
-def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: int | None = None) -> Parts:
+def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
     """Give every client a uniform draw from the pool.
 
     Without `samples` the pool is dealt out, whole and disjoint, in sizes that differ by at most one. With
     `samples` each client gets that many: disjoint as long as the pool suffices, else drawn with replacement.
+
+    Args:
+        samples: samples a client; unset: the pool is dealt out.
     """
     pool = len(labels)
     if samples is None:
@@ -40,14 +46,18 @@ def dirichlet(
     clients: int,
     classes: int,
     rng: np.random.Generator,
-    alpha: float = 0.5,
-    samples: int | None = None,
+    alpha: PositiveFloat = 0.5,
+    samples: Positive | None = None,
 ) -> Parts:
     """Give clients label shares drawn from a Dirichlet distribution with concentration `alpha`.
 
     Without `samples` every class is dealt out among the clients, whole and disjoint, in Dirichlet shares (redrawn
     up to 100 times until no client is empty). With `samples` each client draws its own class shares and takes
     that many samples with replacement, in exact counts by largest remainder.
+
+    Args:
+        alpha: concentration.
+        samples: samples a client; unset: the pool is dealt out.
     """
     if not alpha > 0:
         raise InputError(f"data.alpha = {alpha}: must be greater than 0")
@@ -71,10 +81,13 @@ def dirichlet(
     )
 
 
-def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_client: int = 2) -> Parts:
+def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_client: Positive = 2) -> Parts:
     """Sort the pool by label, cut it into equal shards and give each client some of them (McMahan et al. 2017).
 
     Disjoint and complete; sizes differ by at most `shards_per_client`.
+
+    Args:
+        shards_per_client: shards a client gets.
     """
     _require_enough(len(labels), clients, shards_per_client)
     order = _permutation(len(labels), rng)
@@ -89,14 +102,18 @@ def major_class(
     clients: int,
     classes: int,
     rng: np.random.Generator,
-    rho_device: float = 0.5,
-    samples: int = 500,
+    rho_device: Number = 0.5,
+    samples: Positive = 500,
 ) -> Parts:
     """Give each client a major class with share `rho_device`, the other classes equal shares (FedCluster, Sec. IV).
 
     Client k's major class is ``k * classes // clients``. Class counts are exact: the shares times `samples`,
     rounded by largest remainder, ties going to the classes that follow the major one. The samples of a class are
     drawn with replacement from the pool, per client.
+
+    Args:
+        rho_device: share of a client's major class.
+        samples: samples a client.
     """
     if not 1 / classes <= rho_device <= 1:
         raise InputError(f"data.rho_device = {rho_device}: must be between 1/classes = {1 / classes:g} and 1")
@@ -109,14 +126,18 @@ def one_label(
     clients: int,
     classes: int,
     rng: np.random.Generator,
-    samples: int | None = None,
-    size_ratio: float = 1.0,
+    samples: Positive | None = None,
+    size_ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0,
 ) -> Parts:
     """Give client k samples of one label only, ``k * classes // clients`` (FedUC, Sec. VI).
 
     Without `samples` each label's samples are dealt out, disjoint, among its clients (complete when there are at
     least as many clients as classes), in shares proportional to numbers drawn evenly from 1 to `size_ratio`; with
     `samples` they are drawn with replacement, as many for each client.
+
+    Args:
+        samples: samples a client; unset: the pool is dealt out.
+        size_ratio: clients' sizes are drawn evenly from a range whose ends have this ratio.
     """
     if samples is not None and size_ratio != 1:
         raise InputError(f"data.size_ratio = {size_ratio}: must be 1 with data.samples, which all clients have")
@@ -139,10 +160,13 @@ def _cuts(total: int, shares: Floats) -> Indices:
     return np.asarray(spare + np.arange(1, len(shares) + 1))[:-1]
 
 
-def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: int | None = None) -> Parts:
+def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
     """Give client k samples of one planted group only, ``k * groups // clients``: one rotation, say (CFL-MGD, Sec. V).
 
     A group's samples are dealt out among its clients, disjoint: `samples` to each, else all of them.
+
+    Args:
+        samples: samples a client; unset: the pool is dealt out.
     """
     planted = int(groups.max()) + 1
     own = np.arange(clients) * planted // clients

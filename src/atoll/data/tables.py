@@ -52,7 +52,7 @@ def read_samples(
     if isinstance(inputs, list):
         columns = [_column(table, source, name, (), "inputs") for name in inputs]
         if not columns or any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
-            raise InputError(f"{source}: data.options.inputs: the columns must each hold one number a sample")
+            raise InputError(f"{source}: data.inputs: the columns must each hold one number a sample")
         found, is_last = np.stack(columns, axis=1), False
     else:
         found = _column(table, source, inputs, INPUT_NAMES, "inputs")
@@ -66,7 +66,7 @@ def _column(table: Table, source: str, name: str | None, known: Sequence[str], w
     if chosen is None or chosen not in table:
         missing = f"no column {name!r}" if name else f"no column that is called {', '.join(known)}"
         there = ", ".join(table) or "none"
-        raise InputError(f"{source}: has {missing}; data.options.{what} names the column of {what}, of: {there}")
+        raise InputError(f"{source}: has {missing}; data.{what} names the column of {what}, of: {there}")
     return table[chosen]()
 
 

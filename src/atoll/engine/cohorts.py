@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import mul
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,12 @@ import numpy.typing as npt
 from atoll.aggregation.mean import Combine, Weighted
 from atoll.aggregation.screening import Screening
 from atoll.local.models import Model
-from atoll.local.precision import Precision
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
+
+if TYPE_CHECKING:
+    from atoll.local.precision import Precision
 
 Rows = npt.NDArray[np.int32]
 
@@ -97,7 +99,7 @@ class ClientTrainer(Protocol):
         keeps_state: whether clients keep a state from task to task.
     """
 
-    precision: Precision
+    precision: "Precision"
 
     @property
     def keeps_state(self) -> bool:

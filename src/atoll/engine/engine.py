@@ -15,7 +15,6 @@ from atoll.engine.events import EventResult, train_events
 from atoll.engine.server import ServerRule, apply_rule
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
-from atoll.local.trainer import Trainer
 from atoll.schedules.events import Event, Mix, Schedule
 from atoll.schedules.timeline import Arrivals
 from atoll.support.arrays import Ids
@@ -76,8 +75,10 @@ class Method:
         screening: which results are left out before the rest are combined; None: none.
         shared: names of the parameters that all clusters have in common.
         starts: number of different models that the clusters start from: one for all, or one a cluster.
+        restarts: starts that are tried; the one with the least loss after `restart_rounds` is kept.
+        restart_rounds: rounds that each start is tried for.
         trainer: makes what trains a client, from what `Trainer` takes: a subclass of it, or anything else that makes a
-            `ClientTrainer`.
+            `ClientTrainer`; None: `Trainer`.
         server_rule: what the server makes of its model before an event and the one that the event's `server` mix gives;
             None: takes the latter.
         arrivals: makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
@@ -90,7 +91,9 @@ class Method:
     screening: Screening | None = None
     shared: tuple[str, ...] = ()
     starts: int = 1
-    trainer: Callable[..., ClientTrainer] = Trainer
+    restarts: int = 1
+    restart_rounds: int = 3
+    trainer: Callable[..., ClientTrainer] | None = None
     server_rule: ServerRule | None = None
     arrivals: Arrivals | None = None
 

@@ -13,7 +13,8 @@ from torch import nn
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.local.batches import Batches, measure_models
-from atoll.local.models import Model, load_model
+from atoll.local.models import Model
+from atoll.local.weights import load_model
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread

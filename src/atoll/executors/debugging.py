@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from atoll.engine.cohorts import ClientTrainer
 from atoll.local.models import Model
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
 

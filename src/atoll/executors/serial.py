@@ -9,7 +9,7 @@ from atoll.executors.debugging import measure_watched, train_watched
 from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.state import why_wrong_state
-from atoll.local.trainer import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
 from atoll.support.process import one_thread

@@ -14,10 +14,11 @@ from atoll.aggregation.mean import Combine, average_models, is_weighted_mean
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.serial import Serial
-from atoll.local.models import Model, is_finite, load_model, read_model
+from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.rule import LocalRule
 from atoll.local.trainer import Trainer, descend
+from atoll.local.weights import is_finite, load_model, read_model
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 

@@ -2,20 +2,22 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from atoll.data.datasets import Dataset, load, make_regression
-from atoll.data.folders import read_folder, stamp
+from atoll.data.datasets import Dataset
+from atoll.data.folders import stamp
 from atoll.data.partition import PARTITIONS, Parts
 from atoll.data.population import Population, make_population, read_clients
+from atoll.data.table import DATASETS
 from atoll.experiment.checks import read_dataset, read_parts
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import Settings
+from atoll.experiment.signatures import asks_for, takes_any
 from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 
@@ -57,28 +59,22 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
 def load_dataset(settings: Settings) -> Dataset:
     """Return the data set that the settings name."""
     wanted = settings.data
-    if wanted.dataset == "regression":
-        given = {**dict(wanted), "rng": generator(settings.seed, "regression")}
-        return call("data.dataset", make_regression, given, wanted.options)  # type: ignore[no-any-return]
-    if wanted.dataset == "folder":
-        options = json.dumps(wanted.options, sort_keys=True, default=str)
-        return _read_folder_once(wanted.root, options, stamp(wanted.root))
-    if ":" in wanted.dataset:
-        made = call("data.dataset", resolve("data.dataset", wanted.dataset, {}), {"root": wanted.root}, {})
-        return read_dataset(made, wanted.dataset)
-    return _load_once(wanted.dataset, wanted.root, wanted.fetch, os.environ.get("ATOLL_DATA"))
+    make = resolve("data.dataset", wanted.dataset, DATASETS)
+    taken = {key: value for key, value in dict(wanted).items() if asks_for(make, key) or takes_any(make)}
+    if wanted.dataset not in DATASETS or asks_for(make, "rng"):  # which may give another each time
+        return _make_dataset(make, wanted.dataset, {**taken, "rng": generator(settings.seed, "regression")})
+    told = json.dumps(taken, sort_keys=True, default=str)
+    return _read_once(wanted.dataset, told, stamp(wanted.root), os.environ.get("ATOLL_DATA"))
 
 
 @lru_cache(maxsize=1)
-def _load_once(name: str, root: str | None, fetch: bool, _environment: str | None) -> Dataset:
-    """Read a data set once for all runs of an experiment; `_environment` tells where it was read from."""
-    return load(name, root, fetch)
+def _read_once(name: str, told: str, _stamp: tuple[Any, ...], _environment: str | None) -> Dataset:
+    """Read a data set once for all runs of an experiment, as long as its folder's files stay the same."""
+    return _make_dataset(DATASETS[name], name, json.loads(told))
 
 
-@lru_cache(maxsize=1)
-def _read_folder_once(root: str | None, options: str, _stamp: tuple[Any, ...]) -> Dataset:
-    """Read a folder once for all runs of an experiment, as long as its files stay the same."""
-    return call("data.dataset", read_folder, {"root": root}, json.loads(options))  # type: ignore[no-any-return]
+def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any]) -> Dataset:
+    return read_dataset(call("data.dataset", make, given, given), name)
 
 
 def _own_tests(settings: Settings, test: Dataset) -> Parts:
@@ -123,5 +119,4 @@ def _deal_out(settings: Settings, data: Dataset, clients: int, purpose: str) -> 
         "dataset": data,
         "rng": generator(settings.seed, purpose),
     }
-    options = {} if wanted.dataset in ("regression", "folder") else wanted.options
-    return read_parts(call("data.partition", rule, given, options), wanted.partition)
+    return read_parts(call("data.partition", rule, given, wanted.model_extra), wanted.partition)

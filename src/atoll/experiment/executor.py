@@ -126,7 +126,7 @@ def require_plain_trainer(method: Method) -> None:
     Raises:
         InputError: says which executors take it.
     """
-    if method.trainer is not Trainer:
+    if method.trainer not in (None, Trainer):
         raise InputError(
             "run.executor = 'fleet': nodes train with atoll.Trainer, but the method has a trainer of its own; "
             "use 'serial', 'cores', 'ray' or 'auto'"

@@ -19,21 +19,23 @@ from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.engine import Method
 from atoll.evaluation.scores import ClusterEvaluator, Evaluator
 from atoll.experiment.checks import read_clustering
+from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_clients, make_test_clients
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, require_single_results
-from atoll.experiment.models import count_parts, draw_module, make_rule, rehearse, require_device, shared_names
+from atoll.experiment.models import draw_module, make_rule, rehearse, require_device
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
-from atoll.experiment.plugins import asks_for, call, resolve
+from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
 from atoll.experiment.settings import Settings
-from atoll.local.models import Model, check_outputs, count_bytes, place, read_model
+from atoll.experiment.signatures import asks_for
+from atoll.local.models import Model
 from atoll.local.rule import LocalRule
-from atoll.local.trainer import ClientUpdate, Trainer, carried_bytes
+from atoll.local.task import ClientUpdate
+from atoll.local.trainer import Trainer, carried_bytes
+from atoll.local.weights import check_outputs, count_bytes, place, read_model
 from atoll.methods.hierarchical import Phase
 from atoll.methods.ifca import choose_start
-from atoll.methods.parties import share_samples
-from atoll.methods.table import METHODS
 from atoll.network.base import Network
 from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.files import fitting
@@ -93,10 +95,10 @@ class Experiment:
     @cached_property
     def population(self) -> Population:
         """The population that trains: one client with all samples for the centralised baseline, or such parties."""
-        wanted = self.settings.method
-        if wanted.name == "fedbcd":
-            return share_samples(self.clients, wanted.parties)
-        return self.clients.pooled() if wanted.name == "centralized" else self.clients
+        make = method_kind(self.settings).population
+        if make is None:
+            return self.clients
+        return call("method.name", make, {**dict(self.settings.method), "population": self.clients})  # type: ignore[no-any-return]
 
     @property
     def reported(self) -> Population:
@@ -126,7 +128,7 @@ class Experiment:
     def plan(self) -> ClusteringSummary:
         """What the clustering comes to on the network of round 0."""
         wanted = self.settings.clustering
-        seconds = wanted.seconds if wanted.objective == "time" else None
+        seconds = wanted.get("seconds") if wanted.get("objective") == "time" else None
         problem = self.problem if seconds is None else within(self.problem, seconds)
         return make_plan(self.population, self.clustering, problem)
 
@@ -148,7 +150,7 @@ class Experiment:
 
     def needs(self, name: str) -> bool:
         """Return whether the method asks for an object of this name, such as ``clustering`` or ``network``."""
-        return asks_for(resolve("method.name", self.settings.method.name, METHODS), name)
+        return asks_for(method_kind(self.settings).make, name)
 
     @property
     def has_network(self) -> bool:
@@ -169,13 +171,16 @@ class Experiment:
             **dict(wanted),
             "population": self.reported,
             "rng": generator(self.settings.seed, "clustering", *((round_,) if round_ else ())),
+            "rounds": self.settings.rounds,
             "seed": self.settings.seed,
         }
         if asks_for(rule, "network"):
             given["network"] = self.networks[round_]
         if asks_for(rule, "problem"):
             given["problem"] = replace(self.problem, network=self.networks[round_])
-        made = call("clustering.method", rule, given, wanted.options)
+        if asks_for(rule, "clock"):
+            given["clock"] = self.clock
+        made = call("clustering.method", rule, given, wanted.model_extra)
         return read_clustering(made, wanted.clusters, wanted.method, len(self.population), may_empty=self.has_network)
 
     @cached_property
@@ -189,7 +194,7 @@ class Experiment:
     @cached_property
     def rule(self) -> LocalRule:
         """The local rule."""
-        return make_rule(self.settings, count_parts(self.settings, self.population.sizes))
+        return make_rule(self.settings)
 
     @cached_property
     def clock(self) -> Clock:
@@ -197,13 +202,12 @@ class Experiment:
         local, network = self.settings.local, self.settings.network
         sizes = self.population.sizes
         batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
-        upload = 0.0 if self.settings.method.name == "centralized" else network.upload_seconds
         zeta = speeds(self.settings, len(self.clients))
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
             zeta = np.full(len(sizes), zeta.mean())
         compute = np.asarray(batch * local.steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
-        return Clock(compute, np.full(len(sizes), upload), np.inf if deadline is None else deadline)
+        return Clock(compute, np.full(len(sizes), network.upload_seconds), np.inf if deadline is None else deadline)
 
     @cached_property
     def method(self) -> Method:
@@ -221,7 +225,9 @@ class Experiment:
         }
         if self.needs("network"):
             given |= {"network": self.networks[0], "phases": self.phases}
-        method = call("method.name", resolve("method.name", wanted.name, METHODS), given, wanted.options)
+        if self.needs("module"):
+            given["module"] = self._copy_module()
+        method = call("method.name", method_kind(self.settings).make, given, wanted.model_extra)
         if not isinstance(method, Method):
             raise InputError(
                 f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
@@ -233,9 +239,7 @@ class Experiment:
         if self.schedule is not None:
             replayed = fitting(self.schedule, method.schedule, len(self.population))
             method = replace(method, schedule=replayed, arrivals=None)
-        if not wanted.shared_layers:
-            return method
-        return replace(method, shared=shared_names(self.module, wanted.shared_layers))
+        return method
 
     @property
     def model_bytes(self) -> int:
@@ -246,7 +250,7 @@ class Experiment:
     def sent_bytes(self) -> int:
         """Bytes of a model that is sent, with the moments that travel with it (CFL-MGD's u_p)."""
         known = self.model_bytes + carried_bytes(self.method.rule, self._copy_module())
-        update = None if self.method.trainer is Trainer else self._rehearse()
+        update = None if self.method.trainer is None else self._rehearse()
         return known if update is None else max(known, count_bytes(update.model))
 
     @property
@@ -281,12 +285,11 @@ class Experiment:
         return tuple(model | common for model in drawn)
 
     def best_start(self, executor: Executor) -> tuple[Model, ...]:
-        """Return the initial models of the best of `method.restarts` starts."""
-        wanted = self.settings.method
-        candidates = [self.initial_models(restart) for restart in range(wanted.restarts)]
+        """Return the initial models of the best of the method's `restarts` starts."""
+        candidates = [self.initial_models(restart) for restart in range(self.method.restarts)]
         if len(candidates) == 1:
             return candidates[0]
-        return candidates[choose_start(self.method, executor, candidates, len(self.population), wanted.restart_rounds)]
+        return candidates[choose_start(self.method, executor, candidates, len(self.population))]
 
     def make_executor(self) -> Executor:
         """Return the executor that the settings name; close it when the run is over.
@@ -324,7 +327,15 @@ class Experiment:
     def _make_trainer(self, rule: LocalRule) -> ClientTrainer:
         module, seed, run = self._copy_module(), self.settings.seed, self.settings.run
         given = module, self.population, rule, seed, self.device, run.precision, not run.debug
-        trainer = self.method.trainer(*given, self.settings.faults.tolerate)
+        try:
+            trainer = (self.method.trainer or Trainer)(*given, self.settings.faults.tolerate)
+        except InputError:
+            raise
+        except Exception as error:  # whatever a user's trainer may raise
+            told = f"{type(error).__name__}: {error}"
+            raise InputError(
+                f"method.name = {self.settings.method.name!r}: making its trainer failed ({told})"
+            ) from error
         if trainer.keeps_state != self.method.keeps_state:
             raise InputError(
                 f"method.name = {self.settings.method.name!r}: the method's trainer makes a {type(trainer).__name__}, "

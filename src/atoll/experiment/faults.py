@@ -11,13 +11,14 @@ from atoll.aggregation.screening import Screening
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
-from atoll.experiment.plugins import asks_for, call, resolve
+from atoll.experiment.choices import method_kind
+from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import FaultSettings, Settings
+from atoll.experiment.signatures import asks_for
 from atoll.experiment.wording import show
 from atoll.faults.attacks import Attacked, draw_attackers
 from atoll.faults.dropouts import lose_clients
 from atoll.local.trainer import Trainer
-from atoll.methods.table import METHODS
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
 
@@ -42,7 +43,7 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
     screens = wanted.tolerate or wanted.max_update_norm is not None
     screening = Screening(wanted.tolerate, wanted.max_update_norm) if screens else None
     schedule = method.schedule
-    keeps = asks_for(resolve("method.name", settings.method.name, METHODS), "deadline_seconds")
+    keeps = asks_for(method_kind(settings).make, "deadline_seconds")
     if wanted.deadline_seconds is not None and clock is None and not keeps:
         raise InputError(
             f"faults.deadline_seconds = {wanted.deadline_seconds:g}: does not go with method.name = "
@@ -107,10 +108,10 @@ def is_counted(settings: Settings) -> bool:
 def _require_clients(settings: Settings) -> None:
     """Refuse faults where there are no clients that could fail."""
     name, wanted = settings.method.name, settings.faults
-    told = {"centralized": "whose one client is all data", "fedbcd": "whose parties are all needed"}
-    if name in told and (is_counted(settings) or wanted.attackers):
+    why = method_kind(settings).why_one_place
+    if why and (is_counted(settings) or wanted.attackers):
         setting = next(key for key, value in dict(wanted).items() if value != FaultSettings.model_fields[key].default)
-        raise InputError(f"faults.{setting}: does not go with method.name = {name!r}, {told[name]}")
+        raise InputError(f"faults.{setting}: does not go with method.name = {name!r}, {why}")
 
 
 def _choose_combine(settings: Settings, method: Method) -> Combine:
@@ -119,14 +120,14 @@ def _choose_combine(settings: Settings, method: Method) -> Combine:
     if wanted.combine == "mean":
         return method.combine
     if not is_weighted_mean(method.combine):
-        told = "method.option = 'gradients'" if wanted.option == "gradients" else f"method.name = {wanted.name!r}"
+        option = wanted.get("option", "models")
+        told = f"method.option = {option!r}" if option != "models" else f"method.name = {wanted.name!r}"
         raise InputError(
             f"method.combine = {wanted.combine!r}: takes the place of the mean of models, but {told} combines otherwise"
         )
-    if wanted.combine == "krum" and wanted.byzantine is not None:
-        _require_enough(method, wanted.byzantine)
-    given = {"trim": wanted.trim, "clip_norm": wanted.clip_norm, "byzantine": wanted.byzantine}
-    rule = call("method.combine", resolve("method.combine", wanted.combine, ROBUST), given, {})
+    if wanted.combine == "krum" and (byzantine := wanted.get("byzantine")) is not None:
+        _require_enough(method, byzantine)
+    rule = call("method.combine", resolve("method.combine", wanted.combine, ROBUST), dict(wanted), wanted.model_extra)
     if not callable(rule):
         raise InputError(f"method.combine = {wanted.combine!r}: must return a combine rule, a function")
     return rule  # type: ignore[no-any-return]

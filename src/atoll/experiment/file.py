@@ -7,19 +7,23 @@ such as ``[scales.small]``, for the whole file, a panel or a run.
 
 import difflib
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from functools import reduce
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from atoll.experiment.choices import choices_that_take
 from atoll.experiment.settings import Settings
-from atoll.experiment.wording import explain, unknown
-from atoll.support.errors import InputError
-
-LISTS = ("panels", "runs", "scales")  # what else stands at the top of an experiment file
+from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes
+from atoll.experiment.wording import unknown
+from atoll.support.errors import InputError, SettingWarning
 
 Table = dict[str, Any]
 
@@ -56,11 +60,15 @@ def recipe_path(name: str) -> Path | None:
     return Path(str(resources.files("atoll.recipes") / f"{name}.toml")) if name in recipe_names() else None
 
 
-def make_runs(table: Table, scale: str | None = None, changes: Iterable[str] = ()) -> list[Settings]:
+def make_runs(
+    table: Table, scale: str | None = None, changes: Iterable[str] | Mapping[str, Any] = ()
+) -> list[Settings]:
     """Return the settings of each run of an experiment: one for each panel and each of its runs.
 
-    They are laid over each other in the order file, panel, run, ``key=value`` changes; each of the first three may
-    hold an overlay for the scale.
+    They are laid over each other in the order file, panel, run, changes; each of the first three may hold an overlay
+    for the scale. Changes are ``section.key=value`` texts, or a table. A setting that a run inherits and has no use for
+    is left out, such as the file's ``method.beta`` in a run of FedAvg; if no run has a use for it, a `SettingWarning`
+    says so.
 
     Raises:
         InputError: an unknown scale, a setting that is unknown, of a wrong type or out of range.
@@ -74,9 +82,59 @@ def make_runs(table: Table, scale: str | None = None, changes: Iterable[str] = (
         settings = {key: value for key, value in layer.items() if key not in others}
         return overlay(settings, _scales(layer).get(str(scale), {}))
 
-    base, last = scaled(table, LISTS), parse_changes(changes)
-    over = [overlay(scaled(panel, ("scales",)), scaled(run, ("scales",))) for panel in panels for run in runs]
-    return [validate(overlay(overlay(base, settings), last)) for settings in over]
+    base = scaled(table, LISTS)
+    last = dict(changes) if isinstance(changes, Mapping) else parse_changes(changes)
+    made, left_out = list[Settings](), Counter[tuple[str, str]]()
+    for panel, run in product(panels, runs):
+        layers = (base, scaled(panel, ("scales",)), scaled(run, ("scales",)), last)
+        settings, inherited = compose(layers, shared=len(panels) * len(runs) > 1)
+        left_out.update(inherited)
+        made.append(settings)
+    for section, key in (setting for setting, runs_without in left_out.items() if runs_without == len(made)):
+        warn(f"{section}.{key}: no run has a use for it; it is taken by {who_takes(section, key)}", SettingWarning, 2)
+    return made
+
+
+def compose(layers: Sequence[Table], shared: bool = False) -> tuple[Settings, list[tuple[str, str]]]:
+    """Lay tables over each other; return the settings, and which were left out, inherited and of no use.
+
+    A setting is inherited if it comes from a lower layer than the name of the function that has no use for it; with
+    `shared`, also if it comes from the lowest, which is of several runs.
+
+    Raises:
+        InputError: a setting that is unknown, has no use where it stands, or is of a wrong type or out of range.
+    """
+    whole: Table = reduce(overlay, layers)
+    inherited = _inherited(whole, layers, shared)
+    return validate(_without(whole, inherited)), inherited
+
+
+def _inherited(whole: Table, layers: Sequence[Table], shared: bool) -> list[tuple[str, str]]:
+    """Return the settings that nothing takes and that come from below what decided it, or from what runs share."""
+    found = []
+    for section, key in unused(whole):
+        decided = max(_last_layer(layers, choice.section, choice.key) for choice in choices_that_take(section, key))
+        at = _last_layer(layers, section, key)
+        if at < decided or (shared and at == 0) or whole[section][key] is None:
+            found.append((section, key))
+    return found
+
+
+def _last_layer(layers: Sequence[Table], section: str, key: str) -> int:
+    """Return the last layer that sets this, -1 if none does."""
+    held = (layer.get(section) for layer in layers)
+    return max((i for i, table in enumerate(held) if isinstance(table, dict) and key in table), default=-1)
+
+
+def _without(table: Table, settings: Iterable[tuple[str, str]]) -> Table:
+    """Return a table without these settings, as (section, key)."""
+    left_out = set(settings)
+    return {
+        section: {key: value for key, value in held.items() if (section, key) not in left_out}
+        if isinstance(held, dict)
+        else held
+        for section, held in table.items()
+    }
 
 
 def _tables(table: Table, key: str) -> list[Table]:
@@ -128,18 +186,6 @@ def parse_changes(changes: Iterable[str]) -> Table:
     return table
 
 
-def validate(table: Mapping[str, Any]) -> Settings:
-    """Check a table of settings.
-
-    Raises:
-        InputError: one sentence that names the setting, its value and what is allowed.
-    """
-    try:
-        return Settings.model_validate(table)
-    except ValidationError as error:
-        raise InputError(explain(error, table, Settings, LISTS)) from error
-
-
 def resolved(settings: Settings) -> Table:
     """Return all settings as a table without the unset ones, which TOML cannot hold."""
     return settings.model_dump(exclude_none=True)
@@ -152,7 +198,7 @@ def _nearest_recipe(name: str) -> str:
 
 def _annotation(parts: Sequence[str]) -> Any:
     """Return the type of the setting with this path, or None if there is none."""
-    fields = Settings.model_fields
+    fields = full_model().model_fields
     for part in parts[:-1]:
         section = fields[part].annotation if part in fields else None
         if not (isinstance(section, type) and issubclass(section, BaseModel)):

@@ -1,21 +1,20 @@
 """From settings to what is trained and how: modules, the local rule, and whether they go together."""
 
 from dataclasses import replace
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from atoll.data.datasets import Dataset
 from atoll.engine.cohorts import ClientTrainer
-from atoll.experiment.plugins import bind, resolve
+from atoll.experiment.choices import method_kind
+from atoll.experiment.plugins import bind, call, resolve
 from atoll.experiment.settings import Settings
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
 from atoll.local.state import why_wrong_state
-from atoll.local.trainer import ClientTask, ClientUpdate
-from atoll.methods.parties import split_model
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.schedules.events import Event
 from atoll.support.errors import InputError, RunError
 from atoll.support.seeds import layers_drawing_from
@@ -23,11 +22,14 @@ from atoll.support.seeds import layers_drawing_from
 
 def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: int = 0) -> nn.Module:
     """Make a module with weights of its own for each cluster and restart."""
-    name = settings.model.name
-    method = settings.method
-    given = {"shape": data.shape, "classes": data.classes or 1, "dataset": data, "parties": method.parties}
-    make = split_model(name) if method.name == "fedbcd" else resolve("model.name", name, MODELS)
-    factory = bind("model.name", make, given, settings.model.options)
+    name, kind = settings.model.name, method_kind(settings)
+    made: dict[str, Any] = {**dict(settings.model), "shape": data.shape, "classes": data.classes or 1, "dataset": data}
+    if kind.module is None:
+        factory = bind("model.name", resolve("model.name", name, MODELS), made, settings.model.model_extra)
+    else:
+        factory = bind(
+            "model.name", call("method.name", kind.module, {"name": name}), {**dict(settings.method), **made}
+        )
     key = (cluster, restart) if cluster or restart else ()
     with layers_drawing_from(settings.seed, "model", *key):
         try:
@@ -41,49 +43,17 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
     return module
 
 
-def shared_names(module: nn.Module, wanted: int) -> tuple[str, ...]:
-    """Return the names of the parameters and buffers of the first `wanted` layers that have any."""
-    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in module.state_dict()))
-    if wanted >= len(layers):
-        raise InputError(
-            f"method.shared_layers = {wanted}: must be less than the model's {len(layers)} layers with parameters"
-        )
-    return tuple(name for name in module.state_dict() if name.rpartition(".")[0] in layers[:wanted])
-
-
-def count_parts(settings: Settings, sizes: npt.NDArray[np.int64]) -> int:
-    """Return how many parts each client's data is split into for resampling, 0 for none.
-
-    Raises:
-        InputError: a client has too few samples.
-    """
-    if not settings.method.resample:
-        return 0
-    parts = 2 * settings.rounds
-    if sizes.min() < parts:
-        raise InputError(
-            f"method.resample = true: client {sizes.argmin()} has {sizes.min()} samples, it needs at least "
-            f"2 x rounds = {parts}"
-        )
-    return parts
-
-
-def make_rule(settings: Settings, parts: int) -> LocalRule:
-    """Return the local rule; `parts` is the number of disjoint parts of each client's data, 0 without resampling.
+def make_rule(settings: Settings) -> LocalRule:
+    """Return the local rule, before the method changes it.
 
     Raises:
         InputError: an optimiser that is unknown, fails, or does not go with the method.
     """
     wanted = settings.local
     make = resolve("local.optimizer", wanted.optimizer, OPTIMIZERS)
-    fixed = {key: value for key, value in dict(wanted).items() if key not in ("lr", "options")}
-    optimizer = bind("local.optimizer", make, fixed, wanted.options, later=("parameters", "params", "lr"))
+    fixed = {key: value for key, value in dict(wanted).items() if key != "lr"}
+    optimizer = bind("local.optimizer", make, fixed, wanted.model_extra, later=("parameters", "params", "lr"))
     _try_optimizer(settings, optimizer)
-    if settings.method.name == "cfl-mgd" and wanted.optimizer != "sgd":
-        raise InputError(
-            f"local.optimizer = {wanted.optimizer!r}: must be 'sgd' with method.name = 'cfl-mgd', whose momentum "
-            "is the clusters' own (method.beta); with 'ifca' any optimizer runs, its state afresh every round"
-        )
     return LocalRule(
         optimizer=optimizer,
         lr=wanted.lr * wanted.lr_factor,
@@ -91,7 +61,6 @@ def make_rule(settings: Settings, parts: int) -> LocalRule:
         batch_size=wanted.batch_size,
         proximal=wanted.proximal,
         lr_decay=wanted.lr_decay,
-        resample_parts=parts,
     )
 
 

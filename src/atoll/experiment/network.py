@@ -1,14 +1,16 @@
 """From settings to networks: where everyone is, how fast, and who is linked with whom."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
+from atoll.experiment.choices import method_kind
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import NetworkSettings, Settings
+from atoll.experiment.signatures import asks_for
+from atoll.methods.hierarchical import CENTRAL
 from atoll.network.base import Network
 from atoll.network.files import ClientTable, matrix_network, read_matrix, read_network_clients
 from atoll.network.mobility import Trace, random_waypoint, read_trace
@@ -165,17 +167,14 @@ def _first_positions(settings: Settings, table: ClientTable | None, clients: int
 def _topology(settings: Settings) -> "nx.Graph[int]":
     wanted = settings.network
     rule = resolve("network.topology", wanted.topology, TOPOLOGIES)
-    given: Mapping[str, Any] = {
+    given: dict[str, Any] = {
+        **dict(wanted),
         "aggregators": settings.clustering.clusters,
-        "degree": wanted.degree,
-        "probability": wanted.probability,
-        "edges": wanted.edges,
         "rng": generator(settings.seed, "topology"),
     }
-    if wanted.topology == "grid":
-        rows, columns = grid_of(settings)
-        given = {**given, "rows": rows, "columns": columns}
-    graph = call("network.topology", rule, given, {})
+    if asks_for(rule, "rows"):
+        given["rows"], given["columns"] = grid_of(settings)
+    graph = call("network.topology", rule, given, wanted.model_extra)
     if not isinstance(graph, nx.Graph):
         got = "nothing" if graph is None else repr(type(graph).__name__)
         raise InputError(f"network.topology = {wanted.topology!r}: must return a networkx.Graph, it returned {got}")
@@ -200,12 +199,12 @@ def _from_files(settings: Settings, compute_seconds: Floats, neighbours: tuple[t
         wanted, "exchange_file", "clustering.clusters x clustering.clusters", ((clusters, clusters),)
     )
     assert upload is not None
-    if settings.method.name == "hierarchical":
-        needed = "transfer_file" if settings.method.pattern in ("censyn", "cenasy") else "exchange_file"
+    pattern = settings.method.get("pattern")
+    if pattern and asks_for(method_kind(settings).make, "network"):
+        needed = "transfer_file" if pattern in CENTRAL else "exchange_file"
         if getattr(wanted, needed) is None:
             raise InputError(
-                f"network.{needed} is not set, but network.upload_file with method.pattern = "
-                f"{settings.method.pattern!r} needs it"
+                f"network.{needed} is not set, but network.upload_file with method.pattern = {pattern!r} needs it"
             )
     return matrix_network(compute_seconds, upload, transfer, exchange, neighbours)
 

@@ -1,29 +1,27 @@
 """Rules by name: built-in ones from a table, a user's own as ``module:function``, called with what they ask for.
 
-A rule's parameters say what it needs: objects such as `rng` or `population`, settings of its section of the
-experiment file, and entries of that section's ``options``. So a new rule is one function in one file.
+A rule's parameters say what it needs: objects such as `rng` or `population`, and settings of its section of the
+experiment file. So a new rule is one function in one file.
 """
 
 import importlib
-import inspect
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-
-from atoll.experiment.wording import allowed, show, unknown
+from atoll.experiment.signatures import REQUIRED, parameters_of, takes_any
+from atoll.experiment.wording import unknown
+from atoll.methods.kind import MethodKind
 from atoll.support.errors import AtollError, InputError
 
 # Where code lies that is not the user's: Atoll, Python, installed packages, and what has no file.
-_NOT_OWN = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NOT_OWN = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
 
 
-def resolve(setting: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
     """Return the rule of this name.
 
     Raises:
@@ -51,9 +49,9 @@ def resolve(setting: str, name: str, known: Mapping[str, Callable[..., Any]]) ->
     if found is None:
         own = (key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise InputError(f"{setting} = {name!r}: {attribute!r} in {module_name!r} is {unknown(attribute, own)}")
-    if not callable(found):
+    if not (callable(found) or isinstance(found, MethodKind)):
         raise InputError(f"{setting} = {name!r}: must be a function, it is {_a(type(found).__name__)}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def import_from(folder: Path) -> None:
@@ -63,53 +61,39 @@ def import_from(folder: Path) -> None:
             sys.path.insert(0, str(source))
 
 
-def asks_for(rule: Callable[..., Any], name: str) -> bool:
-    """Return whether a rule has a parameter of this name, so that what it does not need need not be made.
+def call(
+    setting: str, rule: Callable[..., Any], given: Mapping[str, Any], extra: Mapping[str, Any] | None = None
+) -> Any:
+    """Call a rule with those of `given` that it has parameters for, and `extra` if it has ``**parameters``.
 
-    >>> asks_for(lambda population, rng: None, "rng")
-    True
-    """
-    try:
-        return name in inspect.signature(rule).parameters
-    except ValueError:  # `bind` refuses it, and says so
-        return False
-
-
-def call(setting: str, rule: Callable[..., Any], given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Call a rule with those of `given` that it has parameters for (None counts as not given), and all `options`.
+    None counts as not given.
 
     Raises:
-        InputError: an option that the rule does not have or of a wrong type, or a parameter that nothing gives.
+        InputError: a parameter that nothing gives, or whatever a user's own rule raises.
     """
-    return bind(setting, rule, given, options)()
+    return bind(setting, rule, given, extra)()
 
 
 def bind(
     setting: str,
     rule: Callable[..., Any],
     given: Mapping[str, Any],
-    options: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
     later: Iterable[str] = (),
 ) -> Callable[..., Any]:
     """Return the rule with these arguments filled in; the caller passes those named in `later`, in order."""
     try:
-        parameters = inspect.signature(rule).parameters
+        parameters = parameters_of(rule)
+        rest = dict(extra or {}) if takes_any(rule) else {}
     except ValueError as error:
         raise InputError(
             f"{setting} = {_name(rule)!r}: its parameters cannot be read; wrap it in a function"
         ) from error
-    section = setting.partition(".")[0]
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    arguments = {name: given[name] for name in parameters if given.get(name) is not None}
-    types = _types(rule) if options else {}
-    for name, value in options.items():
-        if name not in parameters and not takes_any:
-            raise InputError(f"{section}.options.{name}: {unknown(name, set(parameters) - set(given) - set(later))}")
-        arguments[name] = _checked(f"{section}.options.{name}", value, types.get(name, Any))
-    needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind in _NAMED]
-    if missing := [name for name in needed if name not in arguments and name not in set(later)]:
-        where = f"{section}.{missing[0]}" if missing[0] in given else f"{section}.options.{missing[0]}"
-        raise InputError(f"{where} is not set, but {setting} = {_name(rule)!r} needs it")
+    arguments = rest | {name: given[name] for name in parameters if given.get(name) is not None}
+    needed = [name for name, each in parameters.items() if each.default is REQUIRED and name not in set(later)]
+    if missing := [name for name in needed if name not in arguments]:
+        section = setting.partition(".")[0]
+        raise InputError(f"{section}.{missing[0]} is not set, but {setting} = {_name(rule)!r} needs it")
 
     def bound(*values: Any) -> Any:
         if _is_ours(rule):
@@ -122,29 +106,6 @@ def bind(
             raise _raised(setting, _name(rule), "calling it", error) from error
 
     return bound
-
-
-def _checked(path: str, value: Any, annotation: Any) -> Any:
-    try:
-        adapter = TypeAdapter(annotation, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
-    except Exception:  # an annotation that pydantic cannot check is the rule's own business
-        return value
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        try:
-            wanted = allowed(adapter.json_schema())
-        except PydanticUserError:  # such as a class of the user's own
-            wanted = str(getattr(annotation, "__name__", annotation))
-        raise InputError(f"{path} = {show(value)}: must be {wanted}") from error
-
-
-def _types(rule: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of a rule's parameters, also those written as text (``from __future__ import annotations``)."""
-    try:
-        return get_type_hints(vars(rule).get("__init__", rule) if isinstance(rule, type) else rule)
-    except Exception:  # a name that only a type checker sees; what cannot be read is not checked
-        return {}
 
 
 def _raised(setting: str, name: str, doing: str, error: BaseException) -> InputError:

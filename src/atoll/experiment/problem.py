@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from atoll.clustering.feduc.problem import Problem, check
+from atoll.clustering.feduc.problem import BoundSettings, Pattern, PatternSettings, Problem, check
 from atoll.data.population import Population
 from atoll.engine.engine import init, train
 from atoll.evaluation.constants import (
@@ -16,12 +16,16 @@ from atoll.evaluation.constants import (
     label_deviations,
 )
 from atoll.executors.serial import Serial
+from atoll.experiment.choices import method_kind
 from atoll.experiment.models import make_rule
 from atoll.experiment.network import samples_of
+from atoll.experiment.plugins import call
 from atoll.experiment.settings import Settings
-from atoll.local.models import Model, read_model
+from atoll.local.models import Model
 from atoll.local.rule import LocalRule, sgd
-from atoll.local.trainer import ClientTask, Trainer
+from atoll.local.task import ClientTask
+from atoll.local.trainer import Trainer
+from atoll.local.weights import read_model
 from atoll.methods.fedavg import fedavg
 from atoll.network.base import Network
 from atoll.network.completion import pattern_transfer_seconds
@@ -39,7 +43,8 @@ def make_problem(settings: Settings, population: Population, network: Network, m
     Raises:
         InputError: numbers of which there is no bound.
     """
-    wanted = settings.clustering
+    wanted = bound_settings(settings)
+    pattern: PatternSettings = call("clustering.method", PatternSettings, dict(settings.method))
     start = read_model(module)
     samples, seed = settings.run.evaluate_samples, settings.seed
     gap = wanted.initial_gap or initial_gap(population, module, start, samples=samples, seed=seed)
@@ -49,39 +54,46 @@ def make_problem(settings: Settings, population: Population, network: Network, m
         change = gradient_change(population, module, start, _step_down(settings, population, module, start))
         mu = estimate_mu(change) if mu == "estimate" else mu
         smoothness = estimate_smoothness(change) if smoothness == "estimate" else smoothness
-    # Where clusters do not work side by side, a round counts as one merge, so that any number of rounds will do.
-    steps_a_round = 1 if settings.method.name == "hierarchical" else settings.method.intra_rounds * settings.local.steps
+    # Where a round is no local step, it counts as one merge, so that any number of rounds will do.
+    is_step = method_kind(settings).rounds_are_local_steps
+    steps_a_round = 1 if is_step else pattern.intra_rounds * settings.local.steps
     problem = Problem(
-        pattern=settings.method.pattern,
+        pattern=pattern.pattern,
         network=network,
         sizes=samples_of(settings, population.sizes).astype(float),
-        deviations=_deviations(settings, population, module, start),
+        deviations=_deviations(settings, wanted, population, module, start),
         limits=np.full(network.aggregators, limit),
         steps=settings.rounds * steps_a_round,
-        intra_rounds=settings.method.intra_rounds,
+        intra_rounds=pattern.intra_rounds,
         local_steps=settings.local.steps,
         lr=settings.local.lr * settings.local.lr_factor,
         mu=float(mu),
         smoothness=float(smoothness),
         initial_gap=gap,
-        frequencies=_frequencies(settings, network),
+        frequencies=_frequencies(wanted, network, pattern.pattern),
     )
     check(problem)
     return problem
 
 
-def _frequencies(settings: Settings, network: Network) -> Floats | None:
+def bound_settings(settings: Settings) -> BoundSettings:
+    """Return what the settings say of the bound."""
+    return call("clustering.method", BoundSettings, dict(settings.clustering))  # type: ignore[no-any-return]
+
+
+def _frequencies(wanted: BoundSettings, network: Network, pattern: Pattern) -> Floats | None:
     """Return psi_j up to a factor, where it is not to follow from the clock."""
-    wanted = settings.clustering.frequencies
-    if wanted == "transfer":
-        return np.asarray(1 / pattern_transfer_seconds(network, settings.method.pattern))
-    return None if wanted is None else np.array(wanted)
+    if wanted.frequencies == "transfer":
+        return np.asarray(1 / pattern_transfer_seconds(network, pattern))
+    return None if wanted.frequencies is None else np.array(wanted.frequencies)
 
 
-def _deviations(settings: Settings, population: Population, module: nn.Module, start: Model) -> Floats:
-    wanted = settings.clustering
+def _deviations(
+    settings: Settings, wanted: BoundSettings, population: Population, module: nn.Module, start: Model
+) -> Floats:
     if wanted.xi == "gradients":
-        return gradient_deviations(population, module, [start, *_warm_up(settings, population, module, start)])
+        warm = _warm_up(settings, wanted.warmup_rounds, population, module, start)
+        return gradient_deviations(population, module, [start, *warm])
     if wanted.warmup_rounds:
         raise InputError(
             f"clustering.warmup_rounds = {wanted.warmup_rounds}: needs clustering.xi = 'gradients', it is {wanted.xi!r}"
@@ -93,13 +105,12 @@ def _deviations(settings: Settings, population: Population, module: nn.Module, s
     return label_deviations(population.class_counts(), gram)
 
 
-def _warm_up(settings: Settings, population: Population, module: nn.Module, start: Model) -> list[Model]:
+def _warm_up(settings: Settings, rounds: int, population: Population, module: nn.Module, start: Model) -> list[Model]:
     """Return the models of a few rounds of FedAvg, a tenth of the clients taking part."""
-    wanted = settings.clustering.warmup_rounds
-    if not wanted:
+    if not rounds:
         return []
-    rule = make_rule(settings, parts=0)
-    method = fedavg(population, rule, wanted, seed=settings.seed)
+    rule = make_rule(settings)
+    method = fedavg(population, rule, rounds, seed=settings.seed)
     executor = Serial(Trainer(module, population, rule, settings.seed))
     states = (step.state for step in train(method, executor, init(method, start)))
     return [state.server for state in states if state.server is not None]

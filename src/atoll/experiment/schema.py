@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from atoll.experiment.choices import CHOICES
 from atoll.experiment.settings import Settings
+from atoll.experiment.validation import full_model
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors for TOML read
 
@@ -15,11 +17,11 @@ _RUNS = "A run: what differs from the file, and from its panel."
 def experiment_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 7) of an experiment file: the settings, `panels`, `runs` and `scales`.
 
-    Sections may be partial, since every setting has a default. Unset is written by leaving a setting out, as TOML has
-    no null. Rules of your own (``module:function``) are texts, whose names no schema knows.
+    Sections may be partial. Unset is written by leaving a setting out, as TOML has no null. What rules of your own
+    (``module:function``) take no schema knows: a section that names one may hold anything.
     """
-    made = _without_null(Settings.model_json_schema(ref_template="#/definitions/{model}"))
-    sections = {name: {**section, "title": name} for name, section in made["$defs"].items()}
+    made = _without_null(full_model().model_json_schema(ref_template="#/definitions/{model}"))
+    sections = {name: _open_for_own({**section, "title": name}) for name, section in made["$defs"].items()}
     settings = made["properties"]
     overlay = _table("Settings laid over those of the file.", settings)
     scales = {"type": "object", "description": _SCALES, "additionalProperties": _ref("Overlay")}
@@ -36,6 +38,20 @@ def experiment_schema() -> dict[str, Any]:
             },
         ),
         "definitions": {**sections, "Overlay": overlay, "Layer": _table("A panel or a run.", layer)},
+    }
+
+
+def _open_for_own(section: dict[str, Any]) -> dict[str, Any]:
+    """Return a section that may hold any setting where it names a function of the user's own."""
+    names = {choice.section: Settings.model_fields[choice.section].annotation.__name__ for choice in CHOICES}  # type: ignore[union-attr]
+    keys = [choice.key for choice in CHOICES if names[choice.section] == section["title"]]
+    if not keys:
+        return section
+    own = [{"properties": {key: {"pattern": ":"}}, "required": [key]} for key in keys]
+    closed = {"propertyNames": {"enum": list(section["properties"])}}
+    return {key: value for key, value in section.items() if key != "additionalProperties"} | {
+        "if": {"anyOf": own},
+        "else": closed,
     }
 
 

@@ -4,14 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-LARGEST = 10**15  # counts above it are slips, and their products would not fit into 64 bits
-
-Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Range = Annotated[list[PositiveFloat], Field(min_length=2, max_length=2)]
-Options = dict[str, Any]
+from atoll.support.limits import BelowOne, NotNegative, Number, Positive, PositiveFloat, Range
 
 MAY_DIFFER = "a run may go on with another value"
 """Marks a setting that changes neither a run's bits nor its rows."""
@@ -20,92 +13,63 @@ MAY_DIFFER = "a run may go on with another value"
 class Section(BaseModel):
     """A table of the experiment file; unknown settings are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        validate_default=True,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+    )
+
+    def __eq__(self, other: object) -> bool:
+        """Compare settings, whichever class was made for the functions that they name."""
+        return isinstance(other, Section) and type(self).__name__ == type(other).__name__ and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a setting that may not be one of the section's, since none of the functions that it names takes it."""
+        return getattr(self, key, default) if key in type(self).model_fields else default
 
 
 class Data(Section):
     """What the clients hold."""
 
-    dataset: str = Field(
-        "digits", description="digits, regression, mnist, cifar10, folder, or module:function giving an atoll.Dataset"
-    )
+    dataset: str = Field("digits", description="the samples; or module:function returning an atoll.Dataset")
     root: Annotated[str | None, MAY_DIFFER] = Field(
         None, description="folder with the data files; else ATOLL_DATA, else the user's cache"
     )
     fetch: Annotated[bool, MAY_DIFFER] = Field(True, description="download missing files")
-    partition: str = Field(
-        "iid", description="iid, dirichlet, shards, major-class, one-label, rotated, planted, natural, module:function"
-    )
+    partition: str = Field("iid", description="which client holds which samples; or module:function")
     clients: Positive = Field(100, description="number of clients")
-    samples: Positive | None = Field(None, description="samples a client; unset: the pool is dealt out")
-    rho_device: float | None = Field(None, description="major-class: share of a client's major class")
-    alpha: PositiveFloat | None = Field(None, description="dirichlet: concentration")
-    shards_per_client: Positive | None = Field(None, description="shards: shards a client gets")
     rotations: Literal[1, 2, 4] | None = Field(None, description="turned copies of the pool; rotated: 4 if unset")
-    size_ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
-        1.0, description="one-label: clients' sizes are drawn evenly from a range whose ends have this ratio"
-    )
     clients_file: str | None = Field(None, description="CSV with one row a client: utc_offset, longitude, slots")
-    options: Options = Field(
-        default_factory=dict, description="arguments of regression, of folder, or of your own partition"
-    )
 
 
 class ModelSettings(Section):
     """What is trained."""
 
-    name: str = Field("mlp", description="mlp, lr, cnn, alexnet, linear, or module:factory returning an nn.Module")
-    options: Options = Field(default_factory=dict, description="arguments of the factory")
+    name: str = Field("mlp", description="the network; or module:factory returning an nn.Module")
 
 
 class Local(Section):
     """How a client trains."""
 
-    optimizer: str = Field("sgd", description="sgd, momentum, adam, or module:function returning an Optimizer")
+    optimizer: str = Field("sgd", description="what takes a step; or module:function returning an Optimizer")
     lr: PositiveFloat = Field(0.05, description="learning rate")
-    momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="momentum: the factor (0.5)")
     steps: Positive = Field(20, description="local steps in one local training")
     batch_size: Positive | Literal["full"] = Field(30, description="samples a step, or full")
     proximal: NotNegative = Field(0.0, description="FedProx's mu")
     lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can differ in it and share lr")
     lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="the learning rate's factor after a round")
-    options: Options = Field(default_factory=dict, description="arguments of your own optimizer")
 
 
 class ClusteringSettings(Section):
     """Which clients aggregate together."""
 
-    method: str = Field(
-        "random",
-        description="random, timezone, availability, major-class, comaw, dataw, feduc, or module:function",
-    )
+    method: str = Field("random", description="how clients are clustered; or module:function")
     clusters: Positive = Field(10, description="number of clusters, M")
-    rho_cluster: float | None = Field(None, description="major-class: share of a cluster's major class")
-    local_hour: float | None = Field(None, description="timezone: the hour of the clients' day at which they train")
-    slots_per_client: Positive | None = Field(None, description="availability: random slots a client, if none is known")
-    time_limit: PositiveFloat | None = Field(None, description="feduc: longest completion in a cluster, s; unset: none")
-    overshoot: bool = Field(False, description="feduc: put a client that fits nowhere where it overshoots least")
-    refine: bool = Field(False, description="feduc: improve the greedy clustering by moves and swaps")
-    objective: Literal["bound", "time"] = Field(
-        "bound",
-        description="feduc: least bound after `rounds`, or within `seconds` of virtual time, choosing the limit",
-    )
-    seconds: PositiveFloat | None = Field(None, description="feduc: the virtual time of objective = time")
-    xi: Literal["labels", "gradients", "shares"] = Field(
-        "labels", description="feduc: xi_j from class-mean gradients, from clients' gradients, or from class shares"
-    )
-    warmup_rounds: Annotated[int, Field(ge=0)] = Field(
-        0, description="feduc: with xi = gradients, rounds of FedAvg along which xi is measured as well"
-    )
-    mu: PositiveFloat | Literal["estimate"] = Field(1.0, description="feduc: strong convexity, or estimate")
-    smoothness: PositiveFloat | Literal["estimate"] = Field(10.0, description="feduc: L, or estimate")
-    initial_gap: PositiveFloat | None = Field(None, description="feduc: F(w0) - F*; unset: the loss at the start")
-    frequencies: list[PositiveFloat] | Literal["transfer"] | None = Field(
-        None,
-        description="feduc: psi_j of all aggregators up to a factor; transfer: as if transfers alone took time; unset: "
-        "from the virtual clock",
-    )
-    options: Options = Field(default_factory=dict, description="arguments of your own clustering")
 
 
 class NetworkSettings(Section):
@@ -126,11 +90,8 @@ class NetworkSettings(Section):
     path_loss_db: Number = Field(-40.0, description="channel gain at one metre, h0")
     path_loss_exponent: PositiveFloat = Field(4.0, description="the gain falls with this power of the distance")
     topology: str = Field(
-        "grid", description="grid, ring, star, complete, regular, erdos-renyi, edges, or module:function"
+        "grid", description="which aggregators are linked; or module:function returning a networkx.Graph"
     )
-    degree: Positive | None = Field(None, description="regular: neighbours of each aggregator")
-    probability: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="erdos-renyi: of an edge")
-    edges: list[list[int]] | str | None = Field(None, description="edges: pairs of aggregators, or a file of them")
     clients_file: str | None = Field(
         None, description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples"
     )
@@ -149,44 +110,16 @@ class NetworkSettings(Section):
 class MethodSettings(Section):
     """How clusters and server work together."""
 
-    name: str = Field(
-        "fedcluster",
-        description="centralized, fedavg, fedcluster, hierarchical, ifca, cfl-mgd, fedbcd, module:function",
-    )
-    fraction: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="share of a cluster's clients in a cohort")
-    order: Literal["reshuffled", "fixed"] = Field("reshuffled", description="fedcluster: order of the cycles")
-    pattern: Literal["censyn", "cenasy", "decsyn", "decasy"] = Field(
-        "cenasy", description="hierarchical: how clusters merge: central or not, synchronous or not"
-    )
-    intra_rounds: Positive = Field(5, description="hierarchical: averages in a cluster before each merge, T'")
-    clusters: Positive = Field(4, description="ifca, cfl-mgd: number of models, P")
-    beta: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="cfl-mgd: the clusters' momentum")
-    option: Literal["models", "gradients"] = Field("models", description="ifca, cfl-mgd: what is averaged")
-    restarts: Positive = Field(1, description="ifca, cfl-mgd: starts tried; the one with the least loss is kept")
-    restart_rounds: Positive = Field(3, description="ifca, cfl-mgd: rounds that each start is tried for")
-    resample: bool = Field(False, description="ifca, cfl-mgd: disjoint data for identity and training, every round")
-    shared_layers: Annotated[int, Field(ge=0)] = Field(0, description="ifca, cfl-mgd: first layers that all share")
+    name: str = Field("fedcluster", description="the method; or module:function returning an atoll.Method")
     combine: str = Field(
-        "mean",
-        description="how clients' models become their cluster's: mean, median, trimmed-mean, norm-clipping, krum, or "
-        "module:function returning a rule",
+        "mean", description="how clients' models become their cluster's; or module:function returning a rule"
     )
-    trim: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
-        None, description="trimmed-mean: share of the weight that is cut off at each end"
-    )
-    clip_norm: PositiveFloat | None = Field(None, description="norm-clipping: the longest update, as a Euclidean norm")
-    byzantine: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(
-        None, description="krum: clients of a cohort that may send anything, f"
-    )
-    parties: Positive = Field(2, description="fedbcd: parties that the features are split over, K")
-    mode: Literal["parallel", "sequential"] = Field("parallel", description="fedbcd: parties train at once or in turn")
-    options: Options = Field(default_factory=dict, description="arguments of your own method")
 
 
 class FaultSettings(Section):
     """Which clients fail, and what is done about it."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+    dropout: BelowOne = Field(
         0.0, description="probability that a client takes the model and never answers, in each event"
     )
     deadline_seconds: PositiveFloat | None = Field(
@@ -203,7 +136,7 @@ class FaultSettings(Section):
     max_update_norm: PositiveFloat | None = Field(
         None, description="leave out results whose update is longer, as a Euclidean norm"
     )
-    attackers: Annotated[float, Field(ge=0, lt=1)] = Field(
+    attackers: BelowOne = Field(
         0.0, description="share of the clients that attack; the seed says which, for the whole run"
     )
     attack: Literal["sign-flip", "noise", "label-flip", "not-finite"] = Field(
@@ -296,3 +229,9 @@ class Settings(Section):
     faults: FaultSettings = FaultSettings()
     fleet: FleetSettings = FleetSettings()
     run: Run = Run()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a process be sent settings, whose class is made from the functions that they name."""
+        from atoll.experiment.validation import validate
+
+        return validate, (self.model_dump(),)

@@ -1,12 +1,13 @@
 """What is wrong with a value and what is allowed, in one sentence without pydantic's words."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
-from atoll.experiment.settings import LARGEST
+from atoll.support.limits import LARGEST
 
 _KINDS = {
     "integer": "a whole number",
@@ -36,19 +37,22 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 
 def explain(
-    error: ValidationError, table: Mapping[str, Any], settings: type[BaseModel], lists: Sequence[str] = ()
+    error: ValidationError,
+    table: Mapping[str, Any],
+    model: type[BaseModel],
+    why: Callable[[Sequence[str], str], str],
 ) -> str:
     """Return the first fault of a table of settings, and how many more there are.
 
-    Names the setting's path, its value and what is allowed, or the nearest known setting. `lists` are the names that
-    may stand beside the settings, at the top of an experiment file.
+    Names the setting's path, its value and what is allowed; `why` ends the sentence of one that is unknown or missing.
     """
     # A setting is at most two names deep; what follows in a location is an alternative that was tried.
     found = {tuple(map(str, fault["loc"][:2])): fault for fault in reversed(error.errors())}
     path, fault = list(found.items())[-1]
     if len(fault["loc"]) > 2:  # it is told with the whole value
         fault = {**fault, "input": table[path[0]][path[1]]}
-    return _sentence(path, fault, settings, lists) + (f" (and {len(found) - 1} more such)" if len(found) > 1 else "")
+    more = f" (and {len(found) - 1} more such)" if len(found) > 1 else ""
+    return _sentence(path, fault, table, model, why) + more
 
 
 def allowed(schema: Mapping[str, Any]) -> str:
@@ -83,28 +87,31 @@ def show(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _sentence(path: tuple[str, ...], fault: Mapping[str, Any], settings: type[BaseModel], lists: Sequence[str]) -> str:
+def _sentence(
+    path: tuple[str, ...],
+    fault: Mapping[str, Any],
+    table: Mapping[str, Any],
+    model: type[BaseModel],
+    why: Callable[[Sequence[str], str], str],
+) -> str:
     name, kind = ".".join(path), fault["type"]
-    if kind == "extra_forbidden":
-        return f"{name}: {_unknown_setting(path, settings, lists)}"
-    schema = settings.model_json_schema()
-    section = schema["properties"][path[0]]
-    if "$ref" in section:
-        section = schema["$defs"][section["$ref"].rpartition("/")[2]]
+    if kind in ("extra_forbidden", "missing"):
+        return f"{name}{why(path, kind)}"
+    field = model.model_fields[path[0]]
+    section = field.annotation
+    if isinstance(section, type) and issubclass(section, BaseModel):
         if len(path) == 1:
-            return f"{name} = {show(fault['input'])}: is a section; set {name}.{next(iter(section['properties']))}, say"
-        section = section["properties"][path[1]]
+            return f"{name} = {show(fault['input'])}: is a section; set {name}.{next(iter(section.model_fields))}, say"
+        field = section.model_fields[path[1]]
     if kind == "less_than_equal" and fault["ctx"]["le"] == LARGEST:
         return f"{name} = {show(fault['input'])}: must be at most {LARGEST:g}"
-    return f"{name} = {show(fault['input'])}: must be {allowed(section)}"
+    return f"{name} = {show(fault['input'])}: must be {_allowed_by(field)}"
 
 
-def _unknown_setting(path: tuple[str, ...], settings: type[BaseModel], lists: Sequence[str]) -> str:
-    if path[0] in ("panels", "runs", "scales"):
-        return "stands only at the top of an experiment file"
-    sections = {name: getattr(field.annotation, "model_fields", {}) for name, field in settings.model_fields.items()}
-    if len(path) > 1:
-        return unknown(path[1], sections[path[0]])
-    if elsewhere := [f"{name}.{path[0]}" for name, fields in sections.items() if path[0] in fields]:
-        return f"unknown here, did you mean {' or '.join(elsewhere)}?"
-    return unknown(path[0], [*sections, "panels", "runs", "scales"])
+def _allowed_by(field: FieldInfo) -> str:
+    """Say in words what a field may be."""
+    annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    try:
+        return allowed(TypeAdapter(annotation).json_schema())
+    except PydanticUserError:  # such as a class of the user's own
+        return str(getattr(annotation, "__name__", annotation))

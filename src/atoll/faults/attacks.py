@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from atoll.aggregation.robust import update_norm
+from atoll.aggregation.reductions import update_norm
 from atoll.engine.cohorts import Rows
 from atoll.local.batches import Batches
 from atoll.local.models import Model
-from atoll.local.trainer import ClientTask, ClientUpdate, Trainer
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.trainer import Trainer
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator

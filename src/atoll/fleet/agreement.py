@@ -9,13 +9,16 @@ from typing import Any
 from torch import nn
 
 from atoll.data.datasets import Dataset
-from atoll.experiment.settings import FaultSettings, Settings
-from atoll.local.models import Form, form_of, read_model
+from atoll.experiment.choices import method_kind
+from atoll.experiment.settings import FaultSettings, MethodSettings, Settings
+from atoll.local.models import Form, form_of
 from atoll.local.rule import LocalRule
-from atoll.local.trainer import ClientTask, descend
+from atoll.local.task import ClientTask
+from atoll.local.trainer import descend
+from atoll.local.weights import read_model
 from atoll.support.errors import InputError
 
-_OF_METHOD = ("name", "beta", "resample", "options")
+_OF_METHOD = ("name", "beta", "resample")
 _OF_RUN = ("precision", "debug")
 
 
@@ -73,9 +76,8 @@ def require_fleet(settings: Settings) -> None:
         InputError: names the setting.
     """
     name = settings.method.name
-    told = {"centralized": "which trains on all clients' data", "fedbcd": "whose parties share samples"}
-    if name in told:
-        raise InputError(f"method.name = {name!r}: does not go with run.executor = 'fleet', {told[name]} in one place")
+    if why := method_kind(settings).why_one_place:
+        raise InputError(f"method.name = {name!r}: does not go with run.executor = 'fleet', {why}")
     wanted = settings.faults
     simulated = ("dropout", "attackers", "slots_per_day")
     if found := [key for key in simulated if getattr(wanted, key) != FaultSettings.model_fields[key].default]:
@@ -88,21 +90,27 @@ def require_fleet(settings: Settings) -> None:
 def digest_of(settings: Settings, form: DataForm) -> str:
     """Return a checksum of all that a client's work depends on, so that two sides can tell whether they agree.
 
-    These are the seed, `model`, `local`, the form of the data, of `method` its name, beta, resample and options (and
-    the rounds, where data are split for each of them or the method is one's own), and of `run` precision and debug.
+    These are the seed, `model`, `local`, the form of the data, of `method` its name, beta and resample (all of it, and
+    the rounds, where the method is one's own; the rounds also where data are split for each of them), and of `run`
+    precision and debug.
     """
-    method, run = dict(settings.method), dict(settings.run)
-    needs_rounds = settings.method.resample or ":" in settings.method.name
+    run = dict(settings.run)
+    needs_rounds = settings.method.get("resample") or ":" in settings.method.name
     told: dict[str, Any] = {
         "seed": settings.seed,
         "rounds": settings.rounds if needs_rounds else None,
         "model": settings.model.model_dump(),
         "local": settings.local.model_dump(),
-        "method": {key: method[key] for key in _OF_METHOD},
+        "method": _of_clients(settings.method),
         "run": {key: run[key] for key in _OF_RUN},
         "data": asdict(form),
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _of_clients(method: MethodSettings) -> dict[str, Any]:
+    """Return what a client's work depends on in ``[method]``: all that a user's own takes, of ours what is listed."""
+    return {key: value for key, value in dict(method).items() if ":" in method.name or key in _OF_METHOD}
 
 
 def _answer_form(rule: LocalRule, module: nn.Module) -> Form:

@@ -31,7 +31,7 @@ from atoll.fleet.private import respond
 from atoll.fleet.store import Store
 from atoll.local.models import Model, form_of, without_moments
 from atoll.local.precision import products_in
-from atoll.local.trainer import ClientTask
+from atoll.local.task import ClientTask
 from atoll.support.environment import package_versions
 from atoll.support.process import one_thread
 

@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from atoll.experiment.settings import LARGEST
 from atoll.local.models import Form, Model
+from atoll.support.limits import LARGEST
 
 MAGIC = b"ATL1"
 MOST_HEADER_BYTES = 1 << 20

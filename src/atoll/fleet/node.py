@@ -11,16 +11,16 @@ from atoll.clustering.clustering import Clustering
 from atoll.data.datasets import Dataset
 from atoll.data.population import Population
 from atoll.engine.engine import Method
+from atoll.experiment.choices import method_kind
 from atoll.experiment.executor import require_plain_trainer
-from atoll.experiment.models import count_parts, draw_module, make_rule, require_device
-from atoll.experiment.plugins import call, resolve
+from atoll.experiment.models import draw_module, make_rule, require_device
+from atoll.experiment.plugins import call
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import Agreement, agree, require_fleet
 from atoll.fleet.shards import read_shard, shard_folder
-from atoll.local.models import check_outputs, place
 from atoll.local.rule import LocalRule
 from atoll.local.trainer import Trainer
-from atoll.methods.table import METHODS
+from atoll.local.weights import check_outputs, place
 from atoll.network.base import Network
 from atoll.network.files import matrix_network
 from atoll.schedules.events import Clock
@@ -131,19 +131,20 @@ def method_rule(settings: Settings, sizes: Ids) -> LocalRule:
     """
     wanted, clients = settings.method, len(sizes)
     clusters = min(settings.clustering.clusters, clients)
-    rule = make_rule(settings, count_parts(settings, sizes))
-    own = ":" in wanted.name  # which may do anything with the number of rounds
+    rule = make_rule(settings)
+    # A user's own method may do anything with the number of rounds, and data are split for each of them.
+    all_rounds = ":" in wanted.name or wanted.get("resample")
     given: Mapping[str, Any] = {
         **dict(wanted),
-        "population": _stand_in_clients(clients),
+        "population": _stand_in_clients(sizes),
         "clustering": Clustering(np.arange(clients) % clusters, clusters),
         "network": _stand_in_network(clients, clusters),
         "rule": rule,
-        "rounds": settings.rounds if own else wanted.intra_rounds * rule.steps,
+        "rounds": settings.rounds if all_rounds else wanted.get("intra_rounds", 1) * rule.steps,
         "clock": Clock(np.ones(clients), np.ones(clients), np.inf),
         "seed": settings.seed,
     }
-    method = call("method.name", resolve("method.name", wanted.name, METHODS), given, wanted.options)
+    method = call("method.name", method_kind(settings).make, given, wanted.model_extra)
     if not isinstance(method, Method):
         raise InputError(
             f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
@@ -180,8 +181,8 @@ def _stand_in_network(clients: int, clusters: int) -> Network:
     return matrix_network(np.ones(clients), np.ones((clients, clusters)), neighbours=neighbours)
 
 
-def _stand_in_clients(clients: int) -> Population:
-    """Return clients with one sample each, which nobody trains on."""
+def _stand_in_clients(sizes: Ids) -> Population:
+    """Return clients of these sizes that all hold the same sample, which nobody trains on."""
     nothing = np.zeros((1, 1), np.float32)
     data = Dataset("stand-in", nothing, nothing[0], nothing, nothing[0], classes=0, loss="squared")
-    return Population(data, np.zeros(clients, np.int32), np.arange(clients + 1))
+    return Population(data, np.broadcast_to(np.int32(0), sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))

@@ -9,7 +9,8 @@ import numpy as np
 from atoll.clustering.table import CLUSTERINGS
 from atoll.engine.engine import Method
 from atoll.experiment.experiment import Experiment, ReportedClients
-from atoll.experiment.plugins import asks_for, resolve
+from atoll.experiment.plugins import resolve
+from atoll.experiment.signatures import asks_for
 from atoll.fleet.clusterings import Clustered, as_told, cells_of, read_clusterings
 from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import Joined, ask_again
@@ -215,7 +216,7 @@ def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> li
     """
     settings, known = experiment.settings, experiment.population.attributes
     name = settings.clustering.method
-    needs_none = name == "feduc" and settings.clustering.xi == "gradients"
+    needs_none = name == "feduc" and settings.clustering.get("xi") == "gradients"
     if not experiment.needs("clustering") or name not in _GOES_BY or needs_none:
         return []
     what = _GOES_BY[name]

@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from atoll.aggregation.robust import update_norm
+from atoll.aggregation.reductions import update_norm
 from atoll.fleet import transport as base
 from atoll.fleet.messages import (
     AnyHeader,
@@ -17,8 +17,9 @@ from atoll.fleet.messages import (
     decode_reply,
     most_bytes,
 )
-from atoll.local.models import Form, Model, form_of, is_finite
-from atoll.local.trainer import ClientUpdate
+from atoll.local.models import Form, Model, form_of
+from atoll.local.task import ClientUpdate
+from atoll.local.weights import is_finite
 from atoll.support.arrays import Floats
 
 OfClient = TypeVar("OfClient", TrainReply, LossesReply)

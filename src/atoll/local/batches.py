@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from atoll.data.datasets import Dataset
-from atoll.local.models import Model, load_model
+from atoll.local.models import Model
+from atoll.local.weights import load_model
 from atoll.support.arrays import Floats
 
 _SHARED_BATCH = 1000  # samples in one forward pass when models are measured

@@ -7,12 +7,14 @@ optimiser is named in the experiment file as ``optimizer = "module:function"``.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import nn
+if TYPE_CHECKING:  # PyTorch is imported where an optimiser is made, so that reading settings does not wait for it
+    from torch import nn, optim
 
-MakeOptimizer = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
+from atoll.support.limits import BelowOne
+
+MakeOptimizer = Callable[[Iterable["nn.Parameter"], float], "optim.Optimizer"]
 
 
 @dataclass(frozen=True)
@@ -45,19 +47,29 @@ class LocalRule:
         return self.lr * self.lr_decay**round_
 
 
-def sgd(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+def sgd(parameters: Iterable["nn.Parameter"], lr: float) -> "optim.Optimizer":
     """Plain SGD: ``w <- w - lr * g``."""
-    return torch.optim.SGD(parameters, lr=lr)
+    from torch import optim
+
+    return optim.SGD(parameters, lr=lr)
 
 
-def momentum(parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.5) -> torch.optim.Optimizer:
-    """Heavy ball: ``u <- momentum * u + g; w <- w - lr * u``."""
-    return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+def momentum(parameters: Iterable["nn.Parameter"], lr: float, momentum: BelowOne = 0.5) -> "optim.Optimizer":
+    """Heavy ball: ``u <- momentum * u + g; w <- w - lr * u``.
+
+    Args:
+        momentum: the factor.
+    """
+    from torch import optim
+
+    return optim.SGD(parameters, lr=lr, momentum=momentum)
 
 
-def adam(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+def adam(parameters: Iterable["nn.Parameter"], lr: float) -> "optim.Optimizer":
     """Adam with betas (0.9, 0.999) and epsilon 1e-8."""
-    return torch.optim.Adam(parameters, lr=lr)
+    from torch import optim
+
+    return optim.Adam(parameters, lr=lr)
 
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": sgd, "momentum": momentum, "adam": adam}
+OPTIMIZERS: dict[str, Callable[..., "optim.Optimizer"]] = {"sgd": sgd, "momentum": momentum, "adam": adam}

@@ -1,7 +1,6 @@
 """Training one client: batches drawn, steps taken, the model sent back."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 
@@ -13,47 +12,16 @@ from torch import Tensor, nn
 from atoll.data.population import Population
 from atoll.local.batches import Batches, measure_models, measure_samples
 from atoll.local.dense import Dense, MakesLosses, is_plain_sgd
-from atoll.local.models import Model, count_bytes, is_finite, load_model, load_moments, place, read_model, read_moments
+from atoll.local.models import Model
 from atoll.local.precision import Precision
 from atoll.local.rule import LocalRule
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.weights import count_bytes, is_finite, load_model, load_moments, place, read_model, read_moments
 from atoll.support.arrays import Floats
 from atoll.support.errors import RunError
 from atoll.support.seeds import generator, layers_drawing_from
 
 IDENTITY_PART, TRAINING_PART = 0, 1  # with resampling, which of a round's two parts of a client's data
-
-
-@dataclass(frozen=True, eq=False)
-class ClientTask:
-    """One client's work: train from `start`. Its `key` names its random numbers.
-
-    Attributes:
-        drawn_as: takes the event's place in the key for work that began before the number of its event was known.
-        state: what the client kept from its last task, where its trainer `keeps_state`; None: it had none yet.
-    """
-
-    event: int
-    round: int
-    repeat: int
-    cluster: int
-    client: int
-    start: Model
-    drawn_as: int | None = None
-    state: Model | None = None
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """What the client's random numbers are derived from, beside the seed and a purpose."""
-        return self.event if self.drawn_as is None else self.drawn_as, self.repeat, self.client
-
-
-@dataclass(frozen=True, eq=False)
-class ClientUpdate:
-    """What a client sends back, its mean training loss on the way, and the state that it keeps for its next task."""
-
-    model: Model
-    loss: float
-    state: Model | None = None
 
 
 class Trainer:

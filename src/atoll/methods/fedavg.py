@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from atoll.clustering.clustering import one_cluster
 from atoll.data.population import Population
 from atoll.engine.engine import Method
@@ -9,22 +11,36 @@ from atoll.local.rule import LocalRule
 from atoll.methods.fedcluster import fedcluster
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
+from atoll.support.limits import Share
 
 
 def fedavg(
     population: Population,
     rule: LocalRule,
     rounds: int,
-    fraction: float = 0.1,
+    fraction: Share = 0.1,
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
     """FedAvg: FedCluster with one cluster. With ``rule.proximal`` it is FedProx.
 
     McMahan et al. 2017; Li et al. 2020.
+
+    Args:
+        population: the clients.
+        rule: what a client does.
+        rounds: T.
+        fraction: share of the clients in a cohort.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
     """
     clustering = one_cluster(len(population))
     return fedcluster(population, clustering, rule, rounds, fraction, "fixed", clock, seed)
+
+
+def pooled(population: Population) -> Population:
+    """Return the one client that holds all samples."""
+    return population.pooled()
 
 
 def centralized(
@@ -32,10 +48,12 @@ def centralized(
 ) -> Method:
     """SGD on the pooled data: FedAvg with one client that holds everything and keeps its optimiser's state.
 
-    `population` must be pooled (``population.pooled()``); a round is ``rule.steps`` steps.
+    `population` must be pooled (``population.pooled()``); a round is ``rule.steps`` steps. Nothing is uploaded.
     """
     if len(population) != 1:
         raise InputError(f"method.name = 'centralized': needs the pooled population, got {len(population)} clients")
+    if clock is not None:
+        clock = replace(clock, upload_seconds=np.zeros(1))
     method = fedavg(population, replace(rule, carry_moments=True), rounds, 1.0, clock, seed)
     events = tuple(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     return replace(method, schedule=replace(method.schedule, events=events))

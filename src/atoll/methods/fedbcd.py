@@ -6,31 +6,21 @@ the parties' outputs. Party 0 is the label party: the others send it their outpu
 the outputs that are not theirs. The labels of a batch are taken as known to all parties.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import nn
 
 from atoll.aggregation.mean import Weighted
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.local.batches import Batches, measure_models, measure_samples
-from atoll.local.models import Model, load_model, read_model
-from atoll.local.precision import Precision
+from atoll.local.models import Model
 from atoll.local.rule import LocalRule
-from atoll.local.trainer import ClientTask, ClientUpdate, descend, require_finite
-from atoll.methods.parties import Parties
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
-from atoll.support.seeds import generator, layers_drawing_from
 
 Mode = Literal["parallel", "sequential"]
-
 
 OUTPUT_BYTES = 4  # the built-in models compute in float32
 
@@ -46,6 +36,13 @@ def fedbcd(
     state. With Q = 1, parallel is SGD on the whole model.
 
     `population` is that of the parties (`share_samples`), the model a `Parties`, the trainer a `PartyTrainer`.
+
+    Args:
+        population: the parties.
+        rule: what a party does.
+        rounds: exchanges of outputs.
+        mode: parties train at once or in turn.
+        clock: how long parties take; None: every event takes a second.
     """
     if not all(np.array_equal(population.samples(k), population.samples(0)) for k in range(len(population))):
         raise InputError("method.name = 'fedbcd': needs parties that hold the same samples, as share_samples gives")
@@ -53,92 +50,10 @@ def fedbcd(
         raise InputError(
             "method.resample = true: does not go with method.name = 'fedbcd', whose parties have no data apart"
         )
+    from atoll.methods.party_trainer import PartyTrainer  # needs PyTorch, which settings do not wait for
+
     schedule = exchanging(len(population), rounds, mode, output_bytes(population, rule), clock)
     return Method(schedule, replace(rule, carry_moments=True), combine=join_blocks, trainer=PartyTrainer)
-
-
-class PartyTrainer:
-    """Trains one party after the other on one device; to be used in place of `Trainer`, a client being a party.
-
-    All parties of a round see the same batch, which depends on the seed and the round alone.
-    """
-
-    keeps_state = False
-    why_one_by_one = "parties hold different models"
-
-    def __init__(
-        self,
-        module: nn.Module,
-        population: Population,
-        rule: LocalRule,
-        seed: int,
-        device: str = "cpu",
-        precision: Precision = "float32",
-        by_hand: bool = True,
-        tolerant: bool = False,
-    ) -> None:
-        """Put the module, which is scratch space, and the pool on the device; no step is made by hand.
-
-        Raises:
-            InputError: the module is not of parties, or of another number of them than the population.
-        """
-        if not isinstance(module, Parties) or len(module.parties) != len(population):
-            raise InputError(f"the model must be vertical.Parties of {len(population)} parties, as the population is")
-        self.module = module.to(device)
-        self.population = population
-        self.rule = rule
-        self.seed = seed
-        self.precision = precision
-        self.tolerant = tolerant
-        self.batches = Batches(population.data, module)
-
-    def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the party's block of the model after its local steps, the other parties' outputs frozen.
-
-        Raises:
-            RunError: the loss or the block is not finite; names event, cluster and client (the party).
-        """
-        load_model(self.module, task.start)
-        self.module.train()
-        inputs, targets = self.batches.gather(self._draw_batch(task))
-        blocks, networks, k = self.module.split(inputs), self.module.parties, task.client
-        prefix = f"parties.{k}."
-        own = {prefix + name: parameter for name, parameter in networks[k].named_parameters()}
-        with layers_drawing_from(self.seed, "layers", task.event, task.repeat, k):
-            with torch.no_grad():
-                others = sum(networks[j](block) for j, block in enumerate(blocks) if j != k)
-            losses = (
-                self.batches.losses(networks[k](blocks[k]) + others, targets).mean() for _ in range(self.rule.steps)
-            )
-            mean_loss, moments = descend(self.rule, own, task, losses)
-        block = {prefix + name: tensor for name, tensor in read_model(networks[k]).items()}
-        if not self.tolerant:
-            require_finite(task, block, mean_loss, self.rule)
-        return ClientUpdate(block | moments, mean_loss)
-
-    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each party's samples, which are all samples, [parties, models]."""
-        return measure_models(self.module, self.batches, models, self.identity_rows(clients, round_)).losses
-
-    def identity_rows(self, clients: Ids, round_: int) -> list[npt.NDArray[np.int32]]:
-        """Return the positions in the pool of each party's samples, which are all samples."""
-        return [self.population.samples(int(party)) for party in clients]
-
-    def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
-        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
-        return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
-
-    def samples_a_step(self, clients: Ids) -> int:
-        """Return how many samples one step of all these parties takes."""
-        size = self.rule.batch_size
-        return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
-
-    def _draw_batch(self, task: ClientTask) -> npt.NDArray[np.int32]:
-        samples = self.population.samples(task.client)
-        if self.rule.batch_size == "full":
-            return samples
-        rng = generator(self.seed, "batches", task.round, 0, 0)  # for all parties the same
-        return samples[rng.integers(len(samples), size=self.rule.batch_size)]
 
 
 def join_blocks(models: Weighted, start: Model, cohort_weight: float) -> Model:

@@ -12,6 +12,7 @@ from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
 from atoll.schedules.timeline import _check, _draw_cohort, cohort_size, next_time_of_day
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
+from atoll.support.limits import Share
 from atoll.support.seeds import generator
 
 Order = Literal["reshuffled", "fixed"]
@@ -22,7 +23,7 @@ def fedcluster(
     clustering: Clustering,
     rule: LocalRule,
     rounds: int,
-    fraction: float = 0.1,
+    fraction: Share = 0.1,
     order: Order = "reshuffled",
     clock: Clock | None = None,
     seed: int = 0,
@@ -31,6 +32,16 @@ def fedcluster(
 
     Chen et al. 2020, Algorithm 1. For rounds j, for cycles K in the order sigma_j: the cycle's cohort starts from
     the server's model W, trains, and ``W <- sum_k p_k w_k / sum_k p_k``.
+
+    Args:
+        population: the clients.
+        clustering: their clusters, none of them empty.
+        rule: what a client does.
+        rounds: in each of them every cluster has its cycle.
+        fraction: share of a cluster's clients in a cohort.
+        order: order of the cycles, drawn anew every round or ascending.
+        clock: how long clients take; None: every cycle takes a second.
+        seed: what orders and cohorts are drawn from.
     """
     return Method(cycling(population, clustering, rounds, fraction, order, clock, seed), rule)
 

@@ -22,6 +22,7 @@ from atoll.network.topology import graph_of, is_cut, require_connected
 from atoll.schedules.events import FROM_SERVER, Mix, Schedule, missed
 from atoll.schedules.timeline import Arrivals, Finished, Merge, PhaseWork, Work
 from atoll.support.errors import InputError
+from atoll.support.limits import Positive
 
 CENTRAL: tuple[Pattern, ...] = ("censyn", "cenasy")
 SYNCHRONOUS: tuple[Pattern, ...] = ("censyn", "decsyn")
@@ -51,7 +52,7 @@ def hierarchical(
     rule: LocalRule,
     rounds: int,
     pattern: Pattern = "cenasy",
-    intra_rounds: int = 5,
+    intra_rounds: Positive = 5,
     phases: Sequence[Phase] | None = None,
     deadline_seconds: float = math.inf,
 ) -> Method:
@@ -69,6 +70,17 @@ def hierarchical(
     multiple of T'T'', and the rule's `lr_decay` is per local step, taken at the first of an event. For clients that
     move, `phases` replaces `clustering` and `network` by those in force from each round on. Clients that have not
     uploaded by the deadline are left out.
+
+    Args:
+        population: the clients.
+        clustering: each client's aggregator; aggregators may have none.
+        network: how long things take.
+        rule: what a client does.
+        rounds: T, local step indices.
+        pattern: how clusters merge: central or not, synchronous or not.
+        intra_rounds: averages in a cluster before each merge, T'.
+        phases: for clients that move.
+        deadline_seconds: an intra-cluster round waits no longer.
     """
     if phases is None:
         phases = (Phase(0, clustering, network),)

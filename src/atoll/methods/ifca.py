@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from atoll.local.rule import LocalRule
 from atoll.schedules.events import Clock, Event, Mix, Schedule
 from atoll.schedules.timeline import _check, _draw_cohort, cohort_size
 from atoll.support.errors import InputError
+from atoll.support.limits import Count, Positive, Share
 from atoll.support.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Option = Literal["models", "gradients"]
 
@@ -25,24 +29,84 @@ def ifca(
     population: Population,
     rule: LocalRule,
     rounds: int,
-    clusters: int = 4,
+    clusters: Positive = 4,
     option: Option = "models",
-    fraction: float = 0.1,
+    fraction: Share = 0.1,
     clock: Clock | None = None,
     seed: int = 0,
+    restarts: Positive = 1,
+    restart_rounds: Positive = 3,
+    resample: bool = False,
+    shared_layers: Count = 0,
+    module: "nn.Module | None" = None,
 ) -> Method:
     """IFCA: every round each client of the cohort takes the model with the least loss on its data, and trains it.
 
     Ghosh et al. 2020. Option `models`: a cluster's model becomes the mean of its clients' models. Option
     `gradients`, with one local step: ``chi_p <- chi_p - (eta / m) * sum of g_i``, m counting the whole cohort.
+
+    Args:
+        population: the clients.
+        rule: what a client does.
+        rounds: T.
+        clusters: number of models, P.
+        option: what is averaged.
+        fraction: share of the clients in a cohort.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
+        restarts: starts tried; the one with the least loss is kept.
+        restart_rounds: rounds that each start is tried for.
+        resample: disjoint data for identity and training, every round.
+        shared_layers: first layers that all clusters share.
+        module: the model, needed where layers are shared.
+
+    Raises:
+        InputError: settings that do not go together, clients with too few samples to resample, or more shared layers
+            than the model has.
     """
+    rule = resampled(rule, population, rounds) if resample else rule
+    shared = first_layers(module, shared_layers) if shared_layers and module is not None else ()
     schedule = all_together(population, clusters, rounds, fraction, clock, seed)
     if option == "gradients":
         if rule.steps != 1:
             raise InputError(f"local.steps = {rule.steps}: must be 1 with method.option = 'gradients'")
         even = tuple(replace(event, weights=np.ones(len(event.cohort))) for event in schedule.events)
         schedule = replace(schedule, events=even)  # 1 / m each, as the paper writes it
-    return Method(schedule, rule, least_loss, COMBINES[option], starts=clusters)
+    return Method(
+        schedule,
+        rule,
+        least_loss,
+        COMBINES[option],
+        shared=shared,
+        starts=clusters,
+        restarts=restarts,
+        restart_rounds=restart_rounds,
+    )
+
+
+def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule:
+    """Return the rule with each client's data split into two disjoint parts a round: for identity, and for training.
+
+    Raises:
+        InputError: a client has too few samples.
+    """
+    parts, sizes = 2 * rounds, population.sizes
+    if sizes.min() < parts:
+        raise InputError(
+            f"method.resample = true: client {sizes.argmin()} has {sizes.min()} samples, it needs at least "
+            f"2 x rounds = {parts}"
+        )
+    return replace(rule, resample_parts=parts)
+
+
+def first_layers(module: "nn.Module", wanted: int) -> tuple[str, ...]:
+    """Return the names of the parameters and buffers of the first `wanted` layers that have any."""
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in module.state_dict()))
+    if wanted >= len(layers):
+        raise InputError(
+            f"method.shared_layers = {wanted}: must be less than the model's {len(layers)} layers with parameters"
+        )
+    return tuple(name for name in module.state_dict() if name.rpartition(".")[0] in layers[:wanted])
 
 
 def all_together(
@@ -88,11 +152,10 @@ def all_together(
     return Schedule(tuple(events), clusters, rounds, has_server=False)
 
 
-def choose_start(
-    method: Method, executor: Executor, candidates: Sequence[tuple[Model, ...]], clients: int, rounds: int
-) -> int:
-    """Return which candidate's clusters fit best after so many rounds: the least mean of each client's least loss."""
-    trial = replace(method.schedule, events=tuple(e for e in method.schedule.events if e.round < rounds))
+def choose_start(method: Method, executor: Executor, candidates: Sequence[tuple[Model, ...]], clients: int) -> int:
+    """Return which start's clusters fit best after `restart_rounds`: the least mean of each client's least loss."""
+    events = tuple(event for event in method.schedule.events if event.round < method.restart_rounds)
+    trial = replace(method.schedule, events=events)
     everyone = np.arange(clients)
     scores = []
     for initial in candidates:

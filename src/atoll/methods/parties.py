@@ -1,14 +1,18 @@
-"""Models split over parties that hold different features of the same samples, and who trains them (FedBCD)."""
+"""Samples and models split over parties that hold different features of the same samples (FedBCD)."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from atoll.data.population import Population
 from atoll.local.models import HIDDEN, Shape, dense
 from atoll.support.errors import InputError
+from atoll.support.limits import Positive
+
+if TYPE_CHECKING:
+    from atoll.methods.party_trainer import Parties
 
 
 def split_shape(shape: Shape, parties: int) -> list[Shape]:
@@ -24,7 +28,7 @@ def split_shape(shape: Shape, parties: int) -> list[Shape]:
     [(3, 6), (3, 5), (3, 5)]
     """
     channels = shape[0] if len(shape) == 3 else 1
-    features = torch.Size(shape).numel() // channels
+    features = math.prod(shape) // channels
     if not 1 <= parties <= features:
         raise InputError(
             f"method.parties = {parties}: must be at least 1 and at most {features}, the number of features (pixels) "
@@ -33,8 +37,12 @@ def split_shape(shape: Shape, parties: int) -> list[Shape]:
     return [(channels, size) for size in _split_evenly(features, parties)]
 
 
-def share_samples(population: Population, parties: int) -> Population:
+def share_samples(population: Population, parties: Positive = 2) -> Population:
     """Return the population of so many parties, each of which holds (its features of) the union of all samples.
+
+    Args:
+        population: the clients, whose samples are pooled.
+        parties: parties that the features are split over, K.
 
     Raises:
         InputError: fewer than one party, or more parties than features.
@@ -44,32 +52,7 @@ def share_samples(population: Population, parties: int) -> Population:
     return Population(population.data, np.tile(population.indices, parties), offsets)
 
 
-class Parties(nn.Module):
-    """A model whose output is the sum of its parties' outputs, each on its own block of the input.
-
-    Party k's parameters are named ``parties.k.*``.
-    """
-
-    def __init__(self, shape: Shape, networks: Sequence[nn.Module]) -> None:
-        """Give network k the k-th block of inputs of this shape, [n, channels, pixels] (see `split_shape`)."""
-        super().__init__()
-        blocks = split_shape(shape, len(networks))
-        self.channels = blocks[0][0]
-        self.pixels = [pixels for _, pixels in blocks]
-        self.parties = nn.ModuleList(networks)
-
-    def split(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return each party's block of a batch."""
-        return torch.split(inputs.reshape(len(inputs), self.channels, -1), self.pixels, dim=2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map [n, *shape] to [n, classes]."""
-        blocks = self.split(inputs)
-        outputs: list[Tensor] = [party(block) for party, block in zip(self.parties, blocks, strict=True)]
-        return sum(outputs[1:], outputs[0])
-
-
-def split_model(name: str) -> Callable[..., Parties]:
+def split_model(name: str) -> Callable[..., "Parties"]:
     """Return the factory of a built-in dense model split between parties.
 
     Each hidden layer's units are dealt out evenly, at least one a party, and only the label party has the biases of
@@ -92,7 +75,9 @@ def split_model(name: str) -> Callable[..., Parties]:
             "whose dense layers can be split between parties"
         )
 
-    def make(shape: Shape, classes: int, parties: int) -> Parties:
+    def make(shape: Shape, classes: int, parties: int) -> "Parties":
+        from atoll.methods.party_trainer import Parties
+
         blocks = split_shape(shape, parties)
         hidden = [_split_evenly(max(units, parties), parties) for units in HIDDEN[name]]
         networks = [

@@ -1,21 +1,29 @@
-"""The methods by name."""
+"""The methods by name.
+
+A user's own is a function that returns a `Method`. It may ask by parameter name for `population`, `rule`, `rounds`,
+`seed`, `clock`, `clustering`, `network`, `phases` and `module`; its other parameters are settings of ``[method]``.
+"""
 
 from collections.abc import Callable
 
 from atoll.engine.engine import Method
 from atoll.methods.cfl_mgd import cfl_mgd
-from atoll.methods.fedavg import centralized, fedavg
+from atoll.methods.fedavg import centralized, fedavg, pooled
 from atoll.methods.fedbcd import fedbcd
 from atoll.methods.fedcluster import fedcluster
 from atoll.methods.hierarchical import hierarchical
 from atoll.methods.ifca import ifca
+from atoll.methods.kind import MethodKind
+from atoll.methods.parties import share_samples, split_model
 
-METHODS: dict[str, Callable[..., Method]] = {
+METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "fedcluster": fedcluster,
     "fedavg": fedavg,
-    "centralized": centralized,
-    "hierarchical": hierarchical,
+    "centralized": MethodKind(centralized, population=pooled, why_one_place="whose one client holds all data"),
+    "hierarchical": MethodKind(hierarchical, rounds_are_local_steps=True),
     "ifca": ifca,
     "cfl-mgd": cfl_mgd,
-    "fedbcd": fedbcd,
+    "fedbcd": MethodKind(
+        fedbcd, population=share_samples, module=split_model, why_one_place="whose parties share all samples"
+    ),
 }

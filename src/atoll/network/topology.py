@@ -7,11 +7,15 @@ make no such graph. One aggregator is a graph without edges in all of them.
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from atoll.support.errors import InputError
+from atoll.support.limits import Positive, Probability
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _SHOWN = 5  # aggregators named in an error
 
@@ -41,8 +45,14 @@ def complete(aggregators: int) -> "nx.Graph[int]":
     return _graph(aggregators, ((i, j) for j in range(aggregators) for i in range(j)))
 
 
-def regular(aggregators: int, degree: int, rng: np.random.Generator) -> "nx.Graph[int]":
-    """Draw a graph in which every aggregator has `degree` neighbours; it need not be connected."""
+def regular(aggregators: int, degree: Positive, rng: np.random.Generator) -> "nx.Graph[int]":
+    """Draw a graph in which every aggregator has `degree` neighbours; it need not be connected.
+
+    Args:
+        degree: neighbours of each aggregator.
+    """
+    import networkx as nx
+
     if not 0 <= degree < max(aggregators, 1):
         raise InputError(f"network.degree = {degree}: must be from 0 to {aggregators - 1}, the others there are")
     if degree * aggregators % 2:
@@ -52,15 +62,24 @@ def regular(aggregators: int, degree: int, rng: np.random.Generator) -> "nx.Grap
     return _graph(aggregators, drawn.edges if fewer == degree else nx.complement(drawn).edges)
 
 
-def erdos_renyi(aggregators: int, probability: float, rng: np.random.Generator) -> "nx.Graph[int]":
-    """Join each pair of aggregators with this probability, independently; the graph need not be connected."""
+def erdos_renyi(aggregators: int, probability: Probability, rng: np.random.Generator) -> "nx.Graph[int]":
+    """Join each pair of aggregators with this probability, independently; the graph need not be connected.
+
+    Args:
+        probability: of an edge.
+    """
+    import networkx as nx
+
     if not 0 <= probability <= 1:
         raise InputError(f"network.probability = {probability}: must be from 0 to 1")
     return _graph(aggregators, nx.gnp_random_graph(aggregators, probability, seed=_seed(rng)).edges)
 
 
-def edges(aggregators: int, edges: Sequence[Sequence[int]] | str | Path) -> "nx.Graph[int]":
+def edges(aggregators: int, edges: list[list[int]] | str) -> "nx.Graph[int]":
     """Join the pairs given as a list, or as a text file with two numbers a line; # begins a comment.
+
+    Args:
+        edges: pairs of aggregators, or a file of them.
 
     >>> sorted(edges(3, [[0, 1], [2, 1]]).edges)
     [(0, 1), (1, 2)]
@@ -112,6 +131,8 @@ def is_cut(neighbours: Sequence[Sequence[int]], kept: Iterable[int]) -> bool:
     >>> is_cut([[1], [0, 2], [1]], [0, 2]), is_cut([[1], [0, 2], [1]], [0, 1])
     (True, False)
     """
+    import networkx as nx
+
     part = graph_of(neighbours).subgraph(kept)
     return len(part) > 0 and not nx.is_connected(part)
 
@@ -122,6 +143,8 @@ def require_connected(graph: "nx.Graph[int]") -> None:
     Raises:
         InputError: names the smallest part.
     """
+    import networkx as nx
+
     parts = [sorted(part) for part in nx.connected_components(graph)]
     if len(parts) <= 1:
         return
@@ -134,6 +157,8 @@ def require_connected(graph: "nx.Graph[int]") -> None:
 
 
 def _graph(aggregators: int, pairs: Iterable[tuple[int, int]]) -> "nx.Graph[int]":
+    import networkx as nx
+
     if aggregators < 1:
         raise InputError(f"clustering.clusters = {aggregators}: must be at least 1")
     graph: nx.Graph[int] = nx.Graph()

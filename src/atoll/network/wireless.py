@@ -2,16 +2,18 @@
 
 import math
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
 
 from atoll.network.base import Network, check_positions, check_positive
 from atoll.network.topology import neighbours_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _BLOCK = 2**21  # client-aggregator pairs worked on at a time, 16 MB a table
 _DECIBELS = 300.0  # beyond these, powers leave the range of numbers
@@ -173,16 +175,22 @@ def _upload_seconds(clients_xy: Floats, aggregators_xy: Floats, watts: Floats, b
 
 def _between(aggregators_xy: Floats) -> Floats:
     """Return the distances between aggregators, with 1 m from each one to itself in place of 0."""
-    distance = cdist(aggregators_xy, aggregators_xy)
+    distance = _apart(aggregators_xy, aggregators_xy)
     np.fill_diagonal(distance, 1)
     _check_apart(distance, "aggregator", "aggregator", aggregators_xy)
     return distance
 
 
 def _distances(kind: str, xy: Floats, other_kind: str, other_xy: Floats, begin: int = 0) -> Floats:
-    distance = cdist(xy, other_xy)
+    distance = _apart(xy, other_xy)
     _check_apart(distance, kind, other_kind, xy, begin)
     return distance
+
+
+def _apart(xy: Floats, other_xy: Floats) -> Floats:
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(cdist(xy, other_xy))
 
 
 def _check_apart(distance: Floats, kind: str, other_kind: str, xy: Floats, begin: int = 0) -> None:

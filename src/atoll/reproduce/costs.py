@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
-from atoll.experiment.file import validate
+from atoll.experiment.choices import method_kind
 from atoll.experiment.settings import Settings
+from atoll.experiment.validation import validate
 from atoll.local.batches import cross_entropy
-from atoll.local.models import MODELS, Shape, place
+from atoll.local.models import MODELS, Shape
+from atoll.local.weights import place
 from atoll.report import Run
 from atoll.reproduce.running import settings_of
 from atoll.support.process import one_thread
@@ -66,7 +68,7 @@ def _factor(run: Run, paper: Settings) -> float | None:
     works = [local_seconds(settings) for settings in (here, paper)]
     if works[0] is None or works[1] is None:
         return None
-    share = 1.0 if paper.method.name in ("centralized", "fedbcd") else paper.data.clients / here.data.clients
+    share = 1.0 if method_kind(paper).why_one_place else paper.data.clients / here.data.clients
     return _length(here, paper) * share * works[1] / works[0]
 
 
@@ -84,11 +86,11 @@ def local_seconds(settings: Settings) -> float | None:
     """
     local, data = settings.local, settings.data
     if data.dataset == "regression":
-        return float(local.steps * (data.samples or 1))
+        return float(local.steps * (data.get("samples") or 1))
     if data.dataset not in _SHAPES or settings.model.name not in MODELS:
         return None
-    batch = (data.samples or 0) if local.batch_size == "full" else local.batch_size
-    if settings.method.name == "hierarchical" and local.steps == 1:
+    batch = (data.get("samples") or 0) if local.batch_size == "full" else local.batch_size
+    if method_kind(settings).rounds_are_local_steps and local.steps == 1:
         batch *= max(1, data.clients // settings.clustering.clusters)
     return local.steps * _step_seconds(settings.model.name, _SHAPES[data.dataset], batch) if batch else None
 

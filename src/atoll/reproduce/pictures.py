@@ -25,7 +25,7 @@ def draw(result: Result) -> Iterator[tuple[str, str]]:
 def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
     if result.runs:
         yield "Training loss and test accuracy against rounds", report.plot_curves(result.runs)
-        if result.runs[0].config.get("method", {}).get("name") == "hierarchical":
+        if "pattern" in result.runs[0].config.get("method", {}):  # clusters side by side, each at its own speed
             yield "The same against virtual time", report.plot_curves(result.runs, "virtual_time")
     if any(map(has_parameter_error, result.runs)):
         yield "Distance to the planted parameters", plot_parameter_error(result.runs)

@@ -17,7 +17,8 @@ from torch import nn
 from atoll.experiment.clients import load_dataset
 from atoll.experiment.models import draw_module
 from atoll.experiment.settings import Settings
-from atoll.local.models import Model, load_model
+from atoll.local.models import Model
+from atoll.local.weights import load_model
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically

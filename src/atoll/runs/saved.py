@@ -9,8 +9,8 @@ import torch
 from atoll.aggregation.mean import mean
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import validate
 from atoll.experiment.settings import Settings
+from atoll.experiment.validation import validate
 from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
 from atoll.support.errors import InputError

@@ -46,10 +46,8 @@ def with_fleet(experiment: Experiment) -> Experiment:
             f"faults.deadline_seconds = {settings.faults.deadline_seconds:g}: is for simulation; with run.executor = "
             "'fleet' set fleet.deadline_seconds"
         )
-    if settings.method.restarts > 1:
-        raise InputError(
-            f"method.restarts = {settings.method.restarts}: is for simulation; with run.executor = 'fleet' set 1"
-        )
+    if (restarts := settings.method.get("restarts", 1)) > 1:
+        raise InputError(f"method.restarts = {restarts}: is for simulation; with run.executor = 'fleet' set 1")
     return experiment if settings.run.executor == "fleet" else Experiment(_with_executor(settings, "fleet"))
 
 

@@ -16,6 +16,10 @@ class InputError(AtollError):
     exit_code = 2
 
 
+class SettingWarning(UserWarning):
+    """Settings that will do nothing, or not what they seem to; the message is one sentence meant for the user."""
+
+
 @contextmanager
 def reading(setting: str) -> Iterator[None]:
     """Name the setting in whatever is wrong with the file that it names.

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -15,6 +13,8 @@ def one_thread() -> Iterator[None]:
     It is also fast where it matters: a client's steps are too small to share, and two threads that share a small
     step wait for each other, many times longer than the step takes once another process is busy.
     """
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

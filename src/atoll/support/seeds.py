@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 
 
 def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
@@ -28,12 +27,15 @@ def layers_drawing_from(seed: int, purpose: str, *key: int) -> Iterator[None]:
 
     Layers on a GPU draw from its own generator, which is treated alike.
 
+    >>> import torch
     >>> with layers_drawing_from(0, "model"):
     ...     first = torch.rand(1)
     >>> with layers_drawing_from(0, "model"):
     ...     bool(first == torch.rand(1))
     True
     """
+    import torch
+
     # torch.manual_seed would do, but records a traceback each time, for 0.7 ms; and a GPU is not to be woken up here.
     on_gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     generators = (torch.default_generator, *on_gpus)

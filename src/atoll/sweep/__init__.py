@@ -2,7 +2,7 @@
 
 from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
 from atoll.sweep.jobs import run_jobs
-from atoll.sweep.planning import Member, check_members, claimed, make_members, require_folder, title_of
+from atoll.sweep.planning import Member, check_members, claimed, make_members, require_folder
 from atoll.sweep.table import Estimate, Line, estimate, sum_up
 from atoll.sweep.trials import Trial
 from atoll.sweep.tuning import Search
@@ -27,5 +27,4 @@ __all__ = [
     "require_folder",
     "run_jobs",
     "sum_up",
-    "title_of",
 ]

@@ -17,6 +17,7 @@ from atoll.experiment.settings import Settings
 from atoll.runs.fingerprint import differences
 from atoll.runs.folder import RunFolder
 from atoll.runs.run import name_folders
+from atoll.runs.titles import title_of
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import to_json, write_atomically
 from atoll.support.lock import LOCK, locked
@@ -80,11 +81,6 @@ def make_members(
             members.append(Member(name, run, values, settings.model_copy(update={"label": label})))
     _require_names(members)
     return members
-
-
-def title_of(settings: Settings) -> str:
-    """Return what tells an experiment's runs apart: panel and label."""
-    return ", ".join(filter(None, (settings.panel, settings.label)))
 
 
 def check_members(members: Iterable[Member]) -> None:

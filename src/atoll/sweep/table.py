@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from atoll import report
 from atoll.experiment.wording import unknown
@@ -105,6 +104,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     if n == 1:
         return Estimate(1, mean, None, None, None)
     std = float(np.std(values, ddof=1))
+    from scipy import stats
+
     half = float(stats.t.ppf(0.975, n - 1)) * std / math.sqrt(n)
     return Estimate(n, mean, std, mean - half, mean + half)
 

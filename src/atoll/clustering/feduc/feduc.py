@@ -8,6 +8,7 @@ from atoll.clustering.feduc.problem import Problem
 from atoll.clustering.feduc.refine import refine as refine_labels
 from atoll.clustering.feduc.time_budget import feduc_for_time
 from atoll.support.errors import InputError
+from atoll.support.limits import PositiveFloat
 
 
 def feduc(
@@ -15,7 +16,7 @@ def feduc(
     overshoot: bool = False,
     refine: bool = False,
     objective: Literal["bound", "time"] = "bound",
-    seconds: float | None = None,
+    seconds: PositiveFloat | None = None,
 ) -> Clustering:
     """Give each client, by decreasing size, to the aggregator with the least bound within the time limit (Algorithm 2).
 

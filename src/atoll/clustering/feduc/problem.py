@@ -9,10 +9,48 @@ import numpy as np
 from atoll.network.base import Network
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.limits import Count, Positive, PositiveFloat
 
 Pattern = Literal["censyn", "cenasy", "decsyn", "decasy"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 _LEAST, _MOST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).max)
+
+
+@dataclass(frozen=True)
+class PatternSettings:
+    """What `Problem` takes of ``[method]``.
+
+    Attributes:
+        pattern: how clusters merge: central or not, synchronous or not.
+        intra_rounds: averages in a cluster before each merge, T'.
+    """
+
+    pattern: Pattern = "cenasy"
+    intra_rounds: Positive = 5
+
+
+@dataclass(frozen=True)
+class BoundSettings:
+    """What `Problem` takes of ``[clustering]``.
+
+    Attributes:
+        time_limit: longest completion in a cluster, s; unset: none.
+        xi: xi_j from class-mean gradients, from clients' gradients, or from class shares.
+        warmup_rounds: with xi = gradients, rounds of FedAvg along which xi is measured as well.
+        mu: strong convexity, or estimate.
+        smoothness: L, or estimate.
+        initial_gap: F(w0) - F*; unset: the loss at the start.
+        frequencies: psi_j of all aggregators up to a factor; transfer: as if transfers alone took time; unset: from the
+            virtual clock.
+    """
+
+    time_limit: PositiveFloat | None = None
+    xi: Literal["labels", "gradients", "shares"] = "labels"
+    warmup_rounds: Count = 0
+    mu: PositiveFloat | Literal["estimate"] = 1.0
+    smoothness: PositiveFloat | Literal["estimate"] = 10.0
+    initial_gap: PositiveFloat | None = None
+    frequencies: list[PositiveFloat] | Literal["transfer"] | None = None
 
 
 @dataclass(frozen=True, eq=False)

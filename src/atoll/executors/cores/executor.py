@@ -25,7 +25,7 @@ from atoll.executors.packing import Packed, pack_all, unpack, unpack_all
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
-from atoll.local.trainer import ClientUpdate
+from atoll.local.task import ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 

@@ -16,8 +16,10 @@ from atoll.executors.ray.worker import Measuring, Training
 from atoll.executors.ray.workers import RayWorkers
 from atoll.executors.weighted import Weighted
 from atoll.local.batches import cut_rows, mean_by_client
-from atoll.local.models import Model, count_bytes
-from atoll.local.trainer import ClientUpdate, Trainer
+from atoll.local.models import Model
+from atoll.local.task import ClientUpdate
+from atoll.local.trainer import Trainer
+from atoll.local.weights import count_bytes
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 

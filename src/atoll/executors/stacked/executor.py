@@ -14,7 +14,8 @@ from atoll.executors.stacked.tensors import add, pick, weigh
 from atoll.executors.stacked.training import TrainedStack, client_bytes, count_samples, kind_of, train_stack
 from atoll.local.models import Model
 from atoll.local.precision import products_in
-from atoll.local.trainer import ClientTask, ClientUpdate, Trainer
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.trainer import Trainer
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.process import one_thread

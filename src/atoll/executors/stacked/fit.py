@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from atoll.executors.stacked.tensors import Stack, forward, forward_vmap, stack_tensors, stacked_names
-from atoll.local.models import read_model
 from atoll.local.rule import LocalRule
 from atoll.local.trainer import Trainer
+from atoll.local.weights import read_model
 from atoll.support.seeds import layers_drawing_from
 
 _SAMPLES = 8  # samples of the pool that the module is tried on

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from atoll.executors.stacked.fit import Fit, slot_of
 from atoll.executors.stacked.tensors import Stack, finite_clients, forward, pick, stack_tensors, stacked_names
 from atoll.local.models import Model
-from atoll.local.trainer import ClientTask, Trainer, descend, require_finite
+from atoll.local.task import ClientTask
+from atoll.local.trainer import Trainer, descend, require_finite
 from atoll.support.arrays import Floats
 from atoll.support.process import one_thread
 

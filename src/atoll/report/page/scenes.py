@@ -5,19 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from atoll.clustering.describe import class_shares
-from atoll.experiment import file as config
+from atoll.experiment.choices import method_kind
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
+from atoll.experiment.validation import validate
 from atoll.network.base import Network
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError
 
 MAX_CLIENTS = 20_000  # beyond this, dealing the data out again takes longer than a page may
-
-Floats = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,24 +51,30 @@ def make_scene(settings: Mapping[str, Any]) -> Scene | str:
     trust the folder.
     """
     try:
-        wanted = config.validate(dict(settings))
-        if reason := _refusal(wanted, settings):
+        if reason := _own_code(settings):  # first, since settings are checked by the functions that they name
+            return reason
+        wanted = validate(dict(settings))
+        if reason := _refusal(wanted):
             return reason
         return _make(Experiment(wanted.model_copy(update={"data": wanted.data.model_copy(update={"fetch": False})})))
     except (AtollError, OSError, MemoryError) as error:
         return f"not drawn: {error}"
 
 
-def _refusal(wanted: Settings, settings: Mapping[str, Any]) -> str:
-    """Return why a scene cannot be made cheaply and safely, or nothing."""
+def _own_code(settings: Mapping[str, Any]) -> str:
+    """Return why a scene cannot be made safely, or nothing."""
     texts = [text for section in settings.values() if isinstance(section, dict) for text in _texts(section)]
-    if own := [text for text in texts if _names_code(text)]:
-        return f"not drawn: the run uses code of its own ({own[0]}), which a report does not run."
-    if wanted.method.name == "centralized":
-        return "not drawn: one client holds all samples."
+    own = [text for text in texts if _names_code(text)]
+    return f"not drawn: the run uses code of its own ({own[0]}), which a report does not run." if own else ""
+
+
+def _refusal(wanted: Settings) -> str:
+    """Return why a scene cannot be made cheaply, or nothing."""
+    if why := method_kind(wanted).why_one_place:
+        return f"not drawn: {wanted.method.name}, {why}."
     if wanted.data.clients > MAX_CLIENTS:
         return f"not drawn: there are more than {MAX_CLIENTS:,} clients; `atoll cluster` shows them."
-    if wanted.clustering.method == "feduc" and wanted.clustering.xi == "gradients":
+    if wanted.clustering.method == "feduc" and wanted.clustering.get("xi") == "gradients":
         return "not drawn: the clustering needs gradients of the model; `atoll cluster` makes it again."
     return ""
 
@@ -97,5 +101,5 @@ def _make(experiment: Experiment) -> Scene:
     if not experiment.has_network:
         return scene
     network: Network = experiment.networks[0]
-    server = None if experiment.settings.method.pattern.startswith("dec") else network.server_xy
+    server = None if experiment.settings.method.get("pattern", "").startswith("dec") else network.server_xy
     return replace(scene, clients_xy=network.clients_xy, aggregators_xy=network.aggregators_xy, server_xy=server)

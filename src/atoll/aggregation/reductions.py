@@ -1,0 +1,113 @@
+"""The arithmetic of the robust combine rules, on tensors."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from atoll.aggregation.mean import Weighted, mean
+from atoll.local.models import Model
+from atoll.support.process import one_thread
+
+CUT = 1 << 16  # coordinates that are sorted at a time, so that a sort takes little memory beside the models
+
+Reduce = Callable[[Tensor, Tensor], Tensor]
+"""Values [coordinates, clients], ascending, and their weights -> one value a coordinate."""
+
+
+@one_thread()
+def update_norm(model: Model, start: Model) -> float:
+    """Return the Euclidean length of ``model - start`` over all floating-point tensors but moments.
+
+    >>> update_norm({"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([0.0, 0.0])})
+    5.0
+    """
+    squares = [
+        (tensor.double() - start[name].double()).square().sum()
+        for name, tensor in model.items()
+        if tensor.is_floating_point() and "@" not in name
+    ]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+
+
+@one_thread()
+def by_coordinate(reduce: Reduce, models: Weighted, start: Model, cohort_weight: float) -> Model:
+    """Return what `reduce` makes of each coordinate."""
+    pairs = list(models)
+    first = pairs[0][1]
+    weights = torch.tensor([weight for weight, _ in pairs], dtype=torch.float64)
+    return {
+        name: _reduce([model[name] for _, model in pairs], weights, reduce) if tensor.is_floating_point() else tensor
+        for name, tensor in first.items()
+    }
+
+
+def _reduce(tensors: Sequence[Tensor], weights: Tensor, reduce: Reduce) -> Tensor:
+    """Reduce tensors of one shape to one, coordinate by coordinate."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    result = torch.empty_like(flat[0])
+    for low in range(0, len(result), CUT):
+        values, order = torch.stack([each[low : low + CUT] for each in flat], dim=1).sort(dim=1)
+        result[low : low + CUT] = reduce(values.double(), weights.to(values.device)[order]).to(result.dtype)
+    return result.reshape(tensors[0].shape)
+
+
+def middle(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the mean of the first values at which the weights so far reach, and pass, half of all."""
+    so_far = weights.cumsum(dim=1)
+    half = so_far[:, -1:] / 2
+    last = values.shape[1] - 1
+    reaching, passing = ((below.sum(dim=1, keepdim=True)).clamp(max=last) for below in (so_far < half, so_far <= half))
+    return ((values.gather(1, reaching) + values.gather(1, passing)) / 2).squeeze(1)
+
+
+def trimmed(values: Tensor, weights: Tensor, trim: float) -> Tensor:
+    """Return the mean of what lies between the shares `trim` and ``1 - trim`` of the weight."""
+    after = weights.cumsum(dim=1)
+    total = after[:, -1:]
+    kept = (after.minimum((1 - trim) * total) - (after - weights).maximum(trim * total)).clamp(min=0)
+    # What is cut off must not count even if it is infinite: 0 * inf is no number, and a weight may round to nearly 0.
+    return torch.where(kept > 1e-9 * total, values * (kept / kept.sum(dim=1, keepdim=True)), 0.0).sum(dim=1)
+
+
+def mean_of_clipped(clip_norm: float, models: Weighted, start: Model, cohort_weight: float) -> Model:
+    """Return the mean of the models, each moved toward the start until it is no farther than `clip_norm`."""
+    return mean((weight, _clip(model, start, clip_norm)) for weight, model in models)
+
+
+def _clip(model: Model, start: Model, clip_norm: float) -> Model:
+    norm = update_norm(model, start)
+    if norm <= clip_norm:
+        return model
+    return {name: _toward(start.get(name), tensor, clip_norm / norm) for name, tensor in model.items()}
+
+
+def _toward(start: Tensor | None, tensor: Tensor, share: float) -> Tensor:
+    """Go this share of the way; moments that a client was not sent begin at zero."""
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor * share if start is None else start.lerp(tensor, share)
+
+
+def nearest_to_others(byzantine: int, models: Weighted, start: Model, cohort_weight: float) -> Model:
+    """Return the model that is nearest to its nearest others (Krum)."""
+    candidates = [model for _, model in models]
+    squares = _squared_distances(candidates)
+    neighbours = max(1, len(candidates) - byzantine - 2)
+    nearest = squares.sort(dim=1).values[:, 1 : 1 + neighbours].sum(dim=1).tolist()  # without its own, which is first
+    total = squares.sort(dim=1).values.sum(dim=1).tolist()
+    keys = [(near, far, update_norm(model, start)) for near, far, model in zip(nearest, total, candidates, strict=True)]
+    return candidates[keys.index(min(keys))]
+
+
+@one_thread()
+def _squared_distances(models: Sequence[Model]) -> Tensor:
+    """Return the squared distance of each two models, [models, models], in double precision."""
+    names = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
+    flat = [torch.cat([model[name].reshape(-1).double() for name in names]) for model in models]
+    squares = torch.zeros(len(flat), len(flat), dtype=torch.float64)
+    for i, one in enumerate(flat):
+        for j in range(i):
+            squares[i, j] = squares[j, i] = (one - flat[j]).square().sum()
+    return squares.nan_to_num(nan=math.inf)  # so that what is not finite is far from everything

@@ -1,0 +1,148 @@
+"""Whole runs in one call, to the same numbers as `atoll run`."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from atoll.experiment.executor import require_no_fleet
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.file import make_runs, read_experiment, resolved
+from atoll.experiment.plugins import import_from
+from atoll.experiment.settings import Settings
+from atoll.runs.folder import begin_folders, prepare_folders
+from atoll.runs.result import Result, read_result
+from atoll.runs.run import Progress, name_folders, run_events
+from atoll.runs.titles import choose_runs, title_of
+from atoll.support.errors import InputError
+from atoll.trackers import require_trackers, tracked
+
+Source = str | Path | Mapping[str, Any] | Settings | Experiment
+"""A recipe's name, the path of a ``.toml`` file, what such a file holds as a table, settings, or an experiment."""
+
+
+def run(
+    experiment: Source,
+    out: Path | str | None = None,
+    *,
+    scale: str | None = None,
+    only: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+    **settings: Any,
+) -> Result:
+    """Carry one run out to its end.
+
+    >>> run("quickstart", only="FedAvg", rounds=1, data={"clients": 20}).history["round"]
+    array([0., 1.])
+
+    Args:
+        experiment: a recipe's name, the path of a ``.toml`` file, such a file's table, `Settings` or an `Experiment`.
+        out: the run's folder; None: a temporary one, which is gone afterwards.
+        scale: one of the file's scales, such as ``"small"``.
+        only: of several runs, the one with this in its panel or label.
+        resume: go on from the last checkpoint in `out`, if there is one; a finished run is only read.
+        overwrite: replace the run in `out`.
+        progress: whether to draw a bar on standard error; nothing is printed otherwise.
+        settings: laid over those of the experiment, such as ``rounds=5`` or ``local={"lr": 0.1}``.
+
+    Raises:
+        InputError: bad settings, a folder that cannot be used, or an experiment of several runs (see `run_all`).
+        RunError: training became not finite, or the disk failed.
+    """
+    experiments = _experiments(experiment, scale, only, settings)
+    if len(experiments) > 1:
+        titles = "; ".join(title_of(each.settings) for each in experiments)
+        raise InputError(
+            f"the experiment has {len(experiments)} runs ({titles}); choose one with only=..., or call atoll.run_all"
+        )
+    (result,) = _run_each(experiments, out, resume, overwrite, progress).values()
+    return result
+
+
+def run_all(
+    experiment: Source,
+    out: Path | str | None = None,
+    *,
+    scale: str | None = None,
+    only: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+    **settings: Any,
+) -> dict[str, Result]:
+    """Carry out all runs of an experiment, one after the other; return their results by panel and label.
+
+    Each run has a folder of its own in `out`. All else is as for `run`.
+    """
+    return _run_each(_experiments(experiment, scale, only, settings), out, resume, overwrite, progress)
+
+
+def _experiments(source: Source, scale: str | None, only: str | None, settings: Mapping[str, Any]) -> list[Experiment]:
+    """Return the runs of an experiment, with these settings laid over its own."""
+    if isinstance(source, Experiment):
+        if settings or scale or only:
+            raise InputError("an Experiment is run as it is; to change settings give its `settings` instead")
+        return [source]
+    if isinstance(source, str | Path):
+        import_from(Path(source).parent)
+        source = read_experiment(source)
+    table = resolved(source) if isinstance(source, Settings) else dict(source)
+    return [Experiment(each) for each in choose_runs(make_runs(table, scale, settings), only)]
+
+
+def _run_each(
+    experiments: list[Experiment], out: Path | str | None, resume: bool, overwrite: bool, progress: bool
+) -> dict[str, Result]:
+    if resume and (out is None or overwrite):
+        raise InputError("resume=True: needs the folder of the run as `out`, and does not go with overwrite=True")
+    for each in experiments:
+        require_no_fleet(each.settings.run)
+        each.check()
+        require_trackers(each.settings)
+        if out is None and each.settings.run.trackers:
+            raise InputError("run.trackers: write into the run's folder, which `out` must name")
+    names = name_folders(experiments)
+    with _folder(out) as parent:
+        folders = prepare_folders(names, parent, resume, overwrite)
+        begin_folders(parent, names)
+        results = [
+            _run_one(each, place, resume, overwrite, progress) for each, place in zip(experiments, folders, strict=True)
+        ]
+    kept = [result if out else replace(result, folder=None) for result in results]
+    return {
+        title_of(each.settings) or each.settings.name: result for each, result in zip(experiments, kept, strict=True)
+    }
+
+
+def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool, progress: bool) -> Result:
+    warnings: list[str] = []
+    live = tracked(run_events(experiment, place, resume, overwrite), experiment.settings, place, resume)
+    with closing(live) as steps, _bar(title_of(experiment.settings) or experiment.settings.name, progress) as show:
+        for step in steps:
+            warnings += step.warnings
+            show(step)
+    return read_result(place, warnings)
+
+
+@contextmanager
+def _folder(out: Path | str | None) -> Iterator[Path]:
+    """Give the folder that is named, or one for the time being."""
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="atoll-") as place:
+        yield Path(place)
+
+
+@contextmanager
+def _bar(title: str, is_shown: bool) -> Iterator[Callable[[Progress], None]]:
+    with Bar(console=Console(stderr=True), disable=not is_shown) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda step: bar.update(task, completed=step.events_done, total=step.events)

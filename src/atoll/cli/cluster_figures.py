@@ -1,0 +1,66 @@
+"""The figures of `atoll cluster --plot`."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from matplotlib.figure import Figure
+
+from atoll import report
+from atoll.cli.common import title_of
+from atoll.clustering.describe import class_shares
+from atoll.clustering.feduc.summary import ClusteringSummary
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.settings import Settings
+
+
+def draw_clusterings(runs: list[Experiment], plans: list[ClusteringSummary | None]) -> list[tuple[str, Figure]]:
+    """Return (ending of the file's name, figure): the first run's clusters, and what compares all runs."""
+    first, plan, title = runs[0], plans[0], title_of(runs[0])
+    shares = class_shares(first.population, first.clustering)
+    figures = [("", report.plot_clusters(first.clustering.sizes, shares, title))]
+    if plan is None:
+        return figures
+    network = first.networks[0]
+    if network.clients_xy is not None and network.aggregators_xy is not None:
+        positions = (network.clients_xy, network.aggregators_xy, first.clustering.labels)
+        neighbours = network.neighbours if plan.pattern.startswith("dec") else None
+        server = None if neighbours else network.server_xy
+        figures.append(("-map", report.plot_map(*positions, server, neighbours, title)))
+    seconds = [c.completion_seconds for c in plan.clusters]
+    figures.append(("-completion", report.plot_completion(seconds, first.problem.limits, title)))
+    found = [(each.settings, made) for each, made in zip(runs, plans, strict=True) if made is not None]
+    figures.append(("-sizes", _plot_sizes(found)))
+    if len(found) > 1:
+        emd = _by_group(found, lambda made: made.mean_emd)
+        longest = _by_group(found, lambda made: made.max_completion_seconds)
+        figures.append(("-emd", report.plot_bars(emd, "Mean EMD", first.settings.name)))
+        figures.append(("-longest", report.plot_bars(longest, "Longest completion (s)", first.settings.name)))
+    return figures
+
+
+def _plot_sizes(found: Sequence[tuple[Settings, ClusteringSummary]]) -> Figure:
+    """Draw sizes against frequency where that differs between aggregators, else against links; all seeds in a panel."""
+    frequency = all(made.pattern.endswith("asy") for _, made in found)
+    x: dict[str, list[list[float]]] = {}
+    sizes: dict[str, list[list[float]]] = {}
+    for settings, made in found:
+        name = ", ".join(filter(None, (settings.panel, _series(settings)))) or made.pattern
+        x.setdefault(name, []).append([c.psi if frequency else float(c.links) for c in made.clusters])
+        sizes.setdefault(name, []).append([float(c.size) for c in made.clusters])
+    label = "Share of the inter-cluster aggregations" if frequency else "Neighbours"
+    return report.plot_size_against(x, sizes, label, found[0][0].name)
+
+
+def _by_group(
+    found: Sequence[tuple[Settings, ClusteringSummary]], value: Callable[[ClusteringSummary], float]
+) -> dict[str, dict[str, list[float]]]:
+    """Return a value of each run by panel and series, one number a seed."""
+    table: dict[str, dict[str, list[float]]] = {}
+    for settings, made in found:
+        table.setdefault(settings.panel or made.pattern, {}).setdefault(_series(settings), []).append(value(made))
+    return table
+
+
+def _series(settings: Settings) -> str:
+    """Return a run's label without its seed, which runs of one series differ in."""
+    return re.sub(r"[\s,]*\bseed \d+$", "", settings.label) or settings.clustering.method

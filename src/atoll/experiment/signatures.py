@@ -1,0 +1,129 @@
+"""What a function takes, as settings: types and limits from its annotations, descriptions from its docstring."""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, get_args, get_origin
+
+Function = Callable[..., Any]
+
+REQUIRED = inspect.Parameter.empty
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A setting that a function takes.
+
+    Attributes:
+        name: its key.
+        annotation: its type with its limits; `Any` where the function states none.
+        default: `REQUIRED` if there is none.
+        description: of the docstring's ``Args:`` (or ``Attributes:``), or empty.
+    """
+
+    name: str
+    annotation: Any
+    default: Any
+    description: str
+
+
+def parameters_of(function: Function) -> dict[str, inspect.Parameter]:
+    """Return a function's parameters that can be given by name.
+
+    Raises:
+        ValueError: they cannot be read, as of some functions written in C.
+    """
+    return {name: each for name, each in _signature(function).parameters.items() if each.kind in _NAMED}
+
+
+def takes_any(function: Function) -> bool:
+    """Return whether a function has ``**parameters``."""
+    return any(each.kind is each.VAR_KEYWORD for each in _signature(function).parameters.values())
+
+
+def asks_for(function: Function, name: str) -> bool:
+    """Return whether a function has a parameter of this name, so that what it does not need need not be made.
+
+    >>> asks_for(lambda population, rng: None, "rng")
+    True
+    """
+    try:
+        return name in _signature(function).parameters
+    except ValueError:  # `bind` refuses it, and says so
+        return False
+
+
+def settings_of(function: Function, given: Collection[str]) -> Iterator[Parameter]:
+    """Yield the settings that a function takes: its parameters, but for the objects that Atoll gives it by name."""
+    try:
+        found = parameters_of(function)
+    except ValueError:
+        return
+    told = _descriptions(function)
+    for name, each in found.items():
+        if name not in given and not name.startswith("_") and _is_plain(each.default):
+            yield Parameter(name, _evaluate(each.annotation, function), each.default, told.get(name, ""))
+
+
+def _is_plain(default: Any) -> bool:
+    """Return whether an experiment file could hold this; another default is the function's own business."""
+    return default is REQUIRED or default is None or isinstance(default, str | int | float | list | tuple | dict)
+
+
+@lru_cache(maxsize=256)
+def _signature(function: Function) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _evaluate(annotation: Any, function: Function) -> Any:
+    """Return a type that may be written as text; `Any` where it is missing, or a name that only type checkers see."""
+    if annotation is inspect.Parameter.empty:
+        return Any
+    if not isinstance(annotation, str):
+        return annotation
+    plain = inspect.unwrap(getattr(function, "__init__", function) if isinstance(function, type) else function)
+    names = getattr(plain, "__globals__", None) or vars(sys.modules.get(plain.__module__, object))
+    try:
+        return eval(annotation, dict(names))  # the function's own source, which has been imported
+    except Exception:
+        return Any
+
+
+def _descriptions(function: Function) -> dict[str, str]:
+    """Return what a docstring's ``Args:`` or ``Attributes:`` say of each name, as one line.
+
+    >>> def f(a, b):
+    ...     '''Do.
+    ...
+    ...     Args:
+    ...         a: the first,
+    ...             and more.
+    ...         b: the second.
+    ...     '''
+    >>> _descriptions(f)
+    {'a': 'the first, and more', 'b': 'the second'}
+    """
+    text = inspect.getdoc(function) or ""
+    section = re.search(r"^(?:Args|Attributes):\n((?:[ ]+.*\n?|\n)*)", text, re.MULTILINE)
+    if section is None:
+        return {}
+    lines = inspect.cleandoc("\n" + section[1])
+    entries = re.split(r"^(\w+): ", lines, flags=re.MULTILINE)[1:]
+    return {
+        name: " ".join(said.split()).removesuffix(".") for name, said in zip(entries[::2], entries[1::2], strict=True)
+    }
+
+
+def is_optional(annotation: Any) -> bool:
+    """Return whether a type allows None.
+
+    >>> is_optional(int | None), is_optional(int)
+    (True, False)
+    """
+    if get_origin(annotation) is not None and hasattr(annotation, "__metadata__"):
+        return is_optional(get_args(annotation)[0])
+    return annotation is Any or type(None) in get_args(annotation)

@@ -1,0 +1,93 @@
+"""Models as they are sent: read from a module, loaded into one, compared, counted and checked."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from atoll.local.models import Model, Shape
+from atoll.support.errors import InputError
+
+
+def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> None:
+    """Refuse a module that does not map [n, *shape] to [n, outputs].
+
+    Raises:
+        InputError: names the model, what it returned and what is needed.
+    """
+    sample = torch.zeros(2, *shape, dtype=next(module.parameters(), torch.empty(0)).dtype)
+    if not any(True for _ in module.parameters()):
+        raise InputError(f"model.name = {name!r}: the model has no parameters to train")
+    training = module.training
+    try:
+        with torch.no_grad():
+            found = module.eval()(sample)
+    except Exception as error:
+        raise InputError(f"model.name = {name!r}: cannot take inputs of shape {[2, *shape]} ({error})") from error
+    finally:
+        module.train(training)
+    if not isinstance(found, Tensor) or list(found.shape) != [2, outputs]:
+        got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(
+            f"model.name = {name!r}: for two inputs the model must return shape {[2, outputs]} "
+            f"(the data set has {outputs} classes), it returned {got}"
+        )
+
+
+def place(module: nn.Module, device: str = "cpu") -> nn.Module:
+    """Move a module to the device, its convolutions laid out channels last, which most hardware computes faster.
+
+    Only the module is laid out so; models are contiguous, so that sums over them do not depend on where they were.
+    """
+    return module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def read_model(module: nn.Module) -> Model:
+    """Return a copy of the module's parameters and buffers."""
+    return {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in module.state_dict().items()
+    }
+
+
+def count_bytes(model: Model) -> int:
+    """Return the bytes of a model's tensors.
+
+    >>> count_bytes({"w": torch.zeros(3, 2)})
+    24
+    """
+    return sum(tensor.numel() * tensor.element_size() for tensor in model.values())
+
+
+def is_finite(model: Model, loss: float) -> bool:
+    """Return whether the loss and all numbers of the model are finite."""
+    numbers = [tensor for tensor in model.values() if tensor.is_floating_point()] or [torch.zeros(1)]
+    # So they are where their sums are, which is many times faster to find, and asks a GPU once.
+    summed = bool(torch.stack([tensor.sum().double() for tensor in numbers]).isfinite().all())
+    return math.isfinite(loss) and (summed or all(bool(tensor.isfinite().all()) for tensor in numbers))
+
+
+@torch.no_grad()
+def load_model(module: nn.Module, model: Model) -> None:
+    """Copy a model into the module."""
+    for name, tensor in module.state_dict().items():
+        tensor.copy_(model[name])
+
+
+def load_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter], start: Model) -> None:
+    """Give the optimiser the moments of these parameters that came with a model."""
+    for key, tensor in start.items():
+        name, _, slot = key.partition("@")
+        if slot and name in parameters:
+            own, copy = parameters[name], tensor.clone()
+            optimizer.state[own][slot] = copy if copy.shape != own.shape else torch.empty_like(own).copy_(copy)
+
+
+def read_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> Model:
+    """Return a copy of the optimiser's moments of these parameters, each named parameter@slot."""
+    return {
+        f"{name}@{slot}": tensor.clone(memory_format=torch.contiguous_format)
+        for name, parameter in parameters.items()
+        for slot, tensor in optimizer.state[parameter].items()
+        if isinstance(tensor, Tensor)
+    }

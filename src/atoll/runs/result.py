@@ -1,0 +1,86 @@
+"""A finished run as a value: what a script is given."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from atoll.engine.engine import State
+from atoll.experiment.settings import Settings
+from atoll.local.models import Model
+from atoll.runs.export import load_module
+from atoll.runs.folder import Row, RunFolder
+from atoll.runs.saved import SavedRun, read_saved
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run, held in memory.
+
+    Attributes:
+        settings: all settings of the run.
+        folder: where it is kept; None for a run that was not.
+        history: what was measured, one number a row, as float64 [rows]; NaN where there is none. Every run has
+            ``event``, ``round``, ``virtual_time`` and ``wall_time`` (seconds), ``train_loss``, ``test_loss``,
+            ``test_accuracy`` (0 to 1), ``client_updates``, ``bytes_up`` and ``bytes_down`` (both so far). What is
+            measured of each cluster has shape [rows, clusters].
+        summary: what ``summary.json`` says of the whole run.
+        state: the models at the end, on the CPU.
+        warnings: what the user should know, in sentences.
+    """
+
+    settings: Settings
+    folder: Path | None
+    history: dict[str, Floats]
+    summary: dict[str, Any]
+    state: State
+    warnings: tuple[str, ...] = ()
+
+    def model(self, cluster: int | None = None) -> Model:
+        """Return the run's model as tensors by name, or a cluster's (counted from 0), as `SavedRun.model` chooses it.
+
+        Raises:
+            InputError: a cluster that there is not; or clusters have models and there is none of all.
+        """
+        place = Path(self.settings.name) if self.folder is None else self.folder
+        return SavedRun(place, self.settings, self.state, is_finished=True).model(cluster)
+
+    def module(self, cluster: int | None = None) -> nn.Module:
+        """Return the same model as a module in evaluation mode, for which the data's form is read again."""
+        return load_module(self.settings, self.model(cluster))
+
+
+def read_result(folder: Path | str, warnings: Sequence[str] = ()) -> Result:
+    """Read a finished run from its folder.
+
+    Raises:
+        InputError: there is no run, it is not finished, or it is damaged.
+    """
+    saved = read_saved(folder)
+    place = RunFolder(saved.folder)
+    if not saved.is_finished:
+        raise InputError(f"{folder}: the run is not finished; `atoll run` with --resume goes on with it")
+    summary = json.loads((saved.folder / "summary.json").read_bytes())
+    return Result(saved.settings, saved.folder, columns_of(place.rows()), summary, saved.state, tuple(warnings))
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, Floats]:
+    """Return each column of some rows of metrics as an array [rows, ...]; what is missing is NaN.
+
+    >>> columns_of([{"round": 0}, {"round": 1, "cluster_accuracy": [0.5, None]}])["cluster_accuracy"]
+    array([[nan, nan],
+           [0.5, nan]])
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: _column([row.get(name) for row in rows]) for name in names}
+
+
+def _column(values: list[Any]) -> Floats:
+    shape = next((np.shape(value) for value in values if value is not None), ())
+    return np.array([np.full(shape, np.nan) if value is None else value for value in values], np.float64)

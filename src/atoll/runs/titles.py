@@ -1,0 +1,25 @@
+"""The runs of an experiment, told apart by their titles."""
+
+from collections.abc import Sequence
+
+from atoll.experiment.settings import Settings
+from atoll.support.errors import InputError
+
+
+def title_of(settings: Settings) -> str:
+    """Return what tells an experiment's runs apart: panel and label."""
+    return ", ".join(filter(None, (settings.panel, settings.label)))
+
+
+def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
+    """Return the run of this title or, if there is none, those that have it in theirs; without `only`, all.
+
+    Raises:
+        InputError: no run has it in its title; names the titles.
+    """
+    titles = [title_of(settings) for settings in runs]
+    wanted = [only] if only in titles else [title for title in titles if only is None or only in title]
+    chosen = [settings for settings, title in zip(runs, titles, strict=True) if title in wanted]
+    if not chosen:
+        raise InputError(f"--only {only}: no run has this in its panel or label; they are {'; '.join(titles)}")
+    return chosen

@@ -1,0 +1,17 @@
+"""Types of settings with their limits, for the signatures of functions that settings name."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+LARGEST = 10**15  # counts above it are slips, and their products would not fit into 64 bits
+
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Range = Annotated[list[PositiveFloat], Field(min_length=2, max_length=2)]

@@ -1,0 +1,18 @@
+"""The site's hooks, which are no package, as modules."""
+
+import importlib.util
+from functools import cache
+from types import ModuleType
+
+from tests.cli.pages import ROOT
+
+
+@cache
+def hook_of(name: str) -> ModuleType:
+    """Import a hook from docs/."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

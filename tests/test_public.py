@@ -1,0 +1,61 @@
+"""The names in `atoll`: the same for Python, for type checkers and for `dir`."""
+
+import ast
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import atoll
+
+
+def names_for_type_checkers() -> dict[str, tuple[str, str]]:
+    """Return (module, name in it) by the name that `atoll` gives it, as the TYPE_CHECKING block has them."""
+    tree = ast.parse(Path(str(atoll.__file__)).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: (str(node.module), alias.name) for node in imports for alias in node.names}
+
+
+def test_type_checkers_see_what_python_does() -> None:
+    told = names_for_type_checkers()
+    assert sorted([*told, "__version__"]) == sorted(atoll.__all__)
+    for name, (module, inner) in told.items():
+        parent = importlib.import_module(module)
+        assert getattr(atoll, name) is getattr(parent, inner)
+
+
+def test_all_is_sorted_unique_and_in_dir() -> None:
+    assert len(set(atoll.__all__)) == len(atoll.__all__)
+    assert set(atoll.__all__) <= set(dir(atoll))
+
+
+def test_no_name_hides_a_room() -> None:
+    rooms = {module.name for module in pkgutil.iter_modules(atoll.__path__)}
+    assert rooms & set(atoll.__all__) == set()
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'fedsomething'"):
+        atoll.fedsomething  # noqa: B018
+
+
+def test_every_public_function_and_class_says_what_it_is() -> None:
+    assert [name for name in atoll.__all__ if name != "__version__" and not getattr(atoll, name).__doc__] == []
+
+
+def test_what_the_issue_missed_is_there() -> None:
+    wanted = {"hierarchical", "median", "trimmed_mean", "norm_clipping", "krum", "clusterings", "attacks", "Network"}
+    wanted |= {"read_run", "rounds_to_target", "plot_curves", "write_report", "Experiment", "Settings", "Result", "run"}
+    assert wanted <= set(atoll.__all__)
+
+
+def test_every_module_is_in_the_reference_once_room_by_room() -> None:
+    package = Path(str(atoll.__file__)).parent
+    modules = [path.relative_to(package.parent).with_suffix("").parts for path in package.rglob("*.py")]
+    documented = {".".join(m) for m in modules if not m[-1].startswith("__") and m[1] != "cli"}
+    reference = (package.parents[1] / "docs/api.md").read_text()
+    told = [line.split()[1] for line in reference.splitlines() if line.startswith("::: ")]
+    assert sorted(name for name in told if name in documented) == sorted(documented)
+    assert len(set(told)) == len(told)

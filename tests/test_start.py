@@ -1,0 +1,82 @@
+"""What does not compute does not wait: the command line and `import atoll` leave the heavy packages alone."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("flwr", "matplotlib", "networkx", "pyarrow", "plotly", "ray", "scipy", "sklearn", "torch")
+LOADED = f"print(json.dumps(sorted(set(sys.modules) & {set(HEAVY)!r})), file=sys.stderr)"
+COMMANDS = (
+    *("bench", "cluster", "data", "data inspect", "export", "fleet", "fleet node", "recipes", "report", "reproduce"),
+    *("run", "schedule", "schema", "sweep", "verify", "watch"),
+)
+# Whose parameters say what settings there are.
+CHOICES = (
+    *("atoll.aggregation.robust", "atoll.clustering.table", "atoll.data.datasets", "atoll.data.partition"),
+    *("atoll.experiment.file", "atoll.experiment.plugins", "atoll.experiment.settings", "atoll.local.models"),
+    *("atoll.local.rule", "atoll.methods.table", "atoll.network.topology"),
+)
+
+
+def loaded_by(code: str, folder: Path | None = None) -> list[str]:
+    """Run some Python in a process of its own; return the heavy packages that it has loaded at its end."""
+    command = [sys.executable, "-c", f"import json, sys\n{code}\n{LOADED}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True)
+    found: list[str] = json.loads(done.stderr.splitlines()[-1])
+    return found
+
+
+def loaded_by_command(words: str, folder: Path | None = None, code: int = 0) -> list[str]:
+    return loaded_by(f"from atoll.cli import main\nassert main({words.split()!r}) == {code}", folder)
+
+
+def test_importing_atoll_loads_nothing() -> None:
+    assert loaded_by("import atoll\nassert atoll.__version__ and dir(atoll)") == []
+
+
+@pytest.mark.parametrize("words", ["--help", "recipes", "recipes show quickstart", "schema"])
+def test_what_only_prints_loads_nothing(words: str) -> None:
+    assert loaded_by_command(words) == []
+
+
+def test_no_help_page_loads_anything() -> None:
+    code = "".join(f"assert main({[*words.split(), '--help']!r}) == 0\n" for words in COMMANDS)
+    assert loaded_by(f"from atoll.cli import main\n{code}") == []
+
+
+@pytest.mark.parametrize(("words", "given"), [("atoll re", "recipes"), ("atoll run quick", "quickstart")])
+def test_completion_answers_without_loading_anything(words: str, given: str) -> None:
+    code = (
+        "import contextlib, io, os\n"
+        f"os.environ |= {{'_ATOLL_COMPLETE': 'complete_bash', 'COMP_WORDS': {words!r}, "
+        f"'COMP_CWORD': '{len(words.split()) - 1}'}}\n"
+        "from atoll.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
+        "    main([])\n"
+        f"assert {given!r} in out.getvalue().split(), out.getvalue()"
+    )
+    assert loaded_by(code) == []
+
+
+@pytest.mark.parametrize("words", ["run bad.toml", "schedule bad.toml", "run no-such-recipe", "run --no-such-option"])
+def test_bad_input_is_told_without_loading_anything(words: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[local]\nlearning_rate = 0.1\n")
+    assert loaded_by_command(words, tmp_path, code=2) == []
+
+
+@pytest.mark.parametrize("module", CHOICES)
+def test_what_settings_are_read_from_loads_nothing(module: str) -> None:
+    assert loaded_by(f"import {module}") == []
+
+
+def test_help_answers_at_once() -> None:
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "atoll", "--help"], capture_output=True, check=True, timeout=60)
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 1  # about 0.3 s on an idle machine; PyTorch alone takes longer
