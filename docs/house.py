@@ -4,7 +4,7 @@ A room is a folder of `src/atoll`, or a file at its top. An arrow is an import, 
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from html import escape
 from itertools import pairwise
@@ -52,9 +52,12 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else module
 
 
-def imports() -> list[Import]:
+@cache
+def imports() -> tuple[Import, ...]:
     """Return every import of the package by the package, also by name (`importlib`, tables of lazy imports)."""
-    return [each for module, path in modules().items() for each in _imports_of(module, ast.parse(path.read_bytes()))]
+    return tuple(
+        each for module, path in modules().items() for each in _imports_of(module, ast.parse(path.read_bytes()))
+    )
 
 
 def _imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
@@ -86,7 +89,7 @@ def _named(node: ast.AST) -> list[str]:
     return list(dict.fromkeys(name for name in names if name in modules()))
 
 
-def house_of(found: list[Import]) -> "nx.DiGraph[str]":
+def house_of(found: Iterable[Import]) -> "nx.DiGraph[str]":
     """Return the graph of rooms, an arrow from each room to each that it imports."""
     house: nx.DiGraph[str] = nx.DiGraph()
     house.add_nodes_from(sorted({room_of(module) for module in modules()} - set(DATA)))
@@ -209,8 +212,7 @@ def _ways(direct: "nx.DiGraph[str]", edges: Edges) -> Iterator[list[Node]]:
 def _curve(way: list[tuple[float, int]]) -> str:
     """Return an arrow that leaves a room at its foot and passes floors straight down."""
     points = [(x, y * FLOOR + 4.0) for x, y in way]
-    (x, y), path = points[0], ""
-    y += HEIGHT
+    x, y = points[0][0], points[0][1] + HEIGHT
     path = f"M{x:.0f} {y:.0f}"
     for number, (to_x, to_y) in enumerate(points[1:], 2):
         middle = (y + to_y) / 2

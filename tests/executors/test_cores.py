@@ -447,8 +447,7 @@ def test_the_workers_are_gone_when_training_is_interrupted(
 
 def train_for_long(pipe: Connection) -> None:
     gc.callbacks.clear()  # Hypothesis has one, and an interrupt that comes within it is lost
-    gc.freeze()  # nor is it to come while what earlier tests left is collected
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are begun deaf to it
     cores = Cores(Troubled({k: lambda: time.sleep(0.3) for k in (5, 6)}), 3, BYTES)
 
     def told(models: Any, start: Model, cohort_weight: float) -> Model:
