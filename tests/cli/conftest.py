@@ -49,8 +49,9 @@ class Done:
 
     @property
     def told(self) -> list[str]:
-        """The lines of standard error, but for the executor that was chosen, which a run tells when it begins."""
-        return [line for line in self.err.splitlines() if not line.startswith("run.executor = 'auto': ")]
+        """The lines of standard error, without the executor that was chosen and what tiny.toml sets in vain."""
+        others = ("run.executor = 'auto': ", "warning: data.", "warning: method.", "warning: clustering.")
+        return [line for line in self.err.splitlines() if not line.startswith(others)]
 
     def succeeded(self) -> str:
         """Return the standard output of a command that did not fail."""

@@ -78,17 +78,31 @@ SETTINGS = [
     ("local..lr=5", ["--set 'local..lr=5'", "section.key=value"]),
 ]
 NEEDED = {
-    "data.rho_device": "data.partition=major-class",
-    "clustering.rho_cluster": "clustering.method=major-class",
-    "data.clients": "data.samples=",
-    "method.parties": "method.name=fedbcd",
+    "data.rho_device": ["data.partition=major-class"],
+    "clustering.rho_cluster": ["clustering.method=major-class"],
+    "data.clients": ["data.samples="],
+    "local.momentum": ["local.optimizer=momentum"],
+    "method.parties": ["method.name=fedbcd"],
+    "method.mode": ["method.name=fedbcd"],
+    "method.pattern": ["method.name=hierarchical"],
+    "method.intra_rounds": ["method.name=hierarchical"],
+    "network.probability": ["network.topology=erdos-renyi"],
+    "network.edges": ["network.topology=edges"],
+    **{
+        f"clustering.{key}": ["clustering.method=feduc"]
+        for key in ("time_limit", "warmup_rounds", "mu", "objective", "frequencies")
+    },
 }
+
+
+def setting(change: str) -> list[str]:
+    """Return the words that make a change, after what it needs."""
+    return [word for each in (*NEEDED.get(change.partition("=")[0], []), change) for word in ("--set", each)]
 
 
 @pytest.mark.parametrize(("change", "told"), SETTINGS, ids=[change for change, _ in SETTINGS])
 def test_setting(atoll: Command, folder: Path, change: str, told: list[str]) -> None:
-    needed = NEEDED.get(change.partition("=")[0])
-    sentence = atoll("run", "tiny.toml", *(("--set", needed) if needed else ()), "--set", change).refused()
+    sentence = atoll("run", "tiny.toml", *setting(change)).refused()
     for words in told:
         assert words in sentence
     assert [path.name for path in folder.iterdir()] == ["tiny.toml"]
@@ -102,11 +116,11 @@ ENTRIES = [
 ]
 
 
-@pytest.mark.parametrize(("setting", "value", "allowed"), ENTRIES, ids=[setting for setting, _, _ in ENTRIES])
-def test_bad_entry_of_a_list(atoll: Command, setting: str, value: str, allowed: str) -> None:
-    sentence = atoll("run", "tiny.toml", "--set", f"{setting}={value}").refused()
-    assert setting in sentence
-    assert f"{setting} = {value.strip('[]').partition(',')[0]}: must be a list" not in sentence
+@pytest.mark.parametrize(("path", "value", "allowed"), ENTRIES, ids=[path for path, _, _ in ENTRIES])
+def test_bad_entry_of_a_list(atoll: Command, path: str, value: str, allowed: str) -> None:
+    sentence = atoll("run", "tiny.toml", *setting(f"{path}={value}")).refused()
+    assert path in sentence
+    assert f"{path} = {value.strip('[]').partition(',')[0]}: must be a list" not in sentence
     assert allowed in sentence
 
 

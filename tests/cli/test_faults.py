@@ -135,7 +135,7 @@ def test_every_method_goes_on_where_most_clients_fail(
     combine, *more = rule
     words = changed(
         *(*method, *more, f"method.combine={combine}", "faults.dropout=0.6", "faults.tolerate=true"),
-        *("faults.attackers=0.5", "faults.attack=not-finite", "method.fraction=0.5"),
+        *("faults.attackers=0.5", "faults.attack=not-finite"),
     )
     atoll("run", "tiny.toml", "--out", "out", "--set", "run.executor=serial", *words).succeeded()
     last = rows_of(folder / "out")[-1]

@@ -150,7 +150,7 @@ def test_own_functions_are_used(atoll: Command, folder: Path, command: str) -> N
         ("model.units=-2", ["model.name = "]),
         ("local.damping=true", ["local.damping = true", "a finite number"]),
         ("clustering.start=a", ["clustering.start = 'a'", "a whole number"]),
-        ("local.momentum=", ["local.momentum is not set", "local.optimizer = 'own:nesterov'"]),
+        ("local.momentum=", ["local.momentum = unset", "a finite number"]),
     ],
 )
 def test_options_are_checked(atoll: Command, folder: Path, change: str, told: list[str]) -> None:

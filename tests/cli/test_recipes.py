@@ -15,7 +15,8 @@ import pytest
 import atoll
 from atoll.data.datasets import BUILT_IN, find
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import read_experiment, recipe_names
+from atoll.experiment.file import overlay, read_experiment, recipe_names, resolved
+from atoll.experiment.validation import validate
 from atoll.runs.run import name_folders
 from tests.cli.conftest import Command
 
@@ -27,7 +28,7 @@ def scales_of(table: dict[str, Any]) -> list[str]:
     return sorted({"paper", *(name for layer in layers for name in layer.get("scales", {}))})
 
 
-CHEAP = ["clustering.initial_gap=2.3", "clustering.xi=shares", "clustering.refine=false"]  # no schedule needs better
+CHEAP = {"initial_gap": 2.3, "xi": "shares", "refine": False}  # no schedule needs better
 CASES = [(name, scale) for name in recipe_names() for scale in scales_of(read_experiment(name))]
 
 
@@ -44,9 +45,11 @@ def test_settings_are_valid(name: str, scale: str) -> None:
 
 @pytest.mark.parametrize(("name", "scale"), CASES)
 def test_schedules_are_made(name: str, scale: str) -> None:
-    for settings in atoll.make_runs(read_experiment(name), scale, CHEAP):
-        if settings.seed:  # as that of seed 0
+    for made in atoll.make_runs(read_experiment(name), scale):
+        if made.seed:  # as that of seed 0
             continue
+        cheap = {key: value for key, value in CHEAP.items() if key in dict(made.clustering)}
+        settings = validate(overlay(resolved(made), {"clustering": cheap}))
         require_files(settings.data.dataset)
         schedule = experiment(settings).method.schedule
         assert schedule.rounds_done(len(schedule)) == schedule.rounds
@@ -136,14 +139,14 @@ REFUSED = [
     (["method.option=gradients"], ["local.steps = 2", "must be 1", "gradients"]),
     (["method.restarts=0"], ["method.restarts = 0", "at least 1"]),
     (["method.resample=true", "rounds=7"], ["method.resample = true", "12 samples", "2 x rounds = 14"]),
-    (["local.optimizer=adam"], ["local.optimizer = 'adam'", "must be 'sgd'", "method.beta", "'ifca'"]),
-    (["local.optimizer=momentum"], ["local.optimizer = 'momentum'", "must be 'sgd'"]),
+    (["local.optimizer=adam"], ["local.optimizer = Adam", "must be 'sgd'", "method.beta", "'ifca'"]),
+    (["local.optimizer=momentum"], ["local.optimizer = SGD with momentum", "must be 'sgd'"]),
     (["method.shared_layers=1"], ["method.shared_layers = 1", "1 layer"]),
     (["method.shared_layers=-1"], ["method.shared_layers = -1", "at least 0"]),
     (["data.rotations=4"], ["data.rotations = 4", "square images", "[4]"]),
     (["data.rotations=3"], ["data.rotations = 3", "1 or 2 or 4"]),
     (["data.groups=5"], ["data.groups = 5", "width = 4"]),
-    (["data.groups=0"], ["data.groups = 0", "from 1"]),
+    (["data.groups=0"], ["data.groups = 0", "at least 1"]),
     (["data.noise=-1"], ["noise = -1"]),
     (["data.widht=5"], ["widht", "width"]),
     (["run.heterogeneity=true"], ["run.heterogeneity = true", "'cfl-mgd'"]),

@@ -174,7 +174,7 @@ def test_every_setting_that_differs_is_told(atoll: Command) -> None:
         "rounds=3",
         "local.lr=0.5",
         "local.steps=3",
-        "data.alpha=2.0",
+        "data.samples=9",
         "run.evaluate_every=2",
         "model.name=lr",
     )
@@ -185,7 +185,7 @@ def test_every_setting_that_differs_is_told(atoll: Command) -> None:
         "rounds was 2, is now 3",
         "local.lr was 0.05, is now 0.5",
         "local.steps was 2, is now 3",
-        "data.alpha was unset, is now 2.0",
+        "data.samples was 8, is now 9",
         "run.evaluate_every was 1, is now 2",
         "model.name was 'mlp', is now 'lr'",
     ):

@@ -26,8 +26,8 @@ def test_runs_repeat_on_this_machine(atoll: Command) -> None:
 def test_a_worker_that_computes_something_else_is_found(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     train = Cores.train
 
-    def off_by_one_bit(self: Cores, cohorts: Sequence[Cohort], combine: Any) -> list[ClusterUpdate]:
-        averages = train(self, cohorts, combine)
+    def off_by_one_bit(self: Cores, cohorts: Sequence[Cohort], *rest: Any) -> list[ClusterUpdate]:
+        averages = train(self, cohorts, *rest)
         tensor = next(iter(averages[0].model.values()))
         tensor[0] = torch.nextafter(tensor[0], torch.tensor(torch.inf))
         return averages

@@ -308,12 +308,15 @@ def test_kinds_of_runs_do_not_mix(make: Make, tmp_path: Path) -> None:
     [
         ("faults.dropout=0.1", r"faults\.dropout = 0\.1: is for simulation"),
         ("faults.deadline_seconds=9.0", r"faults\.deadline_seconds = 9: is for simulation; .* fleet\.deadline_seconds"),
-        ("method.restarts=2", r"method\.restarts = 2: is for simulation; with run.executor = 'fleet' set 1"),
+        (
+            "method.name=ifca method.restarts=2",
+            r"method\.restarts = 2: is for simulation; with run.executor = 'fleet' set 1",
+        ),
         ("method.name=centralized", r"method\.name = 'centralized': does not go with run\.executor = 'fleet'"),
     ],
 )
 def test_settings_for_simulation_only(tmp_path: Path, change: str, told: str) -> None:
-    experiment = Experiment(make_runs(BASE, changes=("method.name=fedcluster", "rounds=3", change))[0])
+    experiment = Experiment(make_runs(BASE, changes=("method.name=fedcluster", "rounds=3", *change.split()))[0])
     with pytest.raises(InputError, match=told):
         carry(experiment, tmp_path / "live", fleet=MemoryFleet({}))
     assert not (tmp_path / "live").exists()

@@ -113,7 +113,7 @@ def test_fedcluster(workers: int) -> None:
 
 @WORKERS
 def test_clients_that_choose_their_cluster_and_moments_that_travel(workers: int) -> None:
-    method = cfl_mgd(POPULATION, RULE, 3, 3, fraction=1.0, seed=SEED)
+    method = cfl_mgd(POPULATION, replace(RULE, optimizer=sgd), 3, 3, fraction=1.0, seed=SEED)
     steps = compare(method, linear_module(), POPULATION, workers, *far_starts(3))
     assert any("@" in name for name in steps[-1].state.starts[0])
     assert len(np.unique([step.clusters for step in steps])) > 1
@@ -256,7 +256,7 @@ def test_clients_that_workers_train_alone_are_not_carried_through() -> None:
 
 
 def test_a_run_goes_on_from_a_state_to_the_same_bits() -> None:
-    method = cfl_mgd(POPULATION, RULE, 4, 2, fraction=1.0, seed=SEED)
+    method = cfl_mgd(POPULATION, replace(RULE, optimizer=sgd), 4, 2, fraction=1.0, seed=SEED)
     trainer = Trainer(linear_module(), POPULATION, method.rule, SEED)
     whole = list(train(method, Serial(trainer), init(method, *far_starts(2))))
     with Cores(trainer, 2, BYTES) as cores:

@@ -370,9 +370,10 @@ def test_a_warning_of_clients_left_out() -> None:
 
 @pytest.mark.parametrize("clustering", ["major-class", "comaw", "dataw", "feduc"])
 def test_fedcluster_and_hierarchical_take_any_clustering(clustering: str) -> None:
-    words = (f"clustering.method={clustering}", "clustering.rho_cluster=0.5", "clustering.time_limit=0.8", "rounds=8")
-    cycling = made(*words, "method.name=fedcluster", "method.fraction=1.0")
-    hierarchical = made(*words)
+    limit = ("clustering.time_limit=0.8",)
+    words = (f"clustering.method={clustering}", "rounds=8")
+    cycling = made(*words, "method.name=fedcluster", "method.fraction=1.0", *(limit if clustering == "feduc" else ()))
+    hierarchical = made(*words, *limit)
     assert cycling.clustering.labels.tolist() == hierarchical.clustering.labels.tolist()
     assert {event.active for event in cycling.method.schedule.events} == {(j,) for j in range(AGGREGATORS)}
     for number, experiment in enumerate((cycling, hierarchical)):
@@ -381,7 +382,8 @@ def test_fedcluster_and_hierarchical_take_any_clustering(clustering: str) -> Non
 
 
 def test_rounds_of_fedcluster_are_no_local_steps_and_need_be_no_multiple() -> None:
-    experiment = made("method.name=fedcluster", "rounds=3", "local.steps=7", "method.intra_rounds=5")
+    words = ("method.name=fedcluster", "clustering.method=feduc", "method.intra_rounds=5")
+    experiment = made(*words, "rounds=3", "local.steps=7")
     assert experiment.problem.steps == 3 * 5 * 7
 
 
@@ -392,7 +394,7 @@ def test_rounds_of_fedcluster_are_no_local_steps_and_need_be_no_multiple() -> No
         (("local.optimizer=momentum", "local.momentum=0.9", "local.steps=2"), ("local.steps=2",)),
         (("local.proximal=1.0", "local.steps=2"), ("local.steps=2",)),
         (("local.lr_decay=0.9",), ()),
-        (("data.partition=dirichlet", "data.size_ratio=1", "data.alpha=1.0", "local.batch_size=full"), ()),
+        (("data.partition=dirichlet", "data.alpha=1.0", "local.batch_size=full"), ()),
     ],
     ids=["momentum", "FedProx", "lr_decay", "another partition"],
 )
@@ -421,6 +423,6 @@ def test_lr_decay_is_per_local_step() -> None:
 @pytest.mark.parametrize("method", ["ifca", "fedavg"])
 def test_methods_without_a_network_ignore_its_settings(method: str) -> None:
     words = (f"method.name={method}", "method.fraction=1.0", "rounds=3", "data.rotations=1")
-    odd = ("network.grid=[7, 9]", "network.topology=nothing-such", "network.upload_file=absent.csv")
+    odd = ("network.grid=[7, 9]", "network.topology=ring", "network.upload_file=absent.csv")
     assert not made(*words).has_network
     assert carried_out(made(*words), "a") == carried_out(made(*words, *odd), "b")

@@ -2,7 +2,9 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 import typer
 
@@ -22,17 +24,25 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     watch,
 )
 from atoll.cli.common import app, err
-from atoll.support.errors import AtollError
+from atoll.support.errors import AtollError, SettingWarning
 
 __all__ = ["app", "main"]
 
 # Typer brings its own copy of click since 0.16; this is the usage error of whichever it uses.
+_PLAINLY = warnings.showwarning
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 for a failed run, 2 for bad input, 130 when interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", SettingWarning)
+        warnings.showwarning = _show
+        return _main(words)
+
+
+def _main(words: list[str]) -> int:
     try:
         code = app(words or ["--help"], prog_name="atoll", standalone_mode=False)
         sys.stdout.flush()
@@ -55,6 +65,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _drop_output()
         where = "the output" if error.filename is None else str(error.filename)
         return _fail(f"{where}: {error.strerror or error}", 1)
+
+
+def _show(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print what Atoll warns of as a sentence, other warnings as Python does."""
+    if issubclass(category, SettingWarning):
+        err.print(f"warning: {message}", markup=False)
+    else:
+        _PLAINLY(message, category, filename, lineno, file, line)
 
 
 def _fail(sentence: str, code: int) -> int:

@@ -149,11 +149,10 @@ def takers(section: str) -> dict[str, tuple[str, ...]]:
     return {key: tuple(names) for key, names in found.items()}
 
 
-def choices_that_take(section: str, key: str) -> set[Choice]:
-    """Return the settings that name a built-in function which takes this one."""
-    found = (who.partition(" = ")[0] for who in takers(section)[key])
-    by_setting = {choice.setting: choice for choice in CHOICES}
-    return {by_setting[setting] for setting in found}
+def choices_that_take(section: str, key: str) -> list[Choice]:
+    """Return the settings that may name a built-in function which takes this one."""
+    named = {who.partition(" = ")[0] for who in takers(section)[key]}
+    return [choice for choice in CHOICES if choice.setting in named]
 
 
 @cache

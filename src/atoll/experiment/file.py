@@ -27,6 +27,8 @@ from atoll.support.errors import InputError, SettingWarning
 
 Table = dict[str, Any]
 
+_OWN = 2  # of the layers file, panel, run and changes, the one that is a run's own
+
 
 def read_experiment(name: str | Path) -> Table:
     """Read an experiment file, or the built-in recipe of that name, as a table.
@@ -87,35 +89,39 @@ def make_runs(
     made, left_out = list[Settings](), Counter[tuple[str, str]]()
     for panel, run in product(panels, runs):
         layers = (base, scaled(panel, ("scales",)), scaled(run, ("scales",)), last)
-        settings, inherited = compose(layers, shared=len(panels) * len(runs) > 1)
+        settings, inherited = compose(layers, several=len(panels) * len(runs) > 1)
         left_out.update(inherited)
         made.append(settings)
     for section, key in (setting for setting, runs_without in left_out.items() if runs_without == len(made)):
+        if key in last.get(section, {}):  # what the user asks for now must not be lost
+            validate(reduce(overlay, layers))
         warn(f"{section}.{key}: no run has a use for it; it is taken by {who_takes(section, key)}", SettingWarning, 2)
     return made
 
 
-def compose(layers: Sequence[Table], shared: bool = False) -> tuple[Settings, list[tuple[str, str]]]:
+def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, list[tuple[str, str]]]:
     """Lay tables over each other; return the settings, and which were left out, inherited and of no use.
 
-    A setting is inherited if it comes from a lower layer than the name of the function that has no use for it; with
-    `shared`, also if it comes from the lowest, which is of several runs.
+    A setting is inherited if it comes from a lower layer than the name of the function that has no use for it; of
+    `several` runs, also if it comes from any layer but the run's own.
 
     Raises:
         InputError: a setting that is unknown, has no use where it stands, or is of a wrong type or out of range.
     """
     whole: Table = reduce(overlay, layers)
-    inherited = _inherited(whole, layers, shared)
+    whole = _without(whole, [(section, key) for section, key in unused(whole) if whole[section][key] is None])
+    inherited = _inherited(whole, layers, several)
     return validate(_without(whole, inherited)), inherited
 
 
-def _inherited(whole: Table, layers: Sequence[Table], shared: bool) -> list[tuple[str, str]]:
+def _inherited(whole: Table, layers: Sequence[Table], several: bool) -> list[tuple[str, str]]:
     """Return the settings that nothing takes and that come from below what decided it, or from what runs share."""
     found = []
     for section, key in unused(whole):
         decided = max(_last_layer(layers, choice.section, choice.key) for choice in choices_that_take(section, key))
         at = _last_layer(layers, section, key)
-        if at < decided or (shared and at == 0) or whole[section][key] is None:
+        is_shared = several and at != _OWN
+        if at < decided or is_shared:
             found.append((section, key))
     return found
 

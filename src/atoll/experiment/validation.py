@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache, reduce
 from operator import or_
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from atoll.experiment.choices import CHOICES, Choice, chosen, every_parameter, taken, takers
+from atoll.experiment.choices import CHOICES, Choice, choices_that_take, chosen, every_parameter, taken, takers
 from atoll.experiment.settings import Section, Settings
 from atoll.experiment.signatures import REQUIRED, Function, Parameter, takes_any
 from atoll.experiment.wording import explain, show, unknown
@@ -100,7 +100,7 @@ def _why(
         return f": {why_unknown(path, table, model)}"
     section, key = path
     needing = (choice for choice, function in functions.items() if key in taken({choice: function})[section])
-    return f" is not set, but {_named(table, section, (next(needing),))} needs it"
+    return f" is not set, but {_named(table, (next(needing),))} needs it"
 
 
 def unused(table: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -123,7 +123,7 @@ def why_unknown(path: Sequence[str], table: Mapping[str, Any], model: type[Setti
     if len(path) > 1:
         section, key = path[0], path[1]
         if section in CHOOSING and key in takers(section):
-            return f"is taken by {who_takes(section, key)}, not by {_named(table, section)}"
+            return f"is taken by {who_takes(section, key)}, not by {_named(table, choices_that_take(section, key))}"
         return unknown(key, sections[section])
     if elsewhere := [f"{name}.{path[0]}" for name, fields in sections.items() if path[0] in fields]:
         return f"unknown here, did you mean {' or '.join(elsewhere)}?"
@@ -141,17 +141,20 @@ def _fields(model: type[BaseModel], section: str) -> Mapping[str, FieldInfo]:
     return getattr(model.model_fields[section].annotation, "model_fields", {})
 
 
-def _named(table: Mapping[str, Any], section: str, choices: Sequence[Choice] = CHOICES) -> str:
-    """Return what a section names, as ``method.name = 'fedavg'``."""
-    held = table.get(section, {})
-    own = (choice for choice in choices if choice.section == section)
-    return " or ".join(f"{choice.setting} = {show(held.get(choice.key, choice.default))}" for choice in own)
+def _named(table: Mapping[str, Any], choices: Iterable[Choice]) -> str:
+    """Return what a table names, as ``method.name = 'fedavg'``."""
+    held = ((choice, table.get(choice.section, {})) for choice in choices)
+    return " and ".join(
+        f"{choice.setting} = {show(section.get(choice.key, choice.default))}" for choice, section in held
+    )
 
 
 def who_takes(section: str, key: str) -> str:
-    """Return which built-in functions take a setting, as ``method.name = 'ifca' and method.name = 'cfl-mgd'``."""
-    *others, last = takers(section)[key]
-    return f"{', '.join(others)} and {last}" if others else last
+    """Return which built-in functions take a setting, as ``method.name = 'ifca' or 'cfl-mgd'``."""
+    names: dict[str, list[str]] = {}
+    for setting, _, name in (who.partition(" = ") for who in takers(section)[key]):
+        names.setdefault(setting, []).append(name)
+    return " and ".join(f"{setting} = {' or '.join(each)}" for setting, each in names.items())
 
 
 def _required(model: type[BaseModel]) -> bool:

@@ -84,7 +84,8 @@ def _require_sgd(rule: LocalRule) -> None:
 
     made = rule.optimizer([torch.nn.Parameter(torch.zeros(1))], rule.lr)
     if not is_plain_sgd(made, rule.lr):
+        found = f"{type(made).__name__}{' with momentum' if made.defaults.get('momentum') else ''}"
         raise InputError(
-            f"local.optimizer = {type(made).__name__}: must be 'sgd' with method.name = 'cfl-mgd', whose momentum "
-            "is the clusters' own (method.beta); with 'ifca' any optimizer runs, its state afresh every round"
+            f"local.optimizer = {found}: must be 'sgd' with method.name = 'cfl-mgd', whose momentum is the clusters' own "
+            "(method.beta); with 'ifca' any optimizer runs, its state afresh every round"
         )
