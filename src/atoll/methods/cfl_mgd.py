@@ -86,6 +86,6 @@ def _require_sgd(rule: LocalRule) -> None:
     if not is_plain_sgd(made, rule.lr):
         found = f"{type(made).__name__}{' with momentum' if made.defaults.get('momentum') else ''}"
         raise InputError(
-            f"local.optimizer = {found}: must be 'sgd' with method.name = 'cfl-mgd', whose momentum is the clusters' own "
-            "(method.beta); with 'ifca' any optimizer runs, its state afresh every round"
+            f"local.optimizer = {found}: must be 'sgd' with method.name = 'cfl-mgd', whose momentum is the clusters' "
+            "own (method.beta); with 'ifca' any optimizer runs, its state afresh every round"
         )
