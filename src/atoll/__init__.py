@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same, and a test that it does
     from atoll.aggregation.mean import average_gradients, average_models
     from atoll.aggregation.robust import krum, median, norm_clipping, trimmed_mean
+    from atoll.aggregation.screening import Screening
     from atoll.api import run, run_all
     from atoll.clustering import table as clusterings
     from atoll.clustering.clustering import Clustering
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.engine.assignment import as_scheduled, least_loss
     from atoll.engine.cohorts import Executor
     from atoll.engine.engine import Method, State, Step, init, train
+    from atoll.engine.server import ServerRule
     from atoll.evaluation.scores import Evaluator, Heterogeneity, Score, heterogeneity
     from atoll.evaluation.theory import FedClusterBound, fedcluster_bound
     from atoll.executors.cores.executor import Cores
@@ -38,6 +40,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.local import rule as optimizers
     from atoll.local.models import draw_model
     from atoll.local.rule import LocalRule
+    from atoll.local.task import ClientTask, ClientUpdate
     from atoll.local.trainer import Trainer
     from atoll.local.weights import load_model, read_model
     from atoll.methods.cfl_mgd import cfl_mgd
@@ -67,6 +70,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
 _HOMES = {
     "atoll.aggregation.mean": "average_gradients average_models",
     "atoll.aggregation.robust": "krum median norm_clipping trimmed_mean",
+    "atoll.aggregation.screening": "Screening",
     "atoll.api": "run run_all",
     "atoll.clustering.clustering": "Clustering",
     "atoll.clustering.feduc.problem": "Problem",
@@ -76,6 +80,7 @@ _HOMES = {
     "atoll.engine.assignment": "as_scheduled least_loss",
     "atoll.engine.cohorts": "Executor",
     "atoll.engine.engine": "Method State Step init train",
+    "atoll.engine.server": "ServerRule",
     "atoll.evaluation.scores": "Evaluator Heterogeneity Score heterogeneity",
     "atoll.evaluation.theory": "FedClusterBound fedcluster_bound",
     "atoll.executors.cores.executor": "Cores",
@@ -88,6 +93,7 @@ _HOMES = {
     "atoll.faults.dropouts": "lose_clients",
     "atoll.local.models": "draw_model",
     "atoll.local.rule": "LocalRule",
+    "atoll.local.task": "ClientTask ClientUpdate",
     "atoll.local.trainer": "Trainer",
     "atoll.local.weights": "load_model read_model",
     "atoll.methods.cfl_mgd": "cfl_mgd",
@@ -129,6 +135,8 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names.spli
 __all__ = [
     "AtollError",
     "Attacked",
+    "ClientTask",
+    "ClientUpdate",
     "Clock",
     "Clustering",
     "Cores",
@@ -154,7 +162,9 @@ __all__ = [
     "RunError",
     "Schedule",
     "Score",
+    "Screening",
     "Serial",
+    "ServerRule",
     "Settings",
     "Stacked",
     "State",

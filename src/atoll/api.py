@@ -16,6 +16,7 @@ from atoll.experiment.file import make_runs, read_experiment, resolved
 from atoll.experiment.plugins import import_from
 from atoll.experiment.settings import Settings
 from atoll.runs.folder import begin_folders, prepare_folders
+from atoll.runs.probes import check_probes
 from atoll.runs.result import Result, read_result
 from atoll.runs.run import Progress, name_folders, run_events
 from atoll.runs.titles import choose_runs, title_of
@@ -105,6 +106,7 @@ def _run_each(
     for each in experiments:
         require_no_fleet(each.settings.run)
         each.check()
+        check_probes(each)
         require_trackers(each.settings)
         if out is None and each.settings.run.trackers:
             raise InputError("run.trackers: write into the run's folder, which `out` must name")

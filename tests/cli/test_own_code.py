@@ -121,6 +121,11 @@ REFUSED = [
     ("data.dataset=own:eleven", ["data.dataset = 'own:eleven'", "from 1 to 10"]),
     ("data.dataset=own:reals", ["data.dataset = 'own:reals'", "int64", "float64"]),
     ("method.name=own:nothing", ["method.name = 'own:nothing'", "atoll.Method"]),
+    ('run.probes=["own:nothing"]', ["run.probes = 'own:nothing'", "must return a number", "it returned None"]),
+    ('run.probes=["own:raises"]', ["run.probes = 'own:raises'", "IndexError", "own.py line 12"]),
+    ('run.probes=["own:asks"]', ["run.probes = 'own:asks'", "'unknown_thing' is unknown", "Allowed: clustering"]),
+    ('run.probes=["own:absent"]', ["run.probes = 'own:absent'", "is unknown"]),
+    ("run.probes=own:nothing", ["run.probes = 'own:nothing'", "a list, each entry a text"]),
 ]
 
 
@@ -139,6 +144,43 @@ def test_own_functions_are_used(atoll: Command, folder: Path, command: str) -> N
     else:
         assert [row["clusters"] for row in result["rows"][:2]] == [[0], [1]]
         assert set(result["rows"][0]["cohort"]) < {1, 3, 5}
+
+
+def test_a_probe_is_a_metric_of_a_sweep(atoll: Command, folder: Path) -> None:
+    (folder / "own.py").write_text("def gap(evaluator, model):\n    return evaluator.score(model).train_loss / 2\n")
+    words = ("sweep", "tiny.toml", "--over", "seed=0..1", "--set", 'run.probes=["own:gap"]')
+    told = atoll(*words, "--metric", "gep").refused()
+    assert told.startswith("--metric gep: unknown, did you mean 'gap'?")
+    assert not (folder / "sweeps").exists()
+    (line,) = json.loads(atoll(*words, "--metric", "gap", "--json").succeeded())["settings"]
+    runs = [json.loads(path.read_bytes())["final"] for path in folder.glob("sweeps/tiny/*/summary.json")]
+    assert [run["gap"] for run in runs] == [run["train_loss"] / 2 for run in runs]
+    assert line["last_mean"] == pytest.approx(sum(run["gap"] for run in runs) / 2)
+
+
+def test_a_bad_probe_of_the_second_run_is_met_before_the_first(atoll: Command, folder: Path) -> None:
+    (folder / "own.py").write_text(BAD)
+    runs = '[[runs]]\nlabel = "a"\n[[runs]]\nlabel = "b"\nrun.probes = ["own:nothing"]\n'
+    (folder / "two.toml").write_text((folder / "tiny.toml").read_text() + runs)
+    assert "run.probes = 'own:nothing'" in atoll("run", "two.toml").refused()
+    assert not (folder / "runs").exists()
+
+
+def test_a_clustering_may_ask_for_the_clock(atoll: Command, folder: Path) -> None:
+    (folder / "own.py").write_text(
+        "import numpy as np\n\n\ndef by_speed(clock, clusters: int):\n"
+        "    rank = np.argsort(np.argsort(clock.compute_seconds, kind='stable'))\n"
+        "    return rank * clusters // len(rank)\n"
+    )
+    changes = ("clustering.method=own:by_speed", "network.seconds_per_sample=[0.001, 0.01]", "method.fraction=1.0")
+    words = [word for change in changes for word in ("--set", change)]
+    result = json.loads(atoll("schedule", "tiny.toml", *words, "--json").succeeded())
+    seconds: dict[int, set[float]] = {0: set(), 1: set()}
+    before = 0.0
+    for row in result["rows"]:
+        seconds[row["clusters"][0]].add(round(row["seconds"] - before, 9))
+        before = row["seconds"]
+    assert max(seconds[0]) < min(seconds[1])
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         InputError: one of them cannot, or several are to replay one schedule.
     """
     from atoll.experiment.executor import require_no_fleet
+    from atoll.runs.probes import check_probes
     from atoll.runs.variants import replaying
     from atoll.trackers import require_trackers
 
@@ -90,6 +91,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
     for each in runs:
         require_no_fleet(each.settings.run)
         each.check()
+        check_probes(each)
         require_trackers(each.settings)
     return runs
 

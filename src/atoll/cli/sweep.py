@@ -51,12 +51,12 @@ def sweep(
             raise InputError(f"{option} {number}: must be at least 1")
     if trials is not None and not tune:
         raise InputError(f"--trials {trials}: is for --tune; without it every combination is run")
-    if metric is not None:
-        from atoll.sweep.table import require_metric
-
-        require_metric(metric)
     runs = [each.settings for each in read_experiments(experiment, scale, changes, only)]
     from atoll.cli.sweeping import Asked, run_all, search, usual_metric
+    from atoll.sweep.table import require_metric
+
+    if metric is not None:
+        require_metric(metric, runs)
 
     place = folder or Path("sweeps") / runs[0].name
     wanted = metric or usual_metric(runs[0])

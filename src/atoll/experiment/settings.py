@@ -181,6 +181,9 @@ class Run(Section):
     evaluate_every: Positive = Field(1, description="rounds between probes")
     evaluate_samples: Positive | None = Field(None, description="probe the training loss on so many; unset: on all")
     heterogeneity: bool = Field(False, description="measure H_device and H_cluster at each probe")
+    probes: list[str] = Field(
+        default_factory=list, description="what else is measured at each probe, as module:function; see Extending"
+    )
     checkpoint_minutes: Annotated[PositiveFloat, MAY_DIFFER] = Field(2.0, description="minutes between checkpoints")
     checkpoint_every: Annotated[Positive | None, MAY_DIFFER] = Field(
         None, description="rounds between checkpoints, besides"

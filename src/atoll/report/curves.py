@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from atoll.report.runs import Run
 from atoll.report.style import STYLE, WIDTH_INCHES, format_count, legend_columns, line_styles, time_unit, use_log_scale
+from atoll.runs.columns import is_built_in, title_of
 from atoll.support.errors import InputError
 
 XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time"]
@@ -63,6 +64,26 @@ def plot_parameter_error(runs: Sequence[Run], *, title: str = "") -> Figure:
     if not known:
         raise InputError("There is nothing to plot: no run has the column parameter_error.")
     return _plot(known, _x_axis(known, "round"), [_PARAMETER_ERROR], title)
+
+
+def plot_probe(runs: Sequence[Run], column: str, *, title: str = "") -> Figure:
+    """Draw what a probe of one's own measured against rounds; what is called an accuracy, in per cent.
+
+    Laid out as `plot_curves` does; runs that have not recorded it are passed over. Raises InputError when no
+    run has.
+    """
+    factor, unit = (100.0, " (%)") if column.endswith("accuracy") else (1.0, "")
+    axis = _Axis(column, title_of(column) + unit, factor)
+    known = [run for run in runs if column in run.rows and _shown([run], axis).size]
+    if not known:
+        raise InputError(f"There is nothing to plot: no run has the column {column}.")
+    return _plot(known, _x_axis(known, "round"), [axis], title)
+
+
+def probed(runs: Sequence[Run]) -> list[str]:
+    """Return the columns that probes of one's own have measured."""
+    columns = {name: None for run in runs for name, values in run.rows.items() if np.isfinite(values).any()}
+    return [name for name in columns if not is_built_in(name)]
 
 
 def has_parameter_error(run: Run) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from atoll.report.curves import XColumn, has_parameter_error, plot_curves, plot_parameter_error
+from atoll.report.curves import XColumn, has_parameter_error, plot_curves, plot_parameter_error, plot_probe, probed
 from atoll.report.identity import has_identity, plot_identity
 from atoll.report.runs import Run
 from atoll.report.spread import spread_as_markdown, spread_over_seeds
@@ -24,10 +24,10 @@ DPI = 150
 def write_report(runs: Sequence[Run], out: Path | str, targets: Sequence[float] | None = None) -> list[Path]:
     """Write curves against rounds, client updates and virtual time, and the table, into the folder `out`.
 
-    Where runs have recorded them, also the error to planted parameters and, one figure a run, the clusters that
-    clients found; where runs differ in their seed alone, also the spread over seeds. The folder is made if need
-    be. Returns the files: curves-*, parameter-error and identity-* as .png and .svg, table and spread as .md and
-    .json. Raises InputError when there are no runs.
+    Where runs have recorded them, also the error to planted parameters, what own probes measured and, one figure a
+    run, the clusters that clients found; where runs differ in their seed alone, also the spread over seeds. The
+    folder is made if need be. Returns the files: curves-*, parameter-error, probe-* and identity-* as .png and
+    .svg, table and spread as .md and .json. Raises InputError when there are no runs.
     """
     out = Path(out)
     figures, tables = dict(_figures(runs)), dict(_tables(runs, targets))
@@ -46,6 +46,8 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
         yield f"curves-{x.replace('_', '-')}", plot_curves(runs, x)
     if any(map(has_parameter_error, runs)):
         yield "parameter-error", plot_parameter_error(runs)
+    for column in probed(runs):
+        yield f"probe-{column.replace('_', '-')}", plot_probe(runs, column)
     found = [run for run in runs if has_identity(run)]
     for stem, run in zip(_stems(found), found, strict=True):
         yield f"identity-{stem}", plot_identity(run)

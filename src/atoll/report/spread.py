@@ -11,6 +11,7 @@ from rich.table import Table
 
 from atoll.report.runs import Run
 from atoll.report.tables import DASH, markdown_table, rich_table
+from atoll.runs.columns import is_built_in, title_of
 
 SPREAD_NOTE = "Last probe of finished runs: mean ± sample standard deviation over seeds."
 _TITLES = {
@@ -87,7 +88,9 @@ def spread_as_rich(spreads: Sequence[Spread], title: str = "") -> Table:
 def _sum_up(members: dict[int, Run]) -> Spread:
     runs = list(members.values())
     last = {
-        name: [float(run.rows[name][-1]) for run in runs] for name in _TITLES if all(name in run.rows for run in runs)
+        name: [float(run.rows[name][-1]) for run in runs]
+        for name in (*_TITLES, *(name for name in runs[0].rows if not is_built_in(name)))
+        if all(name in run.rows for run in runs)
     }
     return Spread(
         panel=runs[0].panel,
@@ -130,8 +133,9 @@ def _texts(spreads: Sequence[Spread]) -> int:
 def _cells(spreads: Sequence[Spread]) -> list[list[str]]:
     """Return the table as text, its header first; panels and quantities only where some group has them."""
     panels = _texts(spreads) > 1
-    shown = [name for name in _TITLES if any(name in spread.final for spread in spreads)]
-    header = [*(["Panel"] if panels else []), "Run", "Seeds", *(_TITLES[name] for name in shown)]
+    shown = sorted({name for spread in spreads for name in spread.final}, key=_rank)
+    titles = (_TITLES.get(name) or f"Final {title_of(name).lower()}" for name in shown)
+    header = [*(["Panel"] if panels else []), "Run", "Seeds", *titles]
     return [header] + [
         [
             *([spread.panel] if panels else []),
@@ -143,8 +147,13 @@ def _cells(spreads: Sequence[Spread]) -> list[list[str]]:
     ]
 
 
+def _rank(column: str) -> tuple[int, str]:
+    """Order the usual columns first, then those of own probes by name."""
+    return list(_TITLES).index(column) if column in _TITLES else len(_TITLES), column
+
+
 def _write(name: str, moments: Moments) -> str:
-    if name == "test_accuracy":
+    if name.endswith("accuracy"):
         spread = "" if moments.std is None else f" ± {100 * moments.std:.2f}"
         return f"{100 * moments.mean:.2f}{spread} %"
     if name == "ari":

@@ -1,7 +1,7 @@
 """Tables: what it takes each run to reach a target, and where each run ends."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from atoll.report.runs import Run
 from atoll.report.style import format_seconds
+from atoll.runs.columns import is_built_in, title_of
 from atoll.support.errors import InputError
 
 DASH = "\u2013"
@@ -30,7 +31,10 @@ class Reached:
 
 @dataclass(frozen=True)
 class Row:
-    """One run's line of the table: where it ended, its best accuracy, and the cost of each target."""
+    """One run's line of the table: where it ended, its best accuracy, and the cost of each target.
+
+    `final` has the last values of what the users' own probes measured, by column.
+    """
 
     panel: str
     label: str
@@ -42,6 +46,7 @@ class Row:
     final_ari: float | None
     metric: str
     targets: tuple[Reached, ...]
+    final: dict[str, float | None] = field(default_factory=dict)
 
 
 def rounds_to_target(
@@ -70,6 +75,7 @@ def rounds_to_target(
             final_ari=_number(run.rows["ari"][-1]) if "ari" in run.rows else None,
             metric=metric,
             targets=tuple(_reach(run, target, metric) for target in targets),
+            final={name: _number(values[-1]) for name, values in run.rows.items() if not is_built_in(name)},
         )
         for run in runs
     ]
@@ -78,9 +84,9 @@ def rounds_to_target(
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the rows as plain values for JSON; what is unknown or unreached is None.
 
-    As in the other tables, the adjusted Rand index is there only if some run has one.
+    As in the other tables, the adjusted Rand index and own probes' columns are there only if some run has them.
     """
-    unused = set() if _has_ari(rows) else {"final_ari"}
+    unused = (set() if _has_ari(rows) else {"final_ari"}) | (set() if _probed(rows) else {"final"})
     return [{name: value for name, value in asdict(row).items() if name not in unused} for row in rows]
 
 
@@ -123,6 +129,11 @@ def rich_table(cells: Sequence[Sequence[str]], texts: int, title: str = "", note
 
 def _has_ari(rows: Sequence[Row]) -> bool:
     return any(row.final_ari is not None for row in rows)
+
+
+def _probed(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of the users' own probes."""
+    return list(dict.fromkeys(name for row in rows for name in row.final))
 
 
 def _falls(metric: str) -> bool:
@@ -173,10 +184,10 @@ def _whole(value: float | None) -> int | None:
 
 
 def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None) -> list[list[str]]:
-    """Return the table as text, its header first; panel and adjusted Rand index only where there are any."""
-    panels, aris = any(row.panel for row in rows), _has_ari(rows)
+    """Return the table as text, its header first; panel, adjusted Rand index and probes only where there are any."""
+    panels, aris, probed = any(row.panel for row in rows), _has_ari(rows), _probed(rows)
     header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
-    header += ["ARI"] if aris else []
+    header += [*(["ARI"] if aris else []), *map(title_of, probed)]
     if rows:
         header += [f"To {_name(rows[0].metric, r.target)}" for r in rows[0].targets]
     return [header] + [
@@ -187,6 +198,7 @@ def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None) ->
             _percent(row.final_test_accuracy),
             _percent(row.best_test_accuracy),
             *([DASH if row.final_ari is None else f"{row.final_ari:.3f}"] if aris else []),
+            *(show_number(name, row.final.get(name)) for name in probed),
             *map(cost or _cost, row.targets),
         ]
         for row in rows
@@ -196,6 +208,17 @@ def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None) ->
 def _name(metric: str, target: float) -> str:
     value = f"{100 * target:g} %" if metric.endswith("accuracy") else f"{target:g}"
     return value if metric == "test_accuracy" else f"{metric} {value}"
+
+
+def show_number(column: str, value: float | None) -> str:
+    """Return a column's value as text: what is called an accuracy in per cent.
+
+    >>> show_number("worst_accuracy", 0.25), show_number("gap", 0.25)
+    ('25.00 %', '0.25')
+    """
+    if column.endswith("accuracy"):
+        return _percent(value)
+    return DASH if value is None else f"{value:.4g}"
 
 
 def _percent(share: float | None) -> str:

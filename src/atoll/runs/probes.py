@@ -1,89 +1,199 @@
-"""Probes: what is measured of a run's models, as columns of ``metrics.jsonl``."""
+"""Probes: numbers that are measured of a run's models besides the scores, as columns of ``metrics.jsonl``.
 
-from collections.abc import Callable
+A probe is one function. Its parameters say what it needs, by the names in `Probes.offered`; it returns a number, which
+is a column under the function's name, or a dict of numbers by column. NaN stands for no value. Those in `PROBES` have
+names; a user's own is named in the experiment file as ``probes = ["module:function"]``.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import cached_property
 from typing import Any
 
-from atoll.aggregation.mean import mean
-from atoll.engine.engine import State
-from atoll.evaluation.scores import Score, heterogeneity, parameter_error
+import numpy as np
+from torch import nn
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.population import Population
+from atoll.engine.engine import State, init
+from atoll.evaluation import scores
+from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
+from atoll.experiment.plugins import call, resolve
+from atoll.experiment.signatures import REQUIRED, asks_for, parameters_of
+from atoll.experiment.wording import unknown
+from atoll.local.batches import Batches, measure_models
+from atoll.local.models import Model
+from atoll.local.weights import place
+from atoll.runs.columns import is_built_in
+from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
+from atoll.support.process import one_thread
 
-Columns = dict[str, Any]
-Probe = Callable[[State], Columns]
+Probe = Callable[..., Any]
+Numbers = dict[str, float | None]
 
 
-def make_probe(experiment: Experiment) -> tuple[Probe, int]:
-    """Return the probe that fits the method, and how many samples its training loss is measured on.
+def heterogeneity(population: Population, clustering: Clustering, module: nn.Module, model: Model) -> Numbers:
+    """Measure H_device and H_cluster at the server's model."""
+    found = scores.heterogeneity(population, clustering, module, model)
+    return {"h_device": found.device, "h_cluster": found.cluster}
+
+
+def parameter_error(population: Population, models: tuple[Model, ...]) -> float:
+    """Return the largest distance between planted parameters and the model of the cluster that is matched to them."""
+    if population.data.planted is None:
+        raise InputError("run.probes = 'parameter_error': no parameters are planted in the data")
+    return scores.parameter_error(models, population.data.planted)
+
+
+PROBES: Mapping[str, Probe] = {"heterogeneity": heterogeneity, "parameter_error": parameter_error}
+
+
+class Probes:
+    """The probes of one run."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Find the functions that the settings name.
+
+        Raises:
+            InputError: a name that comes twice, or of no function, or a function that asks for what is not offered.
+        """
+        self.experiment = experiment
+        named = experiment.settings.run.probes
+        if twice := [name for i, name in enumerate(named) if name in named[:i]]:
+            raise InputError(f"run.probes: names {twice[0]!r} twice")
+        self.functions = {name: resolve("run.probes", name, PROBES) for name in named}
+        if experiment.settings.run.heterogeneity:
+            self.functions.setdefault("heterogeneity", heterogeneity)
+        if _has_planted(experiment):
+            self.functions.setdefault("parameter_error", parameter_error)
+        for name, function in self.functions.items():
+            self._require_offered(name, function)
+
+    def measure(self, state: State) -> Numbers:
+        """Return all probes' columns at a state.
+
+        Raises:
+            InputError: one fails, returns no number, or a column that there is already.
+        """
+        columns: Numbers = {}
+        for name, function in self.functions.items():
+            found = self._measure(name, function, state)
+            if clash := [key for key in found if key in columns or (is_built_in(key) and name not in PROBES)]:
+                raise InputError(
+                    f"run.probes = {name!r}: there is a column {clash[0]!r} already; give the function, or its number, "
+                    "another name"
+                )
+            columns |= found
+        return columns
+
+    def rehearse(self) -> Numbers:
+        """Measure the initial models if there are probes of the user's own, so that a bad one is met before training.
+
+        Raises:
+            InputError: as for `measure`.
+        """
+        if PROBES.keys() >= self.functions.keys():
+            return {}
+        return self.measure(init(self.experiment.method, *self.experiment.initial_models()))
+
+    def offered(self, state: State) -> dict[str, Callable[[], Any]]:
+        """Return what makes each object that a probe may ask for; `docs/extending.md` says what they are."""
+        experiment = self.experiment
+        return {
+            "experiment": lambda: experiment,
+            "population": lambda: experiment.population,
+            "test_clients": lambda: experiment.test_clients,
+            "clustering": lambda: self._clustering(state),
+            "method": lambda: experiment.method,
+            "evaluator": lambda: self.evaluator,
+            "module": lambda: self.module,
+            "state": lambda: state,
+            "round": lambda: experiment.method.schedule.rounds_done(state.events_done),
+            "model": lambda: state.server,
+            "models": lambda: state.starts,
+            "labels": lambda: self._labels(state),
+        }
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """What scores a model on all clients' data and the test set."""
+        return self.experiment.make_evaluator()
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """A module that models can be loaded into, on the device."""
+        return place(deepcopy(self.experiment.module), self.experiment.device)
+
+    def _clustering(self, state: State) -> Clustering:
+        """Return the clustering in force, which changes where clients move."""
+        if not self.experiment.needs("phases"):
+            return self.experiment.clustering
+        done = self.experiment.method.schedule.rounds_done(state.events_done)
+        return [phase for phase in self.experiment.phases if phase.round <= done][-1].clustering
+
+    def _labels(self, state: State) -> Ids:
+        """Return each client's cluster: the clustering's, or that of the least loss where clients find theirs."""
+        if not self.experiment.method.finds_clusters:
+            return self._clustering(state).labels
+        population = self.experiment.population
+        rows = [population.samples(client) for client in range(len(population))]
+        losses = measure_models(self.module, Batches(population.data, self.module), state.starts, rows).losses
+        return np.asarray(losses.argmin(axis=1))
+
+    def _measure(self, name: str, function: Probe, state: State) -> Numbers:
+        offered = self.offered(state)
+        with one_thread():
+            given = {key: make() for key, make in offered.items() if asks_for(function, key)}
+            made = call("run.probes", function, given)
+        found = made if isinstance(made, Mapping) else {name.rpartition(":")[2].rpartition(".")[2]: made}
+        if not found or not all(isinstance(key, str) and key.isidentifier() for key in found):
+            raise InputError(
+                f"run.probes = {name!r}: must return a number, or a dict of numbers under names such as "
+                f"'worst_accuracy'; it returned {made!r:.100}"
+            )
+        return {key: _read_number(name, made, value) for key, value in found.items()}
+
+    def _require_offered(self, name: str, function: Probe) -> None:
+        told = f"run.{name} = true" if name not in self.experiment.settings.run.probes else f"run.probes = {name!r}"
+        try:
+            needed = [key for key, each in parameters_of(function).items() if each.default is REQUIRED]
+        except ValueError:  # `call` refuses it, and says so
+            return
+        if "model" in needed and not self.experiment.method.schedule.has_server:
+            method = self.experiment.settings.method.name
+            raise InputError(f"{told}: is measured at the server's model, and method.name = {method!r} has none")
+        offered = self.offered(State(0, None, (), ()))
+        for key in needed:
+            if key not in offered:
+                raise InputError(f"{told}: its parameter {key!r} is {unknown(key, offered)}")
+
+
+def check_probes(experiment: Experiment) -> Numbers:
+    """Return what a user's own probes measure of the initial models.
 
     Raises:
-        InputError: `run.heterogeneity` for a method without a server's model.
+        InputError: what is wrong with one of them.
     """
-    if experiment.method.schedule.has_server:
-        return _probe_server(experiment)
-    if experiment.settings.run.heterogeneity:
+    return Probes(experiment).rehearse()
+
+
+def _read_number(name: str, made: Any, value: Any) -> float | None:
+    """Return a number of any kind as Python's, NaN as None."""
+    number = value.item() if getattr(value, "ndim", None) == 0 else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
         raise InputError(
-            f"run.heterogeneity = true: is measured at the server's model, and method.name = "
-            f"{experiment.settings.method.name!r} has none"
+            f"run.probes = {name!r}: must return a number, or a dict of numbers by name; it returned {made!r:.100}"
         )
-    if not experiment.method.finds_clusters and experiment.needs("phases"):
-        return _probe_aggregators(experiment)
-    return _probe_clusters(experiment)
+    return None if math.isnan(number) else number
 
 
-def _probe_server(experiment: Experiment) -> tuple[Probe, int]:
-    evaluator = experiment.make_evaluator()
-
-    def probe(state: State) -> Columns:
-        model = experiment.method.global_model(state)
-        columns = _columns(evaluator.score(model))
-        if experiment.settings.run.heterogeneity:
-            found = heterogeneity(experiment.population, experiment.clustering, evaluator.module, model)
-            columns |= {"h_device": found.device, "h_cluster": found.cluster}
-        return columns
-
-    return probe, evaluator.samples
-
-
-def _probe_aggregators(experiment: Experiment) -> tuple[Probe, int]:
-    """Measure the data-weighted mean of the aggregators' models, and each of these."""
-    evaluator = experiment.make_evaluator()
-
-    def probe(state: State) -> Columns:
-        samples = experiment.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
-        held = {j: float(count) for j, count in enumerate(samples) if count}
-        model = mean((count, state.starts[j]) for j, count in held.items())
-        accuracies = {j: evaluator.test(state.starts[j])[1] for j in held}
-        columns = _columns(evaluator.score(model))
-        columns["cluster_accuracy"] = [accuracies.get(j) for j in range(len(samples))]
-        if known := [accuracy for accuracy in accuracies.values() if accuracy is not None]:
-            columns |= {"mean_cluster_accuracy": sum(known) / len(known), "worst_cluster_accuracy": min(known)}
-        return columns
-
-    return probe, evaluator.samples
-
-
-def _probe_clusters(experiment: Experiment) -> tuple[Probe, int]:
-    evaluator = experiment.make_cluster_evaluator()
-    planted = experiment.population.data.planted
+def _has_planted(experiment: Experiment) -> bool:
+    """Return whether clusters' models are to be compared with planted parameters: as many at least, of their size."""
+    planted, method = experiment.population.data.planted, experiment.method
+    if planted is None or method.schedule.has_server or (not method.finds_clusters and experiment.needs("phases")):
+        return False
     parameters = sum(tensor.numel() for tensor in experiment.module.state_dict().values())
-    if planted is not None and (len(planted) > experiment.method.schedule.clusters or planted.shape[1] != parameters):
-        planted = None  # the models are too few, or of another kind
-
-    def probe(state: State) -> Columns:
-        found = evaluator.score(state.starts)
-        columns = _columns(found.score) | {
-            "ari": found.ari,
-            "confusion": found.confusion.tolist(),
-            "cluster_clients": found.confusion.sum(axis=0).tolist(),
-            "cluster_accuracy": list(found.accuracies),
-        }
-        if planted is not None:
-            columns["parameter_error"] = parameter_error(state.starts, planted)
-        return columns
-
-    return probe, evaluator.samples
-
-
-def _columns(score: Score) -> Columns:
-    return {"train_loss": score.train_loss, "test_loss": score.test_loss, "test_accuracy": score.test_accuracy}
+    return len(planted) <= method.schedule.clusters and planted.shape[1] == parameters

@@ -12,24 +12,29 @@ from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted
 from atoll.fleet import replies
+from atoll.runs.columns import LOSSES
 from atoll.runs.folder import Row
-from atoll.runs.probes import make_probe
+from atoll.runs.probes import Probes
+from atoll.runs.scores import make_scorer
 from atoll.schedules.events import Event, Schedule
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, RunError
-
-LOSSES = ("absent", "dropped", "late")
-"""What an event counts of clients that it lost, see `Event`."""
 
 
 class Recorder:
     """Turns states into rows of metrics, and rows into the summary."""
 
     def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
-        """Count what the schedule costs; in a live run this is a plan, until `take` is told what happened."""
+        """Count what the schedule costs; in a live run this is a plan, until `take` is told what happened.
+
+        Raises:
+            InputError: a probe that cannot measure this run.
+        """
         self.experiment = experiment
         self.schedule = experiment.method.schedule
-        self.probe, self.samples = make_probe(experiment)
+        self.probes = Probes(experiment)
+        self.probes.rehearse()
+        self.score, self.samples = make_scorer(experiment)
         self.bytes = experiment.message_bytes
         self.events = list(self.schedule.events)
         self.reasons = tuple(dict.fromkeys((*REASONS, *replies.REASONS))) if is_live else REASONS
@@ -76,7 +81,7 @@ class Recorder:
         """Return the metrics row of a state.
 
         Raises:
-            RunError: the loss, or another number of the row, is not finite.
+            RunError: the loss, or another number of the row, is not finite; or a probe fails.
         """
         done = state.events_done
         row: Row = {
@@ -84,7 +89,8 @@ class Recorder:
             "round": self.schedule.rounds_done(done),
             "virtual_time": self.events[done - 1].seconds if done else 0.0,
             "wall_time": round(wall_time, 3),
-            **self.probe(state),
+            **self.score(state),
+            **self._probe(state),
             "local_loss": local_loss,
             "client_updates": self.sums["client_updates"][done],
             "bytes_up": self.sums["models_up"][done] * self.bytes,
@@ -94,6 +100,12 @@ class Recorder:
         if broken := [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise RunError(f"{self._where(done)}: {broken[0]} is not finite; the rows before it are kept")
         return row
+
+    def _probe(self, state: State) -> Row:
+        try:
+            return dict(self.probes.measure(state))
+        except InputError as error:
+            raise RunError(f"{self._where(state.events_done)}: {error}; the rows before it are kept") from error
 
     def _count_faults(self, state: State) -> Row:
         """Return how many clients' results were lost so far, and why; nothing where faults are not part of the run."""

@@ -16,6 +16,7 @@ from atoll.experiment.file import Table, make_runs, resolved
 from atoll.experiment.settings import Settings
 from atoll.runs.fingerprint import differences
 from atoll.runs.folder import RunFolder
+from atoll.runs.probes import check_probes
 from atoll.runs.run import name_folders
 from atoll.runs.titles import title_of
 from atoll.support.errors import InputError, RunError
@@ -104,7 +105,9 @@ def check_settings(runs: Mapping[str, Settings]) -> None:
     for name, settings in runs.items():
         try:
             require_no_fleet(settings.run)
-            Experiment(settings).check()
+            experiment = Experiment(settings)
+            experiment.check()
+            check_probes(experiment)
             require_trackers(settings)
         except InputError as error:
             raise InputError(f"{name}: {error}") from error

@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 
 from atoll import report
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.settings import Settings
 from atoll.experiment.wording import unknown
 from atoll.report.runs import COLUMNS
 from atoll.report.tables import DASH, markdown_table
+from atoll.runs.probes import check_probes
 from atoll.support.errors import InputError
 from atoll.sweep.axes import short_names
 from atoll.sweep.planning import Member
@@ -74,15 +77,17 @@ class Line:
     is_best: bool = False
 
 
-def require_metric(metric: str) -> str:
-    """Return the metric.
+def require_metric(metric: str, runs: Iterable[Settings] = ()) -> None:
+    """Refuse a metric that runs do not record, not even by their probes.
 
     Raises:
-        InputError: no run records it.
+        InputError: names the nearest one, and all that are allowed; or a probe cannot measure its run.
     """
-    if metric not in METRICS:
-        raise InputError(f"--metric {metric}: {unknown(metric, METRICS)}")
-    return metric
+    if metric in METRICS:
+        return
+    own = {column for settings in runs if settings.run.probes for column in check_probes(Experiment(settings))}
+    if metric not in own:
+        raise InputError(f"--metric {metric}: {unknown(metric, (*METRICS, *own))}")
 
 
 def rises(metric: str) -> bool:

@@ -1,0 +1,29 @@
+"""Columns of ``metrics.jsonl``: which Atoll gives itself; any other is of a user's own probe."""
+
+LOSSES = ("absent", "dropped", "late")
+"""What an event counts of clients that it lost, see `Event`."""
+
+_BUILT_IN = {
+    *("event", "round", "virtual_time", "wall_time", "train_loss", "test_loss", "test_accuracy", "local_loss"),
+    *("client_updates", "bytes", "bytes_up", "bytes_down", *LOSSES),
+    *("ari", "confusion", "cluster_clients", "cluster_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy"),
+    *("parameter_error", "h_device", "h_cluster"),
+}
+
+
+def is_built_in(column: str) -> bool:
+    """Return whether a column is one of Atoll's own.
+
+    >>> is_built_in("test_accuracy"), is_built_in("refused_too_large"), is_built_in("personal_accuracy")
+    (True, True, False)
+    """
+    return column in _BUILT_IN or column.startswith("refused_")
+
+
+def title_of(column: str) -> str:
+    """Return a probe's column as figures and tables call it.
+
+    >>> title_of("worst_client_accuracy")
+    'Worst client accuracy'
+    """
+    return column.replace("_", " ").capitalize()

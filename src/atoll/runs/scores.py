@@ -1,0 +1,63 @@
+"""Scores: the losses and accuracies that every row has, measured of whichever models the method has."""
+
+from collections.abc import Callable
+from typing import Any
+
+from atoll.aggregation.mean import mean
+from atoll.engine.engine import State
+from atoll.evaluation.scores import Score
+from atoll.experiment.experiment import Experiment
+
+Columns = dict[str, Any]
+Scorer = Callable[[State], Columns]
+
+
+def make_scorer(experiment: Experiment) -> tuple[Scorer, int]:
+    """Return what scores the method's models, and how many samples its training loss is measured on."""
+    if experiment.method.schedule.has_server:
+        return _score_server(experiment)
+    if not experiment.method.finds_clusters and experiment.needs("phases"):
+        return _score_aggregators(experiment)
+    return _score_clusters(experiment)
+
+
+def _score_server(experiment: Experiment) -> tuple[Scorer, int]:
+    evaluator = experiment.make_evaluator()
+    return lambda state: _columns(evaluator.score(experiment.method.global_model(state))), evaluator.samples
+
+
+def _score_aggregators(experiment: Experiment) -> tuple[Scorer, int]:
+    """Score the data-weighted mean of the aggregators' models, and each of these."""
+    evaluator = experiment.make_evaluator()
+
+    def score(state: State) -> Columns:
+        samples = experiment.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
+        held = {j: float(count) for j, count in enumerate(samples) if count}
+        model = mean((count, state.starts[j]) for j, count in held.items())
+        accuracies = {j: evaluator.test(state.starts[j])[1] for j in held}
+        columns = _columns(evaluator.score(model))
+        columns["cluster_accuracy"] = [accuracies.get(j) for j in range(len(samples))]
+        if known := [accuracy for accuracy in accuracies.values() if accuracy is not None]:
+            columns |= {"mean_cluster_accuracy": sum(known) / len(known), "worst_cluster_accuracy": min(known)}
+        return columns
+
+    return score, evaluator.samples
+
+
+def _score_clusters(experiment: Experiment) -> tuple[Scorer, int]:
+    evaluator = experiment.make_cluster_evaluator()
+
+    def score(state: State) -> Columns:
+        found = evaluator.score(state.starts)
+        return _columns(found.score) | {
+            "ari": found.ari,
+            "confusion": found.confusion.tolist(),
+            "cluster_clients": found.confusion.sum(axis=0).tolist(),
+            "cluster_accuracy": list(found.accuracies),
+        }
+
+    return score, evaluator.samples
+
+
+def _columns(score: Score) -> Columns:
+    return {"train_loss": score.train_loss, "test_loss": score.test_loss, "test_accuracy": score.test_accuracy}
