@@ -3,11 +3,11 @@
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.partition import exact_counts, major_shares
 from atoll.data.population import Population
+from atoll.support.arrays import Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive
 
@@ -69,7 +69,7 @@ def availability(
     return Clustering(even_slots(slots), clusters, _middles(clusters))
 
 
-def even_slots(slots: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def even_slots(slots: Mask) -> Ids:
     """Choose one available slot for each client so that the slots' loads are as even as can be.
 
     Starts from the least loaded slot for each client, those with few slots first, then shifts clients along
@@ -101,9 +101,7 @@ def even_slots(slots: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     return labels
 
 
-def _reducing_path(
-    slots: npt.NDArray[np.bool_], members: list[list[int]], load: npt.NDArray[np.int64]
-) -> list[tuple[int, int, int]]:
+def _reducing_path(slots: Mask, members: list[list[int]], load: Ids) -> list[tuple[int, int, int]]:
     """Return moves (from slot, client, to slot) that lead from a slot to one at least two clients emptier."""
     for origin in np.argsort(-load, kind="stable"):
         reached: dict[int, tuple[int, int, int]] = {}

@@ -15,7 +15,7 @@ from atoll.aggregation.mean import Combine, Weighted
 from atoll.aggregation.screening import Screening
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import AtollError, RunError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ClusterUpdate:
     loss: float
     arrived: float = 1.0
     refused: Mapping[str, int] = field(default_factory=dict)
-    answered: npt.NDArray[np.bool_] | None = None
+    answered: Mask | None = None
     states: Mapping[int, Model] = field(default_factory=dict)
 
 

@@ -15,7 +15,7 @@ from atoll.data.population import Population
 from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
 from atoll.local.weights import load_model
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
 from atoll.support.seeds import generator
@@ -76,7 +76,7 @@ class Evaluator:
         losses, hits = self._measure(self.tests, np.arange(len(self.tests)))
         return float(losses.mean()), float(hits.mean()) if self.classifies else None
 
-    def _measure(self, batches: Batches, rows: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    def _measure(self, batches: Batches, rows: Ids) -> tuple[Floats, Mask]:
         """Return the loss of each of these samples, and whether it is classified rightly."""
         losses, hits = [], []
         for part in _blocks(rows):
@@ -100,7 +100,7 @@ class ClusterScore:
     """
 
     score: Score
-    confusion: npt.NDArray[np.int64]
+    confusion: Ids
     ari: float | None
     accuracies: tuple[float | None, ...]
 
@@ -149,7 +149,7 @@ class ClusterEvaluator:
         by_model = [chosen == p for p in range(len(models))]
         classifies = self.pool.classifies
 
-        def accuracy(its: npt.NDArray[np.bool_]) -> float | None:
+        def accuracy(its: Mask) -> float | None:
             return float(np.average(hits[its], weights=sizes[its])) if classifies and its.any() else None
 
         score = Score(

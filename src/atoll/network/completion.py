@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.network.base import Network
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Mask
 from atoll.support.errors import InputError
 
 _CENTRAL = {"censyn": True, "cenasy": True, "decsyn": False, "decasy": False}
@@ -65,7 +65,7 @@ def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
     return seconds[place]
 
 
-def late_clients(network: Network, labels: npt.NDArray[Any], deadline_seconds: float) -> npt.NDArray[np.bool_]:
+def late_clients(network: Network, labels: npt.NDArray[Any], deadline_seconds: float) -> Mask:
     """Return which clients have not uploaded by the deadline, in the order of `completion_seconds`, [clients].
 
     An upload that would not be over by then is not begun, and the next client may upload in its place.

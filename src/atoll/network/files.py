@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.network.base import Network
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
 POSITIONS = ("x", "y")
@@ -160,7 +160,7 @@ def _order(path: str | Path, column: Floats) -> Ids:
     raise InputError(f"{path}: client {place} is missing; column 'client' must hold 0 to N - 1, each once")
 
 
-def _check(path: str | Path, name: str, values: Floats, good: npt.NDArray[np.bool_], rule: str) -> None:
+def _check(path: str | Path, name: str, values: Floats, good: Mask, rule: str) -> None:
     if not good.all():
         row = int(np.argmin(good))
         raise InputError(f"{path}: column {name!r}, row {row + 1} is {values[row]:g}; it {rule}")

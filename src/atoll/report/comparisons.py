@@ -11,15 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import spearmanr
 
 from atoll.report.figures import index_ticks
 from atoll.report.network import as_finite
 from atoll.report.style import BLUE, PALETTE, STYLE, WIDTH_INCHES, legend_columns, time_unit
+from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
-
-Floats = NDArray[np.float64]
 
 OVER_COLOR = PALETTE[1]
 LINE_COLOR = "#333333"

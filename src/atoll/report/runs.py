@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
-Columns: TypeAlias = dict[str, NDArray[np.float64]]
+Columns: TypeAlias = dict[str, Floats]
 Tables: TypeAlias = dict[str, list[list[Any] | None]]
 
 COLUMNS = (

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.schedules.events import Event, Mix
 from atoll.support.arrays import Floats, Ids
@@ -123,7 +122,7 @@ class Arrivals:
         """Return a cluster's work as the one that is over with this event."""
         return Finished(work, self.in_force[index].merges[cluster], began, seconds)
 
-    def event(self, index: int, done: Finished, downloaded: npt.NDArray[np.int64]) -> Event:
+    def event(self, index: int, done: Finished, downloaded: Ids) -> Event:
         """Return the row of a work, and note in `downloaded` the event from which each cluster has its start model."""
         work, (server, starts) = done.work, done.merge
         models = len(work.cohort) * self.intra_rounds + work.models_sent

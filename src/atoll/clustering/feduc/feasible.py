@@ -9,12 +9,11 @@ from heapq import heappop, heappush
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.clustering.feduc.problem import Problem
 from atoll.network.base import Network
 from atoll.network.completion import completion_of
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, Mask
 
 CHAINS = 1000  # partial chains that are continued before the integer program takes over
 KEPT = 50_000  # partial chains remembered at a time
@@ -103,9 +102,7 @@ def _continued(chain: _Chain, network: Network, limits: Floats, members: list[Id
             yield _Chain({**chain.moved, client: int(j)}, (*others, *ejected))
 
 
-def _leaving(
-    compute: Floats, upload: Floats, limit: float, movable: npt.NDArray[np.bool_], pairs: bool
-) -> Iterator[tuple[int, ...]]:
+def _leaving(compute: Floats, upload: Floats, limit: float, movable: Mask, pairs: bool) -> Iterator[tuple[int, ...]]:
     """Say which clients of a cluster, none, one or two, can leave so that the others keep the limit."""
     last = compute + np.cumsum(upload[::-1])[::-1]  # when uploads end that begin with this client's
     if last.max() <= limit:

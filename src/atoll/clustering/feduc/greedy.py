@@ -1,12 +1,11 @@
 """FedUC's clustering: client by client, each to the aggregator that gives the least bound (Algorithm 2)."""
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.clustering.feduc.feasible import make_room
 from atoll.clustering.feduc.incremental.bounds import start
 from atoll.clustering.feduc.problem import Problem, check
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
 TIE = 1e-12  # numbers within this relative distance of the least count as equal to it, so that rounding does not decide
@@ -17,7 +16,7 @@ def placing_order(problem: Problem) -> Ids:
     return np.argsort(-problem.sizes, kind="stable")
 
 
-def choose(bounds: Floats, completion_seconds: Floats, allowed: npt.NDArray[np.bool_]) -> int | None:
+def choose(bounds: Floats, completion_seconds: Floats, allowed: Mask) -> int | None:
     """Return the allowed aggregator with the least bound; of equals the shorter completion, then the lower index.
 
     All arguments are [aggregators]; numbers that differ by rounding (`TIE`) are equal. None where nothing is allowed.
@@ -32,7 +31,7 @@ def choose(bounds: Floats, completion_seconds: Floats, allowed: npt.NDArray[np.b
     return int(best[_least(completion_seconds[best])][0])
 
 
-def _least(values: Floats) -> npt.NDArray[np.bool_]:
+def _least(values: Floats) -> Mask:
     least = values.min()
     return np.asarray(values <= least + TIE * abs(least))  # rounding can leave a bound just below 0
 

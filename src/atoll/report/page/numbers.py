@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from atoll.report.page.groups import Panel
 from atoll.report.runs import Run
-
-Floats = NDArray[np.float64]
+from atoll.support.arrays import Floats
 
 AXES = (
     ("round", "Rounds", "count"),
