@@ -102,7 +102,7 @@ def even_slots(slots: Mask) -> Ids:
 
 
 def _reducing_path(slots: Mask, members: list[list[int]], load: Ids) -> list[tuple[int, int, int]]:
-    """Return moves (from slot, client, to slot) that lead from a slot to one at least two clients emptier."""
+    """Return moves (from slot, client, to slot) that link a slot to one with at least two clients fewer."""
     for origin in np.argsort(-load, kind="stable"):
         reached: dict[int, tuple[int, int, int]] = {}
         queue = deque([int(origin)])
@@ -129,9 +129,9 @@ def major_class(
     """Give cluster c the major class ``c % classes`` with a share `rho_cluster` of its clients (FedCluster, Sec. IV-E).
 
     A client's own major class is the one it has most samples of (the lowest on ties). Sizes differ by at most one;
-    a cluster wants ``rho_cluster`` of its size from its major class and equal parts from the others, by largest
-    remainder. Where the clients at hand cannot give that, clusters are served in order of their number, and the
-    clients that remain fill the seats that remain, in random order; `atoll cluster` shows the shares reached.
+    a cluster is to get ``rho_cluster`` of its size from its major class and equal parts from the others, by largest
+    remainder. Where the clients do not suffice, clusters are served in order of their number, and the
+    remaining clients fill the remaining seats in random order; `atoll cluster` shows the shares reached.
 
     Args:
         rho_cluster: share of a cluster's major class.
@@ -146,9 +146,9 @@ def major_class(
     for cluster in range(clusters):
         major = np.array([cluster % classes])
         quota = exact_counts(major_shares(major, classes, rho_cluster), int(seats[cluster]), major)[0]
-        for c, wanted in enumerate(quota):
-            labels[waiting[c][:wanted]] = cluster
-            del waiting[c][:wanted]
+        for c, count in enumerate(quota):
+            labels[waiting[c][:count]] = cluster
+            del waiting[c][:count]
     left = rng.permutation(np.array([k for queue in waiting for k in queue], np.int64))
     room = seats - np.bincount(labels[labels >= 0], minlength=clusters)
     labels[left] = np.repeat(np.arange(clusters), room)

@@ -12,6 +12,7 @@ from atoll.data.population import Stated
 from atoll.experiment.experiment import ReportedClients
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.files import whole_lines
 
 Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
 
@@ -73,7 +74,7 @@ def read_clusterings(path: Path, clients: int) -> list[Clustered]:
     """
     lines: list[Clustered] = []
     try:
-        for text in path.read_bytes().split(b"\n")[:-1]:
+        for text in whole_lines(path):
             line = Clustered.model_validate_json(text)
             rows = (line.samples, line.labels, line.seconds_per_sample, line.compute_seconds, line.upload_seconds)
             if {len(row) for row in rows if row is not None} != {clients}:

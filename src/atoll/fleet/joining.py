@@ -10,13 +10,12 @@ from atoll.fleet.agreement import Agreement
 from atoll.fleet.messages import ClientReport, DescribeReply, DescribeRequest, encode, most_bytes
 from atoll.fleet.replies import open_reply
 from atoll.fleet.transport import Failure, Fleet, clients_of
-from atoll.support.environment import package_versions
+from atoll.support.environment import BITS_DEPEND_ON, package_versions
 from atoll.support.errors import InputError, RunError
 
 CLOCKS_APART_SECONDS = 3600.0
 _DESCRIBING_SECONDS = 60.0
 _SHOWN = 8  # clients at most that a sentence lists
-_BITS_DEPEND_ON = ("atoll", "torch", "numpy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +174,7 @@ def _warn(name: str, reply: DescribeReply) -> list[str]:
         ahead = "ahead of" if apart > 0 else "behind"
         warnings.append(f"the clock of node {name!r} is {abs(apart) / 3600:.1f} hours {ahead} this machine's")
     here = package_versions()
-    for package in _BITS_DEPEND_ON:
+    for package in BITS_DEPEND_ON:
         if (there := reply.versions.get(package)) != here[package]:
             warnings.append(
                 f"node {name!r} has {package} {there}, here it is {here[package]}; results may differ from simulation "

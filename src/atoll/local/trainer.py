@@ -161,7 +161,7 @@ def descend(
     losses: Iterable[Tensor],
     by_hand: bool = False,
 ) -> tuple[float, Model]:
-    """Take the rule's steps, one down each loss; a loss is asked for when the step before it has been taken.
+    """Take the rule's steps, one down each loss; each loss is computed only after the step before it.
 
     With `by_hand` plain SGD's steps are made here, to the same bits. Returns the mean loss, and the optimiser's
     moments of these parameters if the rule carries them.
@@ -170,8 +170,8 @@ def descend(
     optimizer = rule.optimizer(parameters.values(), lr)
     if rule.carry_moments:
         load_moments(optimizer, parameters, task.start)
-    plainly = by_hand and is_plain_sgd(optimizer, lr)
-    step = partial(_descend_plainly, parameters, lr) if plainly else optimizer.step
+    plain = by_hand and is_plain_sgd(optimizer, lr)
+    step = partial(_sgd_step, parameters, lr) if plain else optimizer.step
     total = torch.zeros((), device=next(iter(parameters.values())).device)
     for loss in losses:
         for parameter in parameters.values():
@@ -185,7 +185,7 @@ def descend(
 
 
 @torch.no_grad()
-def _descend_plainly(parameters: dict[str, nn.Parameter], lr: float) -> None:
+def _sgd_step(parameters: dict[str, nn.Parameter], lr: float) -> None:
     """Take the step of `torch.optim.SGD`, to the bit; for small models its bookkeeping takes as long."""
     for parameter in parameters.values():
         if parameter.grad is not None:

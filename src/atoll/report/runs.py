@@ -12,6 +12,7 @@ import numpy as np
 
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.files import whole_lines
 
 Columns: TypeAlias = dict[str, Floats]
 Tables: TypeAlias = dict[str, list[list[Any] | None]]
@@ -128,14 +129,11 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _read_records(file: Path) -> list[dict[str, Any]]:
-    lines = file.read_bytes().splitlines() if file.exists() else []
     records = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(whole_lines(file) if file.exists() else [], start=1):
         try:
             records.append(_parse_record(line))
         except ValueError as error:
-            if number == len(lines):  # a crash while writing tears only the last line
-                break
             raise InputError(f"{file}, line {number}: {error}.") from error
     return records
 

@@ -17,7 +17,7 @@ from atoll.schedules.files import write_schedule
 from atoll.schedules.recorded import head_of
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, RunError
-from atoll.support.files import append_line, line_as_bytes, to_json, write_atomically
+from atoll.support.files import append_line, line_as_bytes, to_json, whole_lines, write_atomically
 from atoll.support.lock import LOCK, locked
 
 Row = dict[str, Any]
@@ -261,7 +261,7 @@ class RunFolder:
             InputError: the file is missing or damaged.
         """
         try:
-            return [_whole(json.loads(line)) for line in self.metrics.read_bytes().split(b"\n")[:-1]]
+            return [_whole(json.loads(line)) for line in whole_lines(self.metrics)]
         except OSError as error:
             raise InputError(f"--resume: {self.metrics} cannot be read ({error.strerror})") from error
         except ValueError as error:

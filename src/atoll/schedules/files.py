@@ -15,7 +15,7 @@ import numpy.typing as npt
 from atoll.schedules.events import Event, Mix, Schedule
 from atoll.schedules.recorded import FORMAT, head_of, lines_of, mix_of, read_lines, why_wrong
 from atoll.support.errors import InputError
-from atoll.support.files import write_atomically
+from atoll.support.files import whole_lines, write_atomically
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -68,11 +68,11 @@ def read_schedule(path: Path) -> Schedule:
         InputError: it cannot be read, is damaged, or is something else.
     """
     try:
+        if path.suffix != ".npz":
+            return read_lines(whole_lines(path), f"--schedule {path}")
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"--schedule {path}: cannot be read ({error.strerror})") from error
-    if path.suffix != ".npz":
-        return read_lines(content.split(b"\n")[:-1], f"--schedule {path}")
     try:
         with np.load(BytesIO(content), allow_pickle=False) as file:
             return _schedule_of({name: file[name] for name in file.files})
@@ -90,7 +90,7 @@ def keep_events(path: Path, events_done: int) -> tuple[Event, ...]:
         RunError: it cannot be written.
     """
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = whole_lines(path)
     except OSError as error:
         raise InputError(f"--resume: {path} cannot be read ({error.strerror})") from error
     kept = lines[: events_done + 1]

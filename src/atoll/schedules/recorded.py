@@ -1,4 +1,4 @@
-"""What really happened in a run as lines of JSON, of which a schedule can be made again.
+"""What really happened in a run, as lines of JSON from which its schedule can be rebuilt.
 
 The first line, the head, says what all events have in common. Each other one holds all of an `Event`, how many rounds
 are complete after it, and how many results were left out, by reason.

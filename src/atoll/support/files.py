@@ -53,6 +53,15 @@ def line_as_bytes(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, allow_nan=False) + "\n").encode()
 
 
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file without their ends; a last one that a crash has torn is left out.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return path.read_bytes().split(b"\n")[:-1]
+
+
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
     """Append a line and flush it to disk; if the disk is full the file keeps its whole lines.
 

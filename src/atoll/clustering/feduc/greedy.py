@@ -39,13 +39,13 @@ def _least(values: Floats) -> Mask:
 def feduc_labels(problem: Problem, overshoot: bool = False) -> Ids:
     """Return each client's aggregator by Algorithm 2, int64 [clients].
 
-    F_temp, which the printed algorithm never resets, starts anew for each client. Bounds are over the clients placed
+    F_temp, which the printed algorithm never resets, is reset for each client. Bounds are over the clients placed
     so far. With M aggregators a client costs O(M) operations with a server and O(M^2) without (`incremental`), and
-    DecSyn more where the run is too short for the endless sum (`incremental_powers`).
+    DecSyn more where the run is too short for the endless sum (`incremental.powers`).
 
     Args:
         problem: what `bound.check` accepts.
-        overshoot: put a client for which no room is found where it exceeds the limit least.
+        overshoot: put a client for which no room is found where it exceeds the limit by the least.
 
     Raises:
         InputError: what `bound.check` raises; a client that fits no aggregator even when placed ones move, or for
@@ -56,7 +56,7 @@ def feduc_labels(problem: Problem, overshoot: bool = False) -> Ids:
     labels = np.full(problem.network.clients, -1, np.int64)
     state, within_limits = start(problem, labels), True
     for client in placing_order(problem).tolist():
-        bounds, completions = state.candidates(client)
+        bounds, completions = state.candidates(client)  # with this client at each aggregator in turn
         aggregator = choose(bounds, completions, completions <= problem.limits)
         if aggregator is None and within_limits:
             moved = _make_room(problem, labels, client, overshoot)
