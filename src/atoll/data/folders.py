@@ -127,8 +127,8 @@ def _read_part(files: Sequence[Path], inputs: str | list[str] | None, targets: s
         tables.append((open_arrays(arrays, ("train_", "test_", "train-", "test-")), str(arrays[0].parent)))
     parts = []
     for table, source in tables:
-        found, wanted, is_last = read_samples(table, source, inputs, targets)
-        parts.append(make_part(source, found, wanted, channels_last or is_last))
+        own_inputs, own_targets, is_last = read_samples(table, source, inputs, targets)
+        parts.append(make_part(source, own_inputs, own_targets, channels_last or is_last))
     if len(parts) == 1:
         return parts[0]
     if len({(part.inputs.shape[1:], part.inputs.dtype, part.targets.dtype) for part in parts}) > 1:

@@ -146,10 +146,10 @@ def _require_alike(parts: Sequence[Part]) -> None:
                 f"{list(first.inputs.shape[1:])}; they must be alike"
             )
         for name in ("inputs", "targets"):
-            found, wanted = getattr(part, name).dtype, getattr(first, name).dtype
-            if found != wanted:
+            own, theirs = getattr(part, name).dtype, getattr(first, name).dtype
+            if own != theirs:
                 raise InputError(
-                    f"{part.source}: its {name} are read as {found}, those of {first.source} as {wanted}; "
+                    f"{part.source}: its {name} are read as {own}, those of {first.source} as {theirs}; "
                     "they must be alike"
                 )
 

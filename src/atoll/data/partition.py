@@ -260,8 +260,8 @@ def _draw(labels: Indices, counts: Ids, rng: np.random.Generator) -> Indices:
     parts = np.empty((len(counts), int(counts[0].sum())), np.int32)
     for low in range(0, len(counts), _CHUNK):
         block = counts[low : low + _CHUNK]
-        wanted = np.repeat(np.tile(np.arange(classes, dtype=np.int8), len(block)), block.ravel())
-        picked = begin[wanted] + rng.integers(size[wanted])
+        drawn = np.repeat(np.tile(np.arange(classes, dtype=np.int8), len(block)), block.ravel())
+        picked = begin[drawn] + rng.integers(size[drawn])
         parts[low : low + _CHUNK] = order[picked].reshape(len(block), -1)
     return parts
 

@@ -95,7 +95,7 @@ class ClusterScore:
     Attributes:
         score: over all clients, weighted by samples.
         confusion: clients of each planted group that take each model, [groups, models].
-        ari: adjusted Rand index of planted and found clusters; None if nothing is planted.
+        ari: adjusted Rand index of planted and recovered clusters; None if nothing is planted.
         accuracies: test accuracy of each model over the test clients that take it; None for one that nobody takes.
     """
 
@@ -137,10 +137,10 @@ class ClusterEvaluator:
 
     @one_thread()
     def score(self, models: Sequence[Model]) -> ClusterScore:
-        """Return losses, accuracies and found clusters."""
+        """Return losses, accuracies and the recovered clusters."""
         rows = [self.population.samples(int(k)) for k in self.clients]
         trained = measure_models(self.module, self.pool, models, rows).losses
-        found = trained.argmin(axis=1)
+        clusters = trained.argmin(axis=1)
         everyone = range(len(self.test_clients))
         tested = measure_models(self.module, self.tests, models, [self.test_clients.samples(k) for k in everyone])
         chosen = tested.losses.argmin(axis=1)
@@ -158,20 +158,20 @@ class ClusterEvaluator:
             test_accuracy=accuracy(np.ones(len(hits), bool)),
         )
         confusion = np.zeros((self.planted, len(models)), np.int64)
-        np.add.at(confusion, (self.groups, found), 1)
+        np.add.at(confusion, (self.groups, clusters), 1)
         return ClusterScore(
             score=score,
             confusion=confusion,
-            ari=adjusted_rand_index(self.groups, found) if self.planted > 1 else None,
+            ari=adjusted_rand_index(self.groups, clusters) if self.planted > 1 else None,
             accuracies=tuple(map(accuracy, by_model)),
         )
 
 
-def adjusted_rand_index(groups: npt.NDArray[np.integer], found: npt.NDArray[np.integer]) -> float:
+def adjusted_rand_index(groups: npt.NDArray[np.integer], clusters: npt.NDArray[np.integer]) -> float:
     """Return how well two groupings of the same clients agree, [clients] each: 1 if equal, 0 on average by chance."""
     from sklearn.metrics import adjusted_rand_score  # here, since it is slow to import
 
-    return float(adjusted_rand_score(groups, found))
+    return float(adjusted_rand_score(groups, clusters))
 
 
 def parameter_error(models: Sequence[Model], planted: Floats) -> float:

@@ -95,12 +95,12 @@ class FleetExecutor:
         collected = self._collect([cohort.clients for cohort in cohorts], calls, self._read_trained)
         lost: Counter[int] = Counter()
         answered = []
-        for cohort, found in zip(cohorts, collected, strict=True):
-            answered.append(np.array([client in found.results for client in cohort.clients.tolist()], bool))
+        for cohort, replies in zip(cohorts, collected, strict=True):
+            answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
             lost[cohort.event] += cohort.weights[~answered[-1]].sum()
         return [
-            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, found, there)
-            for cohort, found, there in zip(cohorts, collected, answered, strict=True)
+            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
+            for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
         ]
 
     def carries_through(self, combine: Combine) -> bool:
@@ -121,11 +121,11 @@ class FleetExecutor:
                 for node, client in nodes.items()
             }
             calls.append(Call(0, "losses", encode(request, body), asked))
-        (found,) = self._collect([clients], calls, _read_losses)
+        (replies,) = self._collect([clients], calls, _read_losses)
         table = np.full((len(clients), len(models)), np.nan)
         for row, client in enumerate(clients.tolist()):
-            if client in found.results:
-                table[row] = found.results[client]
+            if client in replies.results:
+                table[row] = replies.results[client]
         return table
 
     def close(self) -> None:
@@ -175,19 +175,19 @@ class FleetExecutor:
     def _find(self, clients: Sequence[int]) -> dict[int, str]:
         """Return the node of each client that has one, after a look at who has come if some have none."""
         if any(client not in self.nodes for client in clients):
-            found = {client: name for name, known in self.fleet.nodes().items() for client in clients_of(known)}
+            present = {client: name for name, known in self.fleet.nodes().items() for client in clients_of(known)}
             with self._lock:
-                self.nodes = found | self.nodes
+                self.nodes = present | self.nodes
         return {client: self.nodes[client] for client in clients if client in self.nodes}
 
     def _collect(
-        self, wanted: Sequence[Ids], calls: Sequence[Call], read: Callable[[Asked, Reply], Result | Reason]
+        self, groups: Sequence[Ids], calls: Sequence[Call], read: Callable[[Asked, Reply], Result | Reason]
     ) -> list[_Collected[Result]]:
-        """Make the calls; return what the clients wanted under each call's number came to.
+        """Make the calls; return what the clients groups under each call's number came to.
 
         A client's first reply settles what it comes to.
         """
-        collected = [_Collected[Result]({}, Counter()) for _ in wanted]
+        collected = [_Collected[Result]({}, Counter()) for _ in groups]
         settled: set[tuple[int, int]] = set()
         for reply in gather(self.fleet, calls, self.deadline_seconds):
             into = collected[reply.call.number]
@@ -199,7 +199,7 @@ class FleetExecutor:
                 into.refused[result] += 1
             else:
                 into.results[key[1]] = result
-        for number, (clients, into) in enumerate(zip(wanted, collected, strict=True)):
+        for number, (clients, into) in enumerate(zip(groups, collected, strict=True)):
             if never := sum((number, client) not in settled for client in clients.tolist()):
                 into.refused["gone"] += never
         with self._lock:
@@ -218,12 +218,12 @@ def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:
     return read_losses(asked, reply.sender, reply.content)
 
 
-def _average(cohort: Cohort, combine: Combine, found: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:
+def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:
     """Combine the results of those who answered, in the clients' order."""
     if not answered.any():
-        return ClusterUpdate(cohort.start, math.nan, 0.0, found.refused, answered)
+        return ClusterUpdate(cohort.start, math.nan, 0.0, replies.refused, answered)
     there = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])
-    outcomes = (found.results[client].outcome for client in there.clients.tolist())
+    outcomes = (replies.results[client].outcome for client in there.clients.tolist())
     (average,) = combine_updates([there], combine, outcomes)
     arrived = 1.0 if answered.all() else float(there.weights.sum() / cohort.weights.sum())
-    return replace(average, arrived=arrived, refused=found.refused, answered=answered)
+    return replace(average, arrived=arrived, refused=replies.refused, answered=answered)

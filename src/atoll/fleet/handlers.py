@@ -127,8 +127,8 @@ def losses(site: Node, store: Store, payload: bytes) -> bytes:
     _require_form(site, models, count=len(models))
     with _computing(site):
         row = site.trainer.losses(models, np.array([client]), request.round)[0]
-    told = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
-    return encode(LossesReply(nonce=request.nonce, client=client, losses=told))
+    finite = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
+    return encode(LossesReply(nonce=request.nonce, client=client, losses=finite))
 
 
 HANDLERS: dict[str, Handler] = {"describe": describe, "train": train, "losses": losses}

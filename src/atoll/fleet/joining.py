@@ -64,7 +64,7 @@ def wait_for_nodes(
     known: dict[str, DescribeReply] = {}
     refused: dict[str, str] = {}
     warnings: dict[str, list[str]] = {}
-    told = ""
+    last = ""
     while True:
         there = fleet.nodes()
         known = {name: reply for name, reply in known.items() if name in there}
@@ -85,8 +85,8 @@ def wait_for_nodes(
             sentence = f"{len(known)} of fleet.nodes = {nodes} nodes are there; {sentence}"
         if time.monotonic() >= until:
             raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
-        if sentence != told:
-            tell(told := sentence)
+        if sentence != last:
+            tell(last := sentence)
         time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
 
 

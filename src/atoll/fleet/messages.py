@@ -226,9 +226,9 @@ def _cut(message: bytes) -> tuple[bytes, bytes]:
 
 def _unpack(body: bytes) -> list[Model]:
     """Return the models of a body, which must be numbered from 0 without a gap."""
-    found: dict[int, Model] = {}
+    models: dict[int, Model] = {}
     tensors: Mapping[str, torch.Tensor] = safetensors.torch.load(body) if body else {}
     for key, tensor in tensors.items():
         number, _, name = key.partition("/")
-        found.setdefault(int(number), {})[name] = tensor
-    return [found[number] for number in range(len(found))]
+        models.setdefault(int(number), {})[name] = tensor
+    return [models[number] for number in range(len(models))]

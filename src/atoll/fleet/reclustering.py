@@ -141,22 +141,22 @@ class Planner:
 
     def _plan_anew(self, events_done: int) -> None:
         """Cluster by what is known now; where that cannot be, the clustering stays, and the file says why."""
-        before, told = self._lines[-1], None
+        before, outcome = self._lines[-1], None
         try:
             experiment = self._anew()
             self._method = self._made(experiment)
             line = self._line(experiment, events_done)
             moved = int((np.array(line.labels) != np.array(before.labels)).sum())
             line = line.model_copy(update={"moved": moved})
-            told = f"clients are clustered anew, {moved} of {len(line.samples)} moved"
+            outcome = f"clients are clustered anew, {moved} of {len(line.samples)} moved"
         except InputError as error:
             line = before.model_copy(
                 update={"event": events_done, "round": self._round(events_done), "moved": 0, "kept": str(error)}
             )
-            told = f"clients stay in their clusters ({error})"
+            outcome = f"clients stay in their clusters ({error})"
         append_line(self._path, line.model_dump())
         self._lines.append(line)
-        self._tell(f"after round {line.round}: {told}")
+        self._tell(f"after round {line.round}: {outcome}")
 
     def _anew(self) -> Experiment:
         """Return the experiment by what clients report and what was measured so far.
@@ -220,16 +220,16 @@ def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> li
     if not experiment.needs("clustering") or name not in _GOES_BY or needs_none:
         return []
     what = _GOES_BY[name]
-    told = {
+    complete = {
         "UTC offsets": ~np.isnan(table.utc_offset) | bool({"utc_offset", "longitude"} & known.keys()),
         "slots of the day": np.array([slots is not None for slots in table.slots]) | ("slots" in known),
         _CLASSES: np.array(
             [k in joined.reports and joined.reports[k].class_counts is not None for k in range(len(table.slots))]
         ),
     }[what]
-    if told.all():
+    if complete.all():
         return []
-    client = int(np.argmin(told))
+    client = int(np.argmin(complete))
     node = f" (node {joined.nodes[client]!r})" if client in joined.nodes else ", whose node is not there,"
     sentence = f"clustering.method = {name!r} goes by {what}, which client {client}{node} does not report"
     if settings.fleet.recluster_every is not None and name != "feduc":  # which goes by what is measured as well

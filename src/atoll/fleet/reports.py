@@ -46,13 +46,13 @@ def reported_table(
 ) -> ReportedTable:
     """Return what nodes reported of `clients` clients; what was measured here goes before what they say."""
     rows = [reports.get(client) for client in range(clients)]
-    told = _column(rows, "seconds_per_sample")
+    reported = _column(rows, "seconds_per_sample")
     here = np.full(clients, np.nan) if measured is None else measured.seconds_per_sample
     return ReportedTable(
         samples=_column(rows, "samples"),
         utc_offset=_column(rows, "utc_offset"),
         slots=tuple(None if row is None else row.slots for row in rows),
-        seconds_per_sample=np.where(np.isnan(here), told, here),
+        seconds_per_sample=np.where(np.isnan(here), reported, here),
         upload_seconds=np.full(clients, np.nan) if measured is None else measured.upload_seconds,
         class_counts=_class_counts(rows),
     )
@@ -128,11 +128,11 @@ def _whole_counts(estimates: Floats, sizes: Ids) -> Ids:
 def _attributes(population: Population, table: ReportedTable) -> dict[str, npt.NDArray[Any] | None]:
     """Return the columns in which each client's report, or else the population, says something; None where not."""
     known, offset, slots = population.attributes, table.utc_offset, None
-    told = np.array([row is not None for row in table.slots])
+    with_slots = np.array([row is not None for row in table.slots])
     if np.isnan(offset).any():
         own = known["longitude"] / 15 if "longitude" in known else np.full(len(population), np.nan)
         offset = np.where(np.isnan(offset), known.get("utc_offset", own), offset)
-    if told.all() or (told.any() and "slots" in known):
+    if with_slots.all() or (with_slots.any() and "slots" in known):
         before = [np.flatnonzero(row).tolist() for row in known.get("slots", ())]
         slots = slot_table([before[k] if row is None else row for k, row in enumerate(table.slots)])
     reported = not np.isnan(table.utc_offset).all() and not np.isnan(offset).any()

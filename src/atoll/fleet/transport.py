@@ -30,8 +30,8 @@ def clients_of(properties: Properties) -> tuple[int, ...]:
     >>> clients_of({"client": 3}), clients_of({"clients": "0,4"})
     ((3,), (0, 4))
     """
-    told = str(properties.get("clients", properties.get("client", "")))
-    return tuple(int(client) for client in told.split(",") if client)
+    listed = str(properties.get("clients", properties.get("client", "")))
+    return tuple(int(client) for client in listed.split(",") if client)
 
 
 class Fleet(Protocol):

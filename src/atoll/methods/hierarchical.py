@@ -19,8 +19,8 @@ from atoll.local.rule import LocalRule
 from atoll.network.base import Network
 from atoll.network.completion import event_seconds, fastest_seconds, late_clients
 from atoll.network.topology import graph_of, is_cut, require_connected
-from atoll.schedules.events import FROM_SERVER, Mix, Schedule, missed
-from atoll.schedules.timeline import Arrivals, Finished, Merge, PhaseWork, Work
+from atoll.schedules.events import FROM_SERVER, Merge, Mix, Schedule, missed
+from atoll.schedules.timeline import Arrivals, Finished, PhaseWork, Work
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 

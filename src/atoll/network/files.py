@@ -153,10 +153,12 @@ def _order(path: str | Path, column: Floats) -> Ids:
     if not len(wrong):
         return order
     place = int(wrong[0])
-    found = int(clients[order[place]])
-    if found < place:
+    client = int(clients[order[place]])
+    if client < place:
         first, second = order[place - 1] + 1, order[place] + 1
-        raise InputError(f"{path}: client {found} is in row {first} and again in row {second}; each must be there once")
+        raise InputError(
+            f"{path}: client {client} is in row {first} and again in row {second}; each must be there once"
+        )
     raise InputError(f"{path}: client {place} is missing; column 'client' must hold 0 to N - 1, each once")
 
 
@@ -221,7 +223,7 @@ def _read_matrix_csv(path: Path) -> Floats:
         raise _fault(path, str(error)) from error
 
 
-def _fault(path: Path, told: str) -> InputError:
+def _fault(path: Path, reason: str) -> InputError:
     """Say which cell of a CSV matrix is no number; NumPy counts rows from 0 in one message, from 1 in the other."""
     width = None
     with open(path, encoding="utf-8-sig") as file:
@@ -235,7 +237,7 @@ def _fault(path: Path, told: str) -> InputError:
             width = width or len(cells)
             if len(cells) != width:
                 return InputError(f"{path}: row {row} has {len(cells)} cells, but the first has {width}")
-    return InputError(f"{path}: cannot be read ({told})")
+    return InputError(f"{path}: cannot be read ({reason})")
 
 
 def _read_npy(path: Path) -> Floats:

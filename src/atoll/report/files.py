@@ -46,8 +46,8 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
         yield f"curves-{x.replace('_', '-')}", plot_curves(runs, x)
     if any(map(has_parameter_error, runs)):
         yield "parameter-error", plot_parameter_error(runs)
-    found = [run for run in runs if has_identity(run)]
-    for stem, run in zip(_stems(found), found, strict=True):
+    with_identity = [run for run in runs if has_identity(run)]
+    for stem, run in zip(_stems(with_identity), with_identity, strict=True):
         yield f"identity-{stem}", plot_identity(run)
 
 

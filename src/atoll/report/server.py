@@ -85,17 +85,17 @@ def read_what_can_be(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 def _candidates(folders: Sequence[Path]) -> list[Path]:
     """Return the folders that are runs, or those in them that are."""
-    found: list[Path] = []
+    runs: list[Path] = []
     for folder in folders:
         inside = sorted(folder.iterdir()) if folder.is_dir() and not (folder / "config.toml").is_file() else [folder]
-        found += [place for place in inside if (place / "config.toml").is_file()]
-    return list(dict.fromkeys(found))
+        runs += [place for place in inside if (place / "config.toml").is_file()]
+    return list(dict.fromkeys(runs))
 
 
 def _fingerprint(folder: Path) -> list[tuple[str, int, int]]:
     """Return names, sizes and times of what a change of would change the page."""
     files = [folder / "experiment.json", *(place / name for place in _candidates([folder]) for name in WATCHED_FILES)]
-    return [(str(file), found.st_size, found.st_mtime_ns) for file in files if (found := _stat(file))]
+    return [(str(file), status.st_size, status.st_mtime_ns) for file in files if (status := _stat(file))]
 
 
 def _stat(file: Path) -> os.stat_result | None:

@@ -80,8 +80,8 @@ def _contents(title: str, results: Sequence[Result]) -> str:
         f'<li><a href="#{escape(r.recipe)}">{escape(r.recipe)}</a> <small>{escape(count(r.verdicts))}</small></li>'
         for r in results
     )
-    told = f"{title}: {count(verdict for result in results for verdict in result.verdicts)}"
-    return f"<details><summary>{escape(told)}</summary><ul>{links}</ul></details>"
+    summary = f"{title}: {count(verdict for result in results for verdict in result.verdicts)}"
+    return f"<details><summary>{escape(summary)}</summary><ul>{links}</ul></details>"
 
 
 def _section(result: Result) -> str:
@@ -94,9 +94,9 @@ def _section(result: Result) -> str:
     if result.verdicts:
         parts.append(_table(result.verdicts))
     parts += [
-        f'<figure><img loading="lazy" alt="{escape(f"{result.recipe}: {told}")}" src="{address}">'
-        f"<figcaption>{escape(told)}</figcaption></figure>"
-        for told, address in draw(result)
+        f'<figure><img loading="lazy" alt="{escape(f"{result.recipe}: {caption}")}" src="{address}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        for caption, address in draw(result)
     ]
     return "".join(parts) + "</article>"
 
@@ -176,14 +176,14 @@ def _costs(costs: Sequence[Cost], scale: str) -> str:
         rows += f'<tr><th scope="row">{escape(cost.recipe)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
     total = sum(cost.seconds for cost in costs)
     expected = [cost.paper_seconds for cost in costs if cost.paper_seconds is not None]
-    told = f"In all {seconds_in_words(total)} of runs, each on one core, probes included."
+    text = f"In all {seconds_in_words(total)} of runs, each on one core, probes included."
     if scale != "paper":
-        told += (
+        text += (
             f" Paper scale is expected to take {seconds_in_words(sum(expected))} of one core: the time of each run, "
             "times its rounds (or virtual seconds), its clients, and the seconds of a client's local training, timed "
             "now for both, each over what they are in the run. A machine that did other things too makes it longer."
         )
     return (
-        f'<section><h2>Time</h2><p>{escape(told)}</p><div class="scroll" tabindex="0" role="region" aria-label="Time">'
+        f'<section><h2>Time</h2><p>{escape(text)}</p><div class="scroll" tabindex="0" role="region" aria-label="Time">'
         f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )

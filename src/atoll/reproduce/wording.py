@@ -18,8 +18,8 @@ def value_in_words(claim: Claim, value: float | None, spread: float | None = Non
     if claim.check == "ratio":
         return f"{value:.2f} \N{MULTIPLICATION SIGN}"
     factor, digits, unit = _unit(claim)
-    told = f"{factor * value:,.{digits}f}"
-    return f"{told} ± {factor * spread:,.{digits}f}{unit}" if spread else f"{told}{unit}"
+    number = f"{factor * value:,.{digits}f}"
+    return f"{number} ± {factor * spread:,.{digits}f}{unit}" if spread else f"{number}{unit}"
 
 
 def difference_in_words(claim: Claim, ours: float | None, stated: float) -> str:

@@ -36,6 +36,9 @@ class Mix:
 
 FROM_SERVER = Mix(server=1.0)
 
+Merge = tuple[Mix | None, tuple[tuple[int, Mix], ...]]
+"""The server's new model, if there is a server, and the new starts."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Event:

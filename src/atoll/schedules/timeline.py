@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.schedules.events import Event, Mix
+from atoll.schedules.events import Event, Merge
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -48,10 +48,6 @@ def draw_cohort(members: Ids, size: int, rng: np.random.Generator) -> Ids:
     if size == len(members):
         return members
     return np.sort(members[rng.choice(len(members), size, replace=False)])
-
-
-Merge = tuple[Mix | None, tuple[tuple[int, Mix], ...]]
-"""The server's new model, if there is a server, and the new starts."""
 
 
 @dataclass(frozen=True, eq=False)

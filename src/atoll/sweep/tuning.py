@@ -153,8 +153,8 @@ class Search:
         texts = {each.name: _text(_suggest(trial, each)) for each in self.space}
         name = Trial(trial.number, texts, "running", 0, None).name
         self._asked[name] = trial
-        told = ", ".join(f"{key} = {text}" for key, text in texts.items())
-        settings = self.make([f"{key}={text}" for key, text in texts.items()], f"trial {trial.number}: {told}")
+        drawn = ", ".join(f"{key} = {text}" for key, text in texts.items())
+        settings = self.make([f"{key}={text}" for key, text in texts.items()], f"trial {trial.number}: {drawn}")
         return Job(name, settings, self.out / name, modules, at_once)
 
     def _sampler(self, number: int) -> Any:

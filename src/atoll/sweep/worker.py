@@ -101,12 +101,12 @@ def _carry_out(job: Job, pipe: Connection) -> News:
     settings = _share_cores(job.settings, job.at_once)
     steps = tracked(run_events(Experiment(settings), job.folder, resume=True), settings, job.folder, resume=True)
     answer: Answer = "go on"
-    told = 0.0
+    last_sent = 0.0
     with closing(steps):
         for progress in steps:
             now = time.monotonic()
-            if progress.row is not None or progress.warnings or now - told > _TELL_SECONDS:
-                told = now
+            if progress.row is not None or progress.warnings or now - last_sent > _TELL_SECONDS:
+                last_sent = now
                 share = progress.events_done / max(progress.events, 1)
                 pipe.send(News("running", share, progress.row, progress.warnings))
             if answer == "go on":

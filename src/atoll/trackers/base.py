@@ -38,8 +38,8 @@ class Tracked:
     def note(self) -> dict[str, str]:
         """Return what `write_note` has written, empty if it has not."""
         with suppress(OSError, ValueError):
-            found = json.loads((self.folder / "run.json").read_bytes())
-            return found if isinstance(found, dict) else {}
+            note = json.loads((self.folder / "run.json").read_bytes())
+            return note if isinstance(note, dict) else {}
         return {}
 
     def write_note(self, **values: str) -> None:

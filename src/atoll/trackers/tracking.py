@@ -59,13 +59,13 @@ def tracked(steps: Generator[Progress], settings: Settings, place: Path, resume:
     try:
         with closing(steps):
             for progress in steps:
-                told: list[str] = []
+                warnings: list[str] = []
                 if trackers is None:
                     trackers = _open(settings, place / "trackers", goes_on)
-                    told = trackers.log(folder.rows())
+                    warnings = trackers.log(folder.rows())
                 elif progress.row is not None:
-                    told = trackers.log([progress.row])
-                yield replace(progress, warnings=(*progress.warnings, *told))
+                    warnings = trackers.log([progress.row])
+                yield replace(progress, warnings=(*progress.warnings, *warnings))
     except BaseException:
         if trackers is not None:
             with suppress(AtollError):  # it is the reason to stop that must be told

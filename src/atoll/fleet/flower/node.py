@@ -175,12 +175,12 @@ def _receive(link: _Link) -> "Message | None":
     from flwr.proto.node_pb2 import Node
 
     node = Node(node_id=link.node_id)
-    found = link.client.PullMessages(PullMessagesRequest(node=node))
-    if not found.messages_list:
+    pulled = link.client.PullMessages(PullMessagesRequest(node=node))
+    if not pulled.messages_list:
         return None
-    metadata, parts = found.messages_list[0].metadata, dict[str, bytes]()
+    metadata, parts = pulled.messages_list[0].metadata, dict[str, bytes]()
     until = time.monotonic() + min(metadata.ttl, _SENDING_SECONDS)
-    for name in names_of(found.message_object_trees[0]):
+    for name in names_of(pulled.message_object_trees[0]):
         request = PullObjectRequest(node=node, run_id=metadata.run_id, object_id=name)
         part = insist(partial(link.client.PullObject, request), until)
         while not part.object_available:  # the server is still sending it

@@ -99,11 +99,17 @@ class Superlink:
 
     def _start(self) -> None:
         with open(self.configuration.state / "superlink.log", "ab") as log:
-            found = self.configuration
-            most = found.max_mib * 2**20 + OVERHEAD
-            words = [flower_link.__file__, str(found.folder), found.listen, str(found.port), str(most)]
+            configuration = self.configuration
+            most = configuration.max_mib * 2**20 + OVERHEAD
+            words = [
+                flower_link.__file__,
+                str(configuration.folder),
+                configuration.listen,
+                str(configuration.port),
+                str(most),
+            ]
             words += ["--open"] if self._is_open else []
-            self._child = start_child(words, log, environment(found.state))
+            self._child = start_child(words, log, environment(configuration.state))
 
     def _watch(self) -> None:
         starts = list[float]()

@@ -148,12 +148,12 @@ def names_of(tree: "ObjectTree") -> list[str]:
     """Return the identifiers in a tree, but no more than one over the largest that is allowed."""
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
-    found = []
+    ids = []
     for part in iterate_object_tree(tree):
-        found.append(part.object_id)
-        if len(found) > LARGEST_TREE:
+        ids.append(part.object_id)
+        if len(ids) > LARGEST_TREE:
             break
-    return found
+    return ids
 
 
 def join_parts(identifier: str, parts: Mapping[str, bytes]) -> "Message":

@@ -34,8 +34,8 @@ class Scenes:
 
     def of(self, settings: Mapping[str, Any]) -> Scene | str:
         """Return the scene of these settings, or why there is none."""
-        told = {name: value for name, value in settings.items() if name not in ("name", "label", "panel", "run")}
-        key = json.dumps(told, sort_keys=True, default=str)
+        own = {name: value for name, value in settings.items() if name not in ("name", "label", "panel", "run")}
+        key = json.dumps(own, sort_keys=True, default=str)
         if key not in self._made:
             self._made[key] = make_scene(settings)
         return self._made[key]
@@ -49,14 +49,14 @@ def details(groups: Sequence[Group], pool: Pool, scenes: Scenes) -> list[dict[st
 def _detail(group: Group, pool: Pool, scenes: Scenes) -> dict[str, Any]:
     run = group.runs[0]
     scene = scenes.of(run.config)
-    found = [_gantt(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
+    figures = [_gantt(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
     if isinstance(scene, Scene):
-        found += [_map(scene, pool), _clusters(scene, pool), _shares(scene, pool)]
+        figures += [_map(scene, pool), _clusters(scene, pool), _shares(scene, pool)]
     seed = f", seed {run.config.get('seed', 0)}" if len(group.runs) > 1 else ""
     title = " · ".join(filter(None, (group.panel, group.label))) + seed
     return {
         "title": title,
-        "figures": [figure for figure in found if figure],
+        "figures": [figure for figure in figures if figure],
         "missing": "" if isinstance(scene, Scene) else f"Clusters and class shares: {scene}",
     }
 
