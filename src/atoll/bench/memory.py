@@ -8,7 +8,7 @@ _PROC = Path("/proc")
 
 
 def can_measure() -> bool:
-    """Return whether this system tells what memory processes hold."""
+    """Return whether this system shows how much memory processes hold."""
     return (_PROC / "self/smaps_rollup").is_file()
 
 

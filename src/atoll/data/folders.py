@@ -78,7 +78,7 @@ def read_folder(
 
 
 def stamp(root: str | None) -> tuple[tuple[str, int, int], ...]:
-    """Return what tells whether a folder's files are still the same: each one's path, time of change and size."""
+    """Return what shows whether a folder's files have changed: each one's path, time of change and size."""
     base = Path(root or ".").expanduser()
     if root is None or not base.is_dir():
         return ()

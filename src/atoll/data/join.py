@@ -1,4 +1,4 @@
-"""Samples from elsewhere, client by client, checked and joined into one data set that knows who holds what."""
+"""Samples from elsewhere, client by client, checked and joined into one data set, with who holds which."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -109,12 +109,12 @@ def digest_of(settings: Settings, form: DataForm) -> str:
 
 
 def _of_clients(method: MethodSettings) -> dict[str, Any]:
-    """Return what a client's work depends on in ``[method]``: all that a user's own takes, of ours what is listed."""
+    """Return what a client's work depends on in ``[method]``: all of a user's own, some of ours."""
     return {key: value for key, value in dict(method).items() if ":" in method.name or key in _OF_METHOD}
 
 
 def _answer_form(rule: LocalRule, module: nn.Module) -> Form:
-    """Return the form of what a client sends back; a step on a copy of the module tells what the rule carries."""
+    """Return the form of what a client sends back; a step on a copy of the module shows what the rule carries."""
     copy = deepcopy(module)
     start, parameters = read_model(copy), dict(copy.named_parameters())
     if not rule.carry_moments:

@@ -108,7 +108,7 @@ class FleetExecutor:
         return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]; NaN for whom none is known."""
+        """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
         body = pack(models)
         calls = []
         for nodes in self._split(clients):
@@ -129,7 +129,7 @@ class FleetExecutor:
         return table
 
     def close(self) -> None:
-        """Let go of the fleet; the nodes stay."""
+        """Leave the fleet; the nodes stay."""
         self.fleet.close()
 
     def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
@@ -173,7 +173,7 @@ class FleetExecutor:
         return groups
 
     def _find(self, clients: Sequence[int]) -> dict[int, str]:
-        """Return the node of each client that has one, after a look at who has come if some have none."""
+        """Return the node of each client that has one, after looking for new nodes if some have none."""
         if any(client not in self.nodes for client in clients):
             present = {client: name for name, known in self.fleet.nodes().items() for client in clients_of(known)}
             with self._lock:
@@ -183,9 +183,9 @@ class FleetExecutor:
     def _collect(
         self, groups: Sequence[Ids], calls: Sequence[Call], read: Callable[[Asked, Reply], Result | Reason]
     ) -> list[_Collected[Result]]:
-        """Make the calls; return what the clients groups under each call's number came to.
+        """Make the calls; return, by number, what each group of clients sent back.
 
-        A client's first reply settles what it comes to.
+        Only a client's first reply counts.
         """
         collected = [_Collected[Result]({}, Counter()) for _ in groups]
         settled: set[tuple[int, int]] = set()
@@ -223,7 +223,7 @@ def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate
     if not answered.any():
         return ClusterUpdate(cohort.start, math.nan, 0.0, replies.refused, answered)
     there = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])
-    outcomes = (replies.results[client].outcome for client in there.clients.tolist())
-    (average,) = combine_updates([there], combine, outcomes)
+    updates = (replies.results[client].outcome for client in there.clients.tolist())
+    (average,) = combine_updates([there], combine, updates)
     arrived = 1.0 if answered.all() else float(there.weights.sum() / cohort.weights.sum())
     return replace(average, arrived=arrived, refused=replies.refused, answered=answered)

@@ -46,7 +46,7 @@ def wait_for_nodes(
     tell: Callable[[str], None] = lambda _: None,
     poll_seconds: float = 1.0,
 ) -> Joined:
-    """Return who is there, once there are enough.
+    """Return the nodes, once there are enough.
 
     Args:
         fleet: who may be there.
@@ -115,7 +115,7 @@ def ask_again(fleet: Fleet, agreement: Agreement, nodes: Mapping[int, str], time
 def _describe(
     fleet: Fleet, agreement: Agreement, names: Sequence[str], timeout: float
 ) -> dict[str, DescribeReply | str]:
-    """Ask nodes what they hold; a node's reply, or why it has none."""
+    """Ask nodes what they hold; return each node's reply, or why there is none."""
     nonce = secrets.token_hex(16)
     request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce))
     replies = fleet.call(names, "describe", request, timeout) if names else ()
@@ -168,7 +168,7 @@ def _missing(joined: Joined, clients: int, refused: Mapping[str, str]) -> str:
 
 
 def _warn(name: str, reply: DescribeReply) -> list[str]:
-    """Say what may surprise in a run with this node."""
+    """Return what may be surprising about a run with this node."""
     warnings = []
     if abs(apart := reply.utc - time.time()) >= CLOCKS_APART_SECONDS:
         ahead = "ahead of" if apart > 0 else "behind"

@@ -85,10 +85,10 @@ class ClientReport(Header):
     Attributes:
         client: its number.
         samples: how many it holds.
-        class_counts: samples of each class; None: not told.
+        class_counts: samples of each class; None: not reported.
         epsilon: with which `private.respond` made them; None: they are exact.
-        utc_offset: hours; None: not told.
-        slots: of the day in which it can train; None: not told.
+        utc_offset: hours; None: not reported.
+        slots: of the day in which it can train; None: not reported.
         seconds_per_sample: measured so far; None: it has not trained yet.
     """
 

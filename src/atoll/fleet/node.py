@@ -30,11 +30,11 @@ from atoll.support.errors import InputError
 
 @dataclass(frozen=True)
 class Reporting:
-    """What a node's owner lets the server know beside the number of samples; by default nothing.
+    """What a node's owner lets the server know besides the number of samples; by default nothing.
 
     Attributes:
-        class_counts: whether samples of each class are told.
-        epsilon: they are told by randomised response with this epsilon (`private.respond`); None: exactly.
+        class_counts: whether samples of each class are reported.
+        epsilon: they are reported by randomised response with this epsilon (`private.respond`); None: exactly.
         utc_offset: hours from UTC where the node is.
         slots: of the day in which it can train, as `faults.slots_per_day` counts them.
     """

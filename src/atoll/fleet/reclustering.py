@@ -1,4 +1,4 @@
-"""Plans of live runs: made by what clients report, and made anew by what was measured of them."""
+"""Plans of live runs: based on what clients report, and revised by what was measured of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ _CANNOT = {
 
 
 def require_reclustering(experiment: Experiment) -> None:
-    """Refuse `fleet.recluster_every` where clusters cannot depend on what is found out.
+    """Refuse `fleet.recluster_every` where clusters cannot depend on measurements.
 
     Raises:
         InputError: names what does not go with it.
@@ -63,7 +63,7 @@ def require_reclustering(experiment: Experiment) -> None:
 
 
 class Planner:
-    """Makes a live run's plan, and makes it anew every `fleet.recluster_every` rounds.
+    """Makes a live run's plan, and revises it every `fleet.recluster_every` rounds.
 
     Attributes:
         experiment: with what clients reported when the run began.
@@ -79,7 +79,7 @@ class Planner:
         resume: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Plan by reports, or, for a run that goes on, as it was planned when it began.
+        """Plan by reports, or, for a resumed run, as it was planned when it began.
 
         Args:
             experiment: what is run.
@@ -130,7 +130,7 @@ class Planner:
             self._method = self._made(self.experiment.given(known))
 
     def method(self, events_done: int) -> Method:
-        """Return the method with the plan for what comes after so many events, made anew if it is time."""
+        """Return the method with the plan for what comes after so many events, revised if it is time."""
         schedule, every = self.experiment.method.schedule, self.experiment.settings.fleet.recluster_every
         if every is None or not self._lines[-1].event < events_done < len(schedule):
             return self._method
@@ -140,7 +140,7 @@ class Planner:
         return self._method
 
     def _plan_anew(self, events_done: int) -> None:
-        """Cluster by what is known now; where that cannot be, the clustering stays, and the file says why."""
+        """Cluster by what is known now; where that is impossible, the clustering stays, and the file says why."""
         before, outcome = self._lines[-1], None
         try:
             experiment = self._anew()

@@ -19,7 +19,7 @@ COLUMNS = (*POSITIONS, "power", "seconds_per_sample")
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
-    """What a file says of the clients, in the order of their numbers; None where it has no such column.
+    """What a file says about the clients, in order of their numbers; None where it has no such column.
 
     Attributes:
         clients: number of clients.
@@ -89,7 +89,7 @@ def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[s
 
 
 def whole_numbers(path: str | Path, name: str, values: Floats, least: int) -> Ids:
-    """Return a column as whole numbers of at least `least`, or say which row has none."""
+    """Return a column as whole numbers of at least `least`, or name the row that is wrong."""
     good = (values >= least) & (values == np.floor(values)) & (values < 2**53)
     _check(path, name, values, good, f"must be a whole number of at least {least}")
     return values.astype(np.int64)

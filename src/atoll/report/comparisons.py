@@ -139,7 +139,7 @@ def plot_size_against(
 
 
 def rank_correlation(x: Floats, sizes: Floats) -> float | None:
-    """Return Spearman's rank correlation over nonzero x, or None where either has but one value and so no ranks.
+    """Return Spearman's rank correlation over nonzero x, or None where either has only one value and so no ranks.
 
     >>> rank_correlation(np.array([0.1, 0.2, 0.0, 0.4]), np.array([2.0, 3.0, 0.0, 9.0]))
     1.0

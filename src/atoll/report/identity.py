@@ -29,7 +29,7 @@ MEAN_STYLE: Any = {"color": "#444444", "linewidth": 3.2, "solid_capstyle": "roun
 
 @dataclass(frozen=True, eq=False)
 class _Identity:
-    """What a run's probes tell of its clients' choices.
+    """What a run's probes show of its clients' choices.
 
     Attributes:
         rounds: of the probes that tell, [probes].

@@ -34,12 +34,12 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run as its folder tells it.
+    """One run, as its folder has it.
 
     `rows` maps a column to its values, one a probe, as float64 of shape [probes]; missing and null are nan.
     It holds all of `COLUMNS` and any further column of numbers. Times are in seconds, accuracies between 0
     and 1, counts and bytes cumulative. `tables` maps a column of lists, such as counts per cluster, to them,
-    one a probe; missing and null are None. `finished` says whether the run came to its end (its summary.json
+    one a probe; missing and null are None. `finished` says whether the run is complete (its summary.json
     exists).
     """
 
@@ -188,7 +188,7 @@ def _with_unique_labels(runs: Sequence[Run]) -> list[Run]:
 
 
 def _endings(folders: Sequence[Path]) -> dict[Path, str]:
-    """Return the shortest ends of the paths that tell them apart; nothing for a path on its own."""
+    """Return the shortest ends of the paths that distinguish them; nothing for a single path."""
     if len(folders) == 1:
         return {folders[0]: ""}
     depth = 1

@@ -30,7 +30,7 @@ def render(papers: Sequence[Paper], results: Sequence[Result], scale: str) -> st
 
     Args:
         papers: whose figures they are.
-        results: what the recipes came to, in the order of the page.
+        results: the recipes' results, in the order of the page.
         scale: at which they were run.
     """
     groups = _group(papers, results)
@@ -68,7 +68,7 @@ def _scale_note(scale: str) -> str:
 
 
 def _group(papers: Sequence[Paper], results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
-    """Return (title, reference, results) of each paper, and of what belongs to none."""
+    """Return (title, reference, results) of each paper, and of results of no paper."""
     groups = [(p.title, p.reference, [r for r in results if r.recipe in p.recipes]) for p in papers]
     known = {recipe for paper in papers for recipe in paper.recipes}
     groups.append((BEYOND, "", [result for result in results if result.recipe not in known]))
@@ -158,7 +158,7 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def _costs(costs: Sequence[Cost], scale: str) -> str:
-    """Return the table of what was measured, and what paper scale would take."""
+    """Return the table of measured times, and of estimates at paper scale."""
     if not costs:
         return ""
     heads = (

@@ -35,7 +35,7 @@ class Check:
     """One comparison with the serial, uninterrupted run.
 
     Attributes:
-        what: how the run was carried out.
+        what: how the run was done.
         must: ``bits`` where all numbers must be equal, ``rounding`` where they may differ by `TOLERANCE`.
         difference: the largest one between the models, in shares of the largest number of the tensor.
         rows_equal: whether the rows of metrics are the same but for wall-clock time.

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and files of one JSON object a line, which only grow."""
+"""Files that are written whole or not at all, and files of one JSON object per line, which only grow."""
 
 import errno
 import json

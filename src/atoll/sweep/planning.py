@@ -63,7 +63,7 @@ def make_members(
         only: titles (panel and label, see `title_of`) of the experiment's runs to take; none: all.
 
     Raises:
-        InputError: an unknown setting or a value out of range, or two runs that come to the same folder.
+        InputError: an unknown setting or a value out of range, or two runs with the same folder.
     """
     changes, titles, shorts = list(changes), set(only), short_names([axis.name for axis in axes])
     members: list[Member] = []
@@ -158,7 +158,7 @@ def require_same(folder: Path, settings: Settings) -> None:
 
 @contextmanager
 def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Hold the sweep's folder for this process alone, with the note of what it holds written.
+    """Hold the sweep's folder for this process alone, and write the note of what it holds.
 
     ``experiment.json`` is written too, so that `atoll report` finds the runs in their order.
 

@@ -53,7 +53,7 @@ class _TensorBoard:
 
 
 def _last_event(run: Tracked) -> int:
-    """Return the last event of which a row was begun, -1 if there is none."""
+    """Return the last event of which a row was begun, or -1."""
     loading = import_extra("tensorboard.backend.event_processing.event_file_loader", "tensorboard")
     last = -1
     for file in sorted(run.folder.glob("events.out.tfevents.*")):

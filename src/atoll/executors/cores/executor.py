@@ -170,7 +170,7 @@ class Cores(Distributed):
         return mean_by_client(np.concatenate(list(self.workers.map(parts, len(parts), len(parts)))), rows)
 
     def _answer(self, work: _Training | _Measuring) -> Any:
-        """Carry out a piece of work, in a worker."""
+        """Do a piece of work, in a worker."""
         if isinstance(work, _Measuring):
             return self.trainer.sample_losses([self._models.view(*placed) for placed in work.models], work.rows)
         start = self._models.view(work.start, work.layout)

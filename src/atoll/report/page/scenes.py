@@ -20,7 +20,7 @@ MAX_CLIENTS = 20_000  # beyond this, dealing the data out again takes longer tha
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Who holds what, stands where, and belongs to whom, when a run begins.
+    """Which data each client holds, where it is, and its cluster, when a run begins.
 
     Attributes:
         labels: each client's cluster, -1 for one left out, [clients].
@@ -45,7 +45,7 @@ class Scene:
 
 
 def make_scene(settings: Mapping[str, Any]) -> Scene | str:
-    """Return the scene of a run with these settings, or the reason why there is none, in one sentence.
+    """Return the scene of a run with these settings, or why there is none, in one sentence.
 
     Nothing is downloaded, nothing is trained, and no code is run but Atoll's own: whoever reads a report need not
     trust the folder.
