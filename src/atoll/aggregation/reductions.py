@@ -10,7 +10,7 @@ from atoll.aggregation.mean import Weighted, mean
 from atoll.local.models import Model
 from atoll.support.process import one_thread
 
-CUT = 1 << 16  # coordinates that are sorted at a time, so that a sort takes little memory beside the models
+CUT = 1 << 16  # coordinates that are sorted at a time, so that a sort takes little memory compared with the models
 
 Reduce = Callable[[Tensor, Tensor], Tensor]
 """Values [coordinates, clients], ascending, and their weights -> one value a coordinate."""

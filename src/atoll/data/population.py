@@ -35,7 +35,7 @@ class Stated:
 class Population:
     """Clients that share one pool: client k holds the samples ``indices[offsets[k]:offsets[k + 1]]``.
 
-    A million clients with 50 samples each take 200 MB of indices beside the pool.
+    A million clients with 50 samples each take 200 MB of indices besides the pool.
 
     Attributes:
         data: the pool and the test set.
@@ -43,7 +43,7 @@ class Population:
         offsets: int64 [clients + 1].
         attributes: what else is known of the clients, one row a client: ``utc_offset`` (hours), ``longitude``
             (degrees), ``slots`` (bool [clients, slots of the day]).
-        stated: sizes and class counts in the place of those of the samples here, which only stand for the clients'.
+        stated: sizes and class counts that replace those of the samples here, which only stand in for the clients'.
     """
 
     data: Dataset

@@ -12,8 +12,8 @@ from atoll.local.models import Model
 from atoll.schedules.events import Event, Schedule
 from atoll.support.errors import AtollError
 
-# What `cores` takes beside training, measured on two cores that others used too: to hand one unit of work out and take
-# its result back, to copy each byte of its model there and back, to fork a worker.
+# What `cores` takes besides training, measured on two busy cores: to hand out one unit of work and take back its
+# result, to copy each byte of its model there and back, to fork a worker.
 _HANDING_SECONDS = 0.0006
 _COPYING_SECONDS = 3e-9
 _FORKING_SECONDS = 0.05

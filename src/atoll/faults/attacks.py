@@ -120,7 +120,7 @@ def draw_attackers(share: float, clients: int, seed: int) -> Ids:
         raise InputError(f"faults.attackers = {share}: must be at least 0 and less than 1")
     count = round(share * clients)
     if share and not count:
-        raise InputError(f"faults.attackers = {share:g}: comes to none of {clients} clients; give {1 / clients:g}")
+        raise InputError(f"faults.attackers = {share:g}: is none of {clients} clients; give {1 / clients:g}")
     return np.sort(generator(seed, "attackers").choice(clients, count, replace=False)).astype(np.int64)
 
 

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class _Collected(Generic[Result]):
-    """What some clients came to: good results by client, and how many are missing or were refused, by reason."""
+    """What a group of clients sent back: good results by client, and how many are missing or refused, by reason."""
 
     results: dict[int, Result]
     refused: Counter[str]
@@ -79,7 +79,7 @@ class FleetExecutor:
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order; replies are screened harder than simulated results are.
+        """Return each cluster's update, in their order; replies are checked more strictly than simulated results.
 
         Raises:
             RunError: the combine rule fails.

@@ -173,7 +173,7 @@ def first_fault(error: ValidationError) -> str:
 
 
 def why_wrong(events: list[Event], clusters: int) -> str:
-    """Return what is wrong with the last event beside those before it; an empty text if nothing is."""
+    """Return what is wrong with the last event, given those before it; an empty text if nothing is."""
     event = events[-1]
     if event.index != len(events) - 1:
         return f"it is event {event.index}, where event {len(events) - 1} must be"

@@ -15,7 +15,7 @@ from atoll.sweep.worker import Answer, Job, News, work
 _TICK_SECONDS = 0.3
 # What a run imports, some of it only when it trains: PyTorch's optimizers import torch._dynamo, which takes 2 s.
 _PRELOADED = ["atoll.sweep.worker", "torch._dynamo", "sklearn.datasets"]
-_PATIENCE_SECONDS = 15.0  # for a process that was told to stop at once, and saves its run
+_PATIENCE_SECONDS = 15.0  # for a process asked to stop at once, which saves its run
 
 
 @dataclass(frozen=True, eq=False)

@@ -197,7 +197,7 @@ def _require_names(members: Sequence[Member]) -> None:
         before = seen.setdefault(member.name.casefold(), member)
         if before is not member:
             raise InputError(
-                f"--over: {dict(before.values)} and {dict(member.values)} come to the same folder name {member.name!r}"
+                f"--over: {dict(before.values)} and {dict(member.values)} have the same folder name {member.name!r}"
             )
 
 

@@ -36,7 +36,7 @@ def _place(run: Tracked) -> tuple[str, str]:
         return uri, uri
     # MLflow asks whoever uses a store of plain files to say so; a database a run would take 7 s and 1 MB.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    # A process makes a store of the same name but once, also if the folder is replaced.
+    # A process makes a store of a given name only once, even if the folder is replaced.
     store = next(run.folder.glob("store-*"), run.folder / f"store-{secrets.token_hex(4)}")
     return store.name, store.resolve().as_uri()
 

@@ -45,7 +45,7 @@ class _TensorBoard:
         self._writer.close()
 
     def _log_hyperparameters(self, run: Tracked) -> None:
-        """Write what the HPARAMS page shows, into the run itself; `add_hparams` would make a run beside it."""
+        """Write what the HPARAMS page shows, into the run itself; `add_hparams` would make a second run."""
         summary = import_extra("torch.utils.tensorboard.summary", "tensorboard")
         curves = dict.fromkeys(("test_accuracy", "train_loss"), math.nan)
         for proto in summary.hparams(hyperparameters(run.settings), curves):

@@ -128,7 +128,7 @@ class Superlink:
 
 
 def start_child(words: Sequence[str], log: IO[bytes] | int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start Python with these words, in a session of its own, so that Ctrl-C comes to us alone.
+    """Start Python with these words, in a session of its own, so that Ctrl-C reaches us alone.
 
     The child is to end with its standard input, which we hold: it then ends with us however we end.
     """
