@@ -156,7 +156,7 @@ BAD = {
     "--over clustering.clusters=2,99": "clusters=99: clustering.clusters = 99: must be at most data.clients = 6",
     "--over seed=0..1 --scale huge": "--scale huge: unknown",
     "--over seed=0..1 --only other": "--only other: no run has this in its panel or label",
-    "--over data.root=a/b,a-b": "--over: {'data.root': 'a/b'} and {'data.root': 'a-b'} come to the same folder name",
+    "--over data.root=a/b,a-b": "--over: {'data.root': 'a/b'} and {'data.root': 'a-b'} have the same folder name",
     "--over run.executor=fleet,serial": "executor=fleet: run.executor = 'fleet': needs a fleet",
 }
 

@@ -42,7 +42,7 @@ from atoll.executors.cores.workers import RETRIES
 from atoll.executors.packing import pack, unpack
 from atoll.executors.ray.cluster import connect
 from atoll.executors.ray.executor import Ray, cut
-from atoll.executors.ray.worker import Measuring, Training, package_versions, require_same
+from atoll.executors.ray.worker import Measuring, Training, require_same
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor as executing
 from atoll.faults.attacks import Attacked
@@ -53,6 +53,7 @@ from atoll.methods.fedavg import fedavg
 from atoll.methods.fedcluster import fedcluster
 from atoll.methods.parties import share_samples
 from atoll.methods.party_trainer import PartyTrainer
+from atoll.support.environment import package_versions
 from tests.clusters import RULE, Trouble, Troubled, nodes
 from tests.problems import classification, linear_module, linear_parties, network, quadratics
 

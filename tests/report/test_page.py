@@ -152,7 +152,7 @@ def test_panels_keep_their_names(tmp_path: Path) -> None:
     ("rows", "finished", "told"),
     [
         (make_rows(1), True, "a has a single row so far: a point, not a curve."),
-        (make_rows(5), False, "1 of 1 runs have not come to their end, and are shown as far as they are: a."),
+        (make_rows(5), False, "1 of 1 runs are not finished, and are shown as far as they are: a."),
         (make_rows(30)[:10] + make_rows(30)[20:], True, "rows are missing between rounds 9 and 20"),
         (make_rows(6) + make_rows(6), True, "its rows are not in the order of events"),
         (

@@ -116,7 +116,7 @@ def test_only_some_runs() -> None:
 
 
 def test_two_runs_of_the_same_folder_are_refused() -> None:
-    with pytest.raises(InputError, match="come to the same folder name 'root=a-b'"):
+    with pytest.raises(InputError, match="have the same folder name 'root=a-b'"):
         make_members({}, parse_axes(["data.root=a/b,a-b"]))
 
 
@@ -124,7 +124,7 @@ def test_long_values_are_told_apart_or_refused() -> None:
     first, second = (make_members({}, parse_axes([f"data.root={'x' * 300}{end},y"])) for end in ("a", "b"))
     assert len(first[0].name) < 255
     assert first[0].name == second[0].name
-    with pytest.raises(InputError, match="come to the same folder name"):
+    with pytest.raises(InputError, match="have the same folder name"):
         make_members({}, parse_axes([f"data.root={'x' * 300}a,{'x' * 300}b"]))
 
 

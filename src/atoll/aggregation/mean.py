@@ -37,12 +37,12 @@ def says(*properties: str) -> Callable[[Rule], Rule]:
 
 
 def is_weighted_mean(combine: Combine) -> bool:
-    """Return whether a rule says that it is the weighted mean of the models."""
+    """Return whether a rule is marked as the weighted mean of the models."""
     return getattr(combine, "is_weighted_mean", False)
 
 
 def needs_only_mean(combine: Combine) -> bool:
-    """Return whether a rule says that the models' weighted mean, with their total weight, is all that it needs."""
+    """Return whether a rule is marked as needing only the models' weighted mean and total weight."""
     return is_weighted_mean(combine) or getattr(combine, "needs_only_mean", False)
 
 

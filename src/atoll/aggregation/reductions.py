@@ -10,7 +10,7 @@ from atoll.aggregation.mean import Weighted, mean
 from atoll.local.models import Model
 from atoll.support.process import one_thread
 
-CUT = 1 << 16  # coordinates that are sorted at a time, so that a sort takes little memory beside the models
+CUT = 1 << 16  # coordinates that are sorted at a time, so that a sort takes little memory compared with the models
 
 Reduce = Callable[[Tensor, Tensor], Tensor]
 """Values [coordinates, clients], ascending, and their weights -> one value a coordinate."""
@@ -33,7 +33,7 @@ def update_norm(model: Model, start: Model) -> float:
 
 @one_thread()
 def by_coordinate(reduce: Reduce, models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Return what `reduce` makes of each coordinate."""
+    """Reduce the models' values to one, coordinate by coordinate."""
     pairs = list(models)
     first = pairs[0][1]
     weights = torch.tensor([weight for weight, _ in pairs], dtype=torch.float64)
@@ -54,7 +54,7 @@ def _reduce(tensors: Sequence[Tensor], weights: Tensor, reduce: Reduce) -> Tenso
 
 
 def middle(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the mean of the first values at which the weights so far reach, and pass, half of all."""
+    """Return the mean of the first values at which the cumulative weight reaches, and exceeds, half of the total."""
     so_far = weights.cumsum(dim=1)
     half = so_far[:, -1:] / 2
     last = values.shape[1] - 1
@@ -64,10 +64,11 @@ def middle(values: Tensor, weights: Tensor) -> Tensor:
 
 def trimmed(values: Tensor, weights: Tensor, trim: float) -> Tensor:
     """Return the mean of what lies between the shares `trim` and ``1 - trim`` of the weight."""
+    # Client i covers the weight from `after - weights` to `after`; what of it lies within [trim, 1 - trim] counts.
     after = weights.cumsum(dim=1)
     total = after[:, -1:]
     kept = (after.minimum((1 - trim) * total) - (after - weights).maximum(trim * total)).clamp(min=0)
-    # What is cut off must not count even if it is infinite: 0 * inf is no number, and a weight may round to nearly 0.
+    # What is cut off must not count even if it is infinite: 0 * inf is NaN, and a weight may round to nearly 0.
     return torch.where(kept > 1e-9 * total, values * (kept / kept.sum(dim=1, keepdim=True)), 0.0).sum(dim=1)
 
 
@@ -95,7 +96,9 @@ def nearest_to_others(byzantine: int, models: Weighted, start: Model, cohort_wei
     candidates = [model for _, model in models]
     squares = _squared_distances(candidates)
     neighbours = max(1, len(candidates) - byzantine - 2)
-    nearest = squares.sort(dim=1).values[:, 1 : 1 + neighbours].sum(dim=1).tolist()  # without its own, which is first
+    nearest = (
+        squares.sort(dim=1).values[:, 1 : 1 + neighbours].sum(dim=1).tolist()
+    )  # column 0 is its distance to itself
     total = squares.sort(dim=1).values.sum(dim=1).tolist()
     keys = [(near, far, update_norm(model, start)) for near, far, model in zip(nearest, total, candidates, strict=True)]
     return candidates[keys.index(min(keys))]
@@ -110,4 +113,4 @@ def _squared_distances(models: Sequence[Model]) -> Tensor:
     for i, one in enumerate(flat):
         for j in range(i):
             squares[i, j] = squares[j, i] = (one - flat[j]).square().sum()
-    return squares.nan_to_num(nan=math.inf)  # so that what is not finite is far from everything
+    return squares.nan_to_num(nan=math.inf)  # so that a model that is not finite is far from all others

@@ -12,26 +12,26 @@ REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
 
 @dataclass(frozen=True)
 class Screening:
-    """What a result must be like to be combined; with it, results come one by one, whatever the combine rule.
+    """What results must meet to be combined; with it, results are checked one by one, whatever the combine rule.
 
     Attributes:
         tolerate: whether results of another form, or not finite, are left out; else they are an error.
-        max_update_norm: the longest update that is taken; None: any.
+        max_update_norm: the largest norm of an update that is accepted; None: any.
     """
 
     tolerate: bool = True
     max_update_norm: float | None = None
 
-    def why_refused(self, outcome: ClientUpdate, start: Model) -> Reason | None:
+    def why_refused(self, update: ClientUpdate, start: Model) -> Reason | None:
         """Return why a result is left out, or None if it is good."""
         from atoll.aggregation.reductions import update_norm  # here, since a method's settings do not wait for PyTorch
         from atoll.local.weights import is_finite
 
-        if self.tolerate and not _has_form(outcome.model, start):
+        if self.tolerate and not _has_form(update.model, start):
             return "wrong_form"
-        if self.tolerate and not is_finite(outcome.model, outcome.loss):
+        if self.tolerate and not is_finite(update.model, update.loss):
             return "not_finite"
-        if self.max_update_norm is not None and not update_norm(outcome.model, start) <= self.max_update_norm:
+        if self.max_update_norm is not None and not update_norm(update.model, start) <= self.max_update_norm:
             return "too_large"
         return None
 

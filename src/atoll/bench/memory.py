@@ -8,7 +8,7 @@ _PROC = Path("/proc")
 
 
 def can_measure() -> bool:
-    """Return whether this system tells what memory processes hold."""
+    """Return whether this system shows how much memory processes hold."""
     return (_PROC / "self/smaps_rollup").is_file()
 
 
@@ -35,10 +35,10 @@ def descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent in _parents():
         children.setdefault(parent, []).append(pid)
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+    tree = [root]
+    for pid in tree:
+        tree += children.get(pid, [])
+    return tree
 
 
 def _parents() -> Iterator[tuple[int, int]]:

@@ -37,7 +37,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Result:
-    """What a contender came to in a case.
+    """A contender's result in a case.
 
     Attributes:
         case: name of the case.
@@ -67,7 +67,7 @@ def own_contenders(case: Case) -> list[Contender]:
 
 
 def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[Result]:
-    """Return what each contender comes to; the matrix product's result comes last.
+    """Return each contender's result; the matrix product's comes last.
 
     All processes are started at once and warm up with one round, which is not timed. Then each trains one round in
     turn, `rounds` times, and the order shifts by one each time. A contender that fails is told with the reason, and

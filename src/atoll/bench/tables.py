@@ -26,7 +26,7 @@ def as_markdown(results: Sequence[Result]) -> str:
 
 
 def cells(result: Result) -> list[str]:
-    """Return one row: the contender, then its figures, or why there are none."""
+    """Return one row: the contender, then its figures, or why it has none."""
     if result.failure:
         return [result.contender, f"skipped: {result.failure}", *[""] * (len(COLUMNS) - 2)]
     return [

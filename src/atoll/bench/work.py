@@ -79,14 +79,14 @@ def samples_of(case: Case, client: int) -> slice:
 
 
 class Pace:
-    """Lets a process train a round when it is told to, and tells how long it took.
+    """Lets a process train a round on request, and reports how long it took.
 
     The first round warms up: it starts at once and its end is told as ``{"ready": ...}``. Each further round waits
     for a line on standard input, and its seconds go to standard output, one JSON object a line.
     """
 
     def __init__(self, parameters: int, moved: Callable[[], float]) -> None:
-        """Tell these when ready, so that contenders can be checked to do the same work.
+        """Report these when ready, so that contenders can be checked to do the same work.
 
         Args:
             parameters: numbers in the model.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 
 
@@ -19,7 +19,7 @@ class Clustering:
         hours: UTC time of day (hours) at which each cluster trains, ascending; None when any time will do.
     """
 
-    labels: npt.NDArray[np.int64]
+    labels: Ids
     clusters: int
     hours: tuple[float, ...] | None = None
 
@@ -31,28 +31,28 @@ class Clustering:
             raise InputError(f"clustering: {len(self.hours)} times of day for {self.clusters} clusters")
 
     @cached_property
-    def _members(self) -> list[npt.NDArray[np.int64]]:
+    def _members(self) -> list[Ids]:
         order = np.argsort(self.labels, kind="stable")
         begin = np.searchsorted(self.labels[order], np.arange(self.clusters + 1))
         return [order[begin[j] : begin[j + 1]] for j in range(self.clusters)]
 
-    def members(self, cluster: int) -> npt.NDArray[np.int64]:
+    def members(self, cluster: int) -> Ids:
         """Return the clients of one cluster, ascending."""
         return self._members[cluster]
 
     @cached_property
-    def sizes(self) -> npt.NDArray[np.int64]:
+    def sizes(self) -> Ids:
         """Number of clients in each cluster, [clusters]."""
         return np.bincount(self.labels[self.labels >= 0], minlength=self.clusters)
 
     @property
-    def left_out(self) -> npt.NDArray[np.int64]:
+    def left_out(self) -> Ids:
         """The clients that belong to no cluster, ascending."""
         return np.flatnonzero(self.labels < 0)
 
 
 def without_empty(clustering: Clustering) -> Clustering:
-    """Return the clustering without clusters that have no clients, the others numbered anew in their order.
+    """Return the clustering without its empty clusters, the others renumbered in order.
 
     >>> without_empty(Clustering(np.array([2, 0, 2, -1]), 3)).labels
     array([ 1,  0,  1, -1])

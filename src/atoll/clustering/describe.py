@@ -17,7 +17,7 @@ class ClusterProfile:
         size: number of clients.
         samples: samples that they hold.
         emd: sum over classes of |share in the cluster - share in the population|, from 0 to 2.
-        major_class: the class that most of its clients have most of.
+        major_class: the most frequent major class of its clients; a client's is the one that it has most of.
         major_share: share of its clients with that major class.
         hour: UTC time of day at which it trains, or None.
         members: its clients.

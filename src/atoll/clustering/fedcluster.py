@@ -3,11 +3,11 @@
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.partition import exact_counts, major_shares
 from atoll.data.population import Population
+from atoll.support.arrays import Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive
 
@@ -69,7 +69,7 @@ def availability(
     return Clustering(even_slots(slots), clusters, _middles(clusters))
 
 
-def even_slots(slots: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def even_slots(slots: Mask) -> Ids:
     """Choose one available slot for each client so that the slots' loads are as even as can be.
 
     Starts from the least loaded slot for each client, those with few slots first, then shifts clients along
@@ -101,10 +101,8 @@ def even_slots(slots: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     return labels
 
 
-def _reducing_path(
-    slots: npt.NDArray[np.bool_], members: list[list[int]], load: npt.NDArray[np.int64]
-) -> list[tuple[int, int, int]]:
-    """Return moves (from slot, client, to slot) that lead from a slot to one at least two clients emptier."""
+def _reducing_path(slots: Mask, members: list[list[int]], load: Ids) -> list[tuple[int, int, int]]:
+    """Return moves (from slot, client, to slot) that link a slot to one with at least two clients fewer."""
     for origin in np.argsort(-load, kind="stable"):
         reached: dict[int, tuple[int, int, int]] = {}
         queue = deque([int(origin)])
@@ -131,9 +129,9 @@ def major_class(
     """Give cluster c the major class ``c % classes`` with a share `rho_cluster` of its clients (FedCluster, Sec. IV-E).
 
     A client's own major class is the one it has most samples of (the lowest on ties). Sizes differ by at most one;
-    a cluster wants ``rho_cluster`` of its size from its major class and equal parts from the others, by largest
-    remainder. Where the clients at hand cannot give that, clusters are served in order of their number, and the
-    clients that remain fill the seats that remain, in random order; `atoll cluster` shows the shares reached.
+    a cluster is to get ``rho_cluster`` of its size from its major class and equal parts from the others, by largest
+    remainder. Where the clients do not suffice, clusters are served in order of their number, and the
+    remaining clients fill the remaining seats in random order; `atoll cluster` shows the shares reached.
 
     Args:
         rho_cluster: share of a cluster's major class.
@@ -148,9 +146,9 @@ def major_class(
     for cluster in range(clusters):
         major = np.array([cluster % classes])
         quota = exact_counts(major_shares(major, classes, rho_cluster), int(seats[cluster]), major)[0]
-        for c, wanted in enumerate(quota):
-            labels[waiting[c][:wanted]] = cluster
-            del waiting[c][:wanted]
+        for c, count in enumerate(quota):
+            labels[waiting[c][:count]] = cluster
+            del waiting[c][:count]
     left = rng.permutation(np.array([k for queue in waiting for k in queue], np.int64))
     room = seats - np.bincount(labels[labels >= 0], minlength=clusters)
     labels[left] = np.repeat(np.arange(clusters), room)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from atoll.data.download import SOURCES, download, explain_by_hand, locate, missing
 from atoll.data.readers import check_labels, damaged, read_cifar, read_idx, show_shape
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
 from atoll.support.seeds import generator
@@ -171,7 +171,7 @@ def make_regression(
     directions = np.linalg.qr(rng.normal(size=(width, groups)))[0].T
     planted = directions * distance / np.sqrt(2)
 
-    def draw(owner: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def draw(owner: Ids) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         inputs = rng.normal(size=(len(owner), width))
         targets = (inputs * planted[owner]).sum(axis=1) + noise * rng.normal(size=len(owner))
         return inputs.astype(np.float32), targets.astype(np.float32)

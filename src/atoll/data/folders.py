@@ -78,7 +78,7 @@ def read_folder(
 
 
 def stamp(root: str | None) -> tuple[tuple[str, int, int], ...]:
-    """Return what tells whether a folder's files are still the same: each one's path, time of change and size."""
+    """Return what shows whether a folder's files have changed: each one's path, time of change and size."""
     base = Path(root or ".").expanduser()
     if root is None or not base.is_dir():
         return ()
@@ -127,8 +127,8 @@ def _read_part(files: Sequence[Path], inputs: str | list[str] | None, targets: s
         tables.append((open_arrays(arrays, ("train_", "test_", "train-", "test-")), str(arrays[0].parent)))
     parts = []
     for table, source in tables:
-        found, wanted, is_last = read_samples(table, source, inputs, targets)
-        parts.append(make_part(source, found, wanted, channels_last or is_last))
+        own_inputs, own_targets, is_last = read_samples(table, source, inputs, targets)
+        parts.append(make_part(source, own_inputs, own_targets, channels_last or is_last))
     if len(parts) == 1:
         return parts[0]
     if len({(part.inputs.shape[1:], part.inputs.dtype, part.targets.dtype) for part in parts}) > 1:

@@ -1,4 +1,4 @@
-"""Samples from elsewhere, client by client, checked and joined into one data set that knows who holds what."""
+"""Samples from elsewhere, client by client, checked and joined into one data set, with who holds which."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,10 +146,10 @@ def _require_alike(parts: Sequence[Part]) -> None:
                 f"{list(first.inputs.shape[1:])}; they must be alike"
             )
         for name in ("inputs", "targets"):
-            found, wanted = getattr(part, name).dtype, getattr(first, name).dtype
-            if found != wanted:
+            own, theirs = getattr(part, name).dtype, getattr(first, name).dtype
+            if own != theirs:
                 raise InputError(
-                    f"{part.source}: its {name} are read as {found}, those of {first.source} as {wanted}; "
+                    f"{part.source}: its {name} are read as {own}, those of {first.source} as {theirs}; "
                     "they must be alike"
                 )
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive, PositiveFloat
 
@@ -223,7 +223,7 @@ def major_shares(major: Indices, classes: int, rho: float) -> Floats:
     return shares
 
 
-def exact_counts(shares: Floats, total: int, first: Indices) -> npt.NDArray[np.int64]:
+def exact_counts(shares: Floats, total: int, first: Indices) -> Ids:
     """Round ``shares * total`` [n, classes] to integers that sum to `total` in every row, by largest remainder.
 
     Equal remainders are served in cyclic order from the class after ``first[row]``.
@@ -237,7 +237,7 @@ def exact_counts(shares: Floats, total: int, first: Indices) -> npt.NDArray[np.i
     return counts
 
 
-def _round_rows(shares: Floats, total: int, first: Indices) -> npt.NDArray[np.int64]:
+def _round_rows(shares: Floats, total: int, first: Indices) -> Ids:
     rows, classes = shares.shape
     exact = shares * total
     counts = np.floor(exact + 1e-9).astype(np.int64)
@@ -249,7 +249,7 @@ def _round_rows(shares: Floats, total: int, first: Indices) -> npt.NDArray[np.in
     return np.asarray(counts + (rank < (total - counts.sum(axis=1))[:, None]))
 
 
-def _draw(labels: Indices, counts: npt.NDArray[np.int64], rng: np.random.Generator) -> Indices:
+def _draw(labels: Indices, counts: Ids, rng: np.random.Generator) -> Indices:
     """Draw ``counts[k, c]`` samples of class c for client k, with replacement; every row has the same sum."""
     classes = counts.shape[1]
     order = np.argsort(labels, kind="stable").astype(np.int32)
@@ -260,8 +260,8 @@ def _draw(labels: Indices, counts: npt.NDArray[np.int64], rng: np.random.Generat
     parts = np.empty((len(counts), int(counts[0].sum())), np.int32)
     for low in range(0, len(counts), _CHUNK):
         block = counts[low : low + _CHUNK]
-        wanted = np.repeat(np.tile(np.arange(classes, dtype=np.int8), len(block)), block.ravel())
-        picked = begin[wanted] + rng.integers(size[wanted])
+        drawn = np.repeat(np.tile(np.arange(classes, dtype=np.int8), len(block)), block.ravel())
+        picked = begin[drawn] + rng.integers(size[drawn])
         parts[low : low + _CHUNK] = order[picked].reshape(len(block), -1)
     return parts
 

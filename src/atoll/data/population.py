@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from atoll.data.datasets import Dataset
 from atoll.data.partition import Parts
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
 _CHUNK = 100_000  # clients handled at a time when counting classes
@@ -27,15 +27,15 @@ class Stated:
         class_counts: samples of each class, int64 [clients, classes]; None where they do not say.
     """
 
-    sizes: npt.NDArray[np.int64]
-    class_counts: npt.NDArray[np.int64] | None = None
+    sizes: Ids
+    class_counts: Ids | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
     """Clients that share one pool: client k holds the samples ``indices[offsets[k]:offsets[k + 1]]``.
 
-    A million clients with 50 samples each take 200 MB of indices beside the pool.
+    A million clients with 50 samples each take 200 MB of indices besides the pool.
 
     Attributes:
         data: the pool and the test set.
@@ -43,12 +43,12 @@ class Population:
         offsets: int64 [clients + 1].
         attributes: what else is known of the clients, one row a client: ``utc_offset`` (hours), ``longitude``
             (degrees), ``slots`` (bool [clients, slots of the day]).
-        stated: sizes and class counts in the place of those of the samples here, which only stand for the clients'.
+        stated: sizes and class counts that replace those of the samples here, which only stand in for the clients'.
     """
 
     data: Dataset
     indices: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
+    offsets: Ids
     attributes: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     stated: Stated | None = None
 
@@ -66,7 +66,7 @@ class Population:
         return len(self.offsets) - 1
 
     @cached_property
-    def sizes(self) -> npt.NDArray[np.int64]:
+    def sizes(self) -> Ids:
         """Samples of each client, n_k, [clients]."""
         return np.diff(self.offsets) if self.stated is None else self.stated.sizes
 
@@ -79,7 +79,7 @@ class Population:
         """Return the positions in the pool of one client's samples (a view, not a copy)."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
-    def class_counts(self) -> npt.NDArray[np.int64]:
+    def class_counts(self) -> Ids:
         """Return how many samples of each class each client holds, [clients, classes].
 
         For regression there are no classes, and the planted groups count in their place.
@@ -98,7 +98,7 @@ class Population:
             counts[low : low + _CHUNK] = np.bincount(cells, minlength=len(sizes) * classes).reshape(-1, classes)
         return counts
 
-    def groups(self) -> npt.NDArray[np.int64]:
+    def groups(self) -> Ids:
         """Return the planted group of each client, that of its first sample, [clients]."""
         return self.data.groups_of(self.indices[self.offsets[:-1]]).astype(np.int64)
 
@@ -165,7 +165,7 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
     return columns
 
 
-def slot_table(slots: Sequence[Sequence[int]]) -> npt.NDArray[np.bool_]:
+def slot_table(slots: Sequence[Sequence[int]]) -> Mask:
     """Return the bool table [clients, slots] of the slots in which each client can train.
 
     >>> slot_table([[0, 2], []])

@@ -52,7 +52,7 @@ def read_cifar(path: str | Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Read a file, unpacking it if it is gzipped whatever its name: browsers unpack, and keep the name."""
+    """Read a file, unpacking it if it is gzipped, whatever its name: browsers unpack but keep the name."""
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -53,12 +53,12 @@ def read_samples(
         columns = [_column(table, source, name, (), "inputs") for name in inputs]
         if not columns or any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
             raise InputError(f"{source}: data.inputs: the columns must each hold one number a sample")
-        found, is_last = np.stack(columns, axis=1), False
+        values, is_last = np.stack(columns, axis=1), False
     else:
-        found = _column(table, source, inputs, INPUT_NAMES, "inputs")
-        is_last = found.dtype == object
-        found = _decode(found, source) if is_last else found
-    return found, _column(table, source, targets, TARGET_NAMES, "targets"), is_last and found.ndim == 4
+        values = _column(table, source, inputs, INPUT_NAMES, "inputs")
+        is_last = values.dtype == object
+        values = _decode(values, source) if is_last else values
+    return values, _column(table, source, targets, TARGET_NAMES, "targets"), is_last and values.ndim == 4
 
 
 def _column(table: Table, source: str, name: str | None, known: Sequence[str], what: str) -> Array:
@@ -157,5 +157,5 @@ def _decode(images: Array, source: str) -> Array:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return InputError(f"{path}: cannot be read ({' '.join(told.split())})")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return InputError(f"{path}: cannot be read ({' '.join(reason.split())})")

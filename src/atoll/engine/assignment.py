@@ -32,7 +32,7 @@ def as_scheduled(event: Event, starts: Sequence[Model], executor: Executor) -> I
 def least_loss(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
     """Let each client take the cluster whose model has the least mean loss on its data; the lowest on ties (IFCA).
 
-    A client whose losses are no numbers has not told them (`Executor`), and is left out.
+    A client all of whose losses are NaN did not report any (`Executor`), and is left out.
     """
     losses = executor.losses(starts, event.cohort, event.round)
     return np.where(np.isnan(losses).all(axis=1), -1, losses.argmin(axis=1))

@@ -1,4 +1,4 @@
-"""What an executor is."""
+"""What executors train and return, and the protocols they meet."""
 
 import math
 from collections import Counter, deque
@@ -15,7 +15,7 @@ from atoll.aggregation.mean import Combine, Weighted
 from atoll.aggregation.screening import Screening
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import AtollError, RunError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Rows = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Clients of one cluster that train once, all from one model; or several times, as an executor may be asked to.
+    """Clients of one cluster that train once, all from one model; or several times, where an executor is asked to.
 
     Attributes:
         event: number of the event.
@@ -69,11 +69,11 @@ class Cohort:
 
 @dataclass(frozen=True, eq=False)
 class ClusterUpdate:
-    """What a cohort comes to.
+    """A cluster's update: what its cohort's training gave.
 
     Attributes:
         model: the combined model; the one that the clients were sent if no result was good.
-        loss: mean local training loss, weighted as the clients are; not a number if no result was good.
+        loss: mean local training loss, weighted as the clients are; NaN if no result was good.
         arrived: share of the cohort's weight whose results were combined.
         refused: how many results were left out, by reason.
         answered: whose results were combined, [clients of the cohort], from an executor whose clients may fail to
@@ -85,7 +85,7 @@ class ClusterUpdate:
     loss: float
     arrived: float = 1.0
     refused: Mapping[str, int] = field(default_factory=dict)
-    answered: npt.NDArray[np.bool_] | None = None
+    answered: Mask | None = None
     states: Mapping[int, Model] = field(default_factory=dict)
 
 
@@ -151,11 +151,11 @@ class Executor(Protocol):
         ...
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]; NaN where none was told."""
+        """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
         ...
 
     def close(self) -> None:
-        """Let go of what it holds, such as worker processes."""
+        """Release what it holds, such as worker processes."""
         ...
 
 
@@ -176,10 +176,10 @@ def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:
 def combine_updates(
     cohorts: Sequence[Cohort],
     combine: Combine,
-    outcomes: Iterable[ClientUpdate],
+    updates: Iterable[ClientUpdate],
     screening: Screening | None = None,
 ) -> list[ClusterUpdate]:
-    """Combine the outcomes of all cohorts' tasks, in their order, holding one client's model at a time.
+    """Combine the updates of all cohorts' tasks, in their order, holding one client's model at a time.
 
     A rule may hold more. What the screening refuses is left out and counted; without any result the start is kept.
     A client whose result is left out keeps the state that it had before.
@@ -187,12 +187,12 @@ def combine_updates(
     Raises:
         RunError: the combine rule fails; names event and cluster.
     """
-    coming = iter(outcomes)
+    coming = iter(updates)
     return [_combine(cohort, combine, coming, screening) for cohort in cohorts]
 
 
 def _combine(
-    cohort: Cohort, combine: Combine, outcomes: Iterator[ClientUpdate], screening: Screening | None
+    cohort: Cohort, combine: Combine, updates: Iterator[ClientUpdate], screening: Screening | None
 ) -> ClusterUpdate:
     losses: list[float] = []
     weights: list[float] = []
@@ -201,15 +201,15 @@ def _combine(
 
     def good() -> Iterator[tuple[float, Model]]:
         for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
-            outcome = next(outcomes)
-            if screening and (reason := screening.why_refused(outcome, cohort.start)):
+            update = next(updates)
+            if screening and (reason := screening.why_refused(update, cohort.start)):
                 refused[reason] += 1
                 continue
-            losses.append(outcome.loss)
+            losses.append(update.loss)
             weights.append(weight)
-            if outcome.state is not None:
-                states[client] = outcome.state
-            yield weight, outcome.model
+            if update.state is not None:
+                states[client] = update.state
+            yield weight, update.model
 
     try:
         pairs = good()
@@ -217,7 +217,7 @@ def _combine(
         if first is None:
             return ClusterUpdate(cohort.start, math.nan, 0.0, refused)
         model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
-        deque(pairs, maxlen=0)  # a rule need not ask for all, but the outcomes that follow are the next cohort's
+        deque(pairs, maxlen=0)  # a rule need not ask for all, but the updates that follow are the next cohort's
     except AtollError:
         raise
     except Exception as error:  # whatever a user's combine rule may raise

@@ -23,7 +23,7 @@ from atoll.support.errors import InputError, RunError
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Everything that a run needs to go on.
+    """Everything that a run needs to continue.
 
     Models are never changed in place, so clusters may share one.
 
@@ -51,7 +51,7 @@ class Step:
     """What one event did.
 
     Attributes:
-        event: the row of the schedule; with what was found out only now, where clients may fail to answer.
+        event: the schedule's row; where clients may fail to answer, with who did.
         state: the state after it.
         clusters: the cluster that each cohort client trained in.
         loss: mean local training loss over the cohort, weighted by samples; None if no result was combined.
@@ -73,14 +73,14 @@ class Method:
         assign: which cluster each of the cohort's clients belongs to.
         combine: how the results of a cluster's clients become its model.
         screening: which results are left out before the rest are combined; None: none.
-        shared: names of the parameters that all clusters have in common.
+        shared: names of the parameters that all clusters share.
         starts: number of different models that the clusters start from: one for all, or one a cluster.
         restarts: starts that are tried; the one with the least loss after `restart_rounds` is kept.
         restart_rounds: rounds that each start is tried for.
         trainer: makes what trains a client, from what `Trainer` takes: a subclass of it, or anything else that makes a
             `ClientTrainer`; None: `Trainer`.
-        server_rule: what the server makes of its model before an event and the one that the event's `server` mix gives;
-            None: takes the latter.
+        server_rule: makes the server's new model from its model before the event and the one that the event's `server`
+            mix gives; None: the latter.
         arrivals: makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
     """
 
@@ -195,8 +195,8 @@ def _keep_states(method: Method, clients: Mapping[int, Model], trained: EventRes
     """Return what clients keep after an event.
 
     Raises:
-        RunError: they do though the method's own trainer does not, so that events were not kept apart for them; or the
-            other way round.
+        RunError: the executor's trainer keeps state but the method's does not, so events that share a client were not
+            kept apart; or the other way round.
     """
     if not trained.states and not (method.keeps_state and trained.weights):
         return clients

@@ -22,7 +22,7 @@ class EventResult:
     """An event's work before it is merged.
 
     Attributes:
-        event: the event, with who answered where that was found out only now.
+        event: the event, with who answered where clients may fail to.
         clusters: each cohort client's cluster.
         models: what clusters publish.
         weights: the weight of the results in those clusters that have any.
@@ -56,10 +56,10 @@ def train_events(
     carried = screening is None and executor.carries_through(combine)
     works = [_begin(event, starts, executor, assign, carried, clients or {}) for event in events]
     while going := [work for work in works if work.repeat < work.event.intra_rounds]:
-        asked = [work.cohorts() for work in going]
-        wanted = [cohort for cohorts in asked for cohort in cohorts]
-        done = iter(executor.train(wanted, combine, screening) if wanted else [])
-        for work, cohorts in zip(going, asked, strict=True):
+        by_work = [work.cohorts() for work in going]
+        cohorts_now = [cohort for cohorts in by_work for cohort in cohorts]
+        done = iter(executor.train(cohorts_now, combine, screening) if cohorts_now else [])
+        for work, cohorts in zip(going, by_work, strict=True):
             work.take(cohorts, list(islice(done, len(cohorts))))
     return [work.result(starts) for work in works]
 
@@ -90,8 +90,8 @@ def _begin(
 class _Work:
     """An event under way, before its intra-cluster round `repeat`.
 
-    With `carried` all its rounds are asked for at once, unless other clients train in each. What a client keeps goes
-    from one of them to the next.
+    With `carried` all its rounds are requested at once, unless different clients train in each. A client's state goes
+    from one round to the next.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class _Work:
         ]
 
     def take(self, cohorts: Sequence[Cohort], averages: Sequence[ClusterUpdate]) -> None:
-        """Note what these cohorts came to; a cluster of which nobody answered keeps what it has."""
+        """Take these cohorts' updates; a cluster from which nobody answered keeps its model."""
         self.weights = {}
-        came = {cohort.cluster: (cohort, average) for cohort, average in zip(cohorts, averages, strict=True)}
+        updates = {cohort.cluster: (cohort, average) for cohort, average in zip(cohorts, averages, strict=True)}
         for cluster, before in self.averages.items():
-            if cluster not in came:
+            if cluster not in updates:
                 self.averages[cluster] = ClusterUpdate(before.model, math.nan, 0.0)
                 continue
-            cohort, average = came[cluster]
+            cohort, average = updates[cluster]
             self.averages[cluster] = average
             if average.states:
                 self.states.update(average.states)
@@ -172,14 +172,14 @@ class _Work:
         """Return what these clients keep, of those that have any."""
         if not (self.states or self._kept_states):
             return {}
-        found = ((k, self.states.get(k) or self._kept_states.get(k)) for k in clients.tolist())
-        return {client: state for client, state in found if state is not None}
+        latest = ((k, self.states.get(k) or self._kept_states.get(k)) for k in clients.tolist())
+        return {client: state for client, state in latest if state is not None}
 
     def _note(self, cluster: int, answered: Mask) -> None:
         """Note who of those asked did not answer."""
         if answered.all():
             return
         if self.answered is None:
-            wanted = np.ones((self.event.intra_rounds, len(self.event.cohort)), bool)
-            self.answered = wanted if self.event.answered is None else self.event.answered.copy()
+            everyone = np.ones((self.event.intra_rounds, len(self.event.cohort)), bool)
+            self.answered = everyone if self.event.answered is None else self.event.answered.copy()
         self.answered[self.repeat, self._rows(cluster)[~answered]] = False

@@ -1,4 +1,4 @@
-"""Live runs: on clients that answer when they can, or not at all, so that what happens is found out while it happens.
+"""Live runs: clients answer when they can, or not at all, so the events are known only as they take place.
 
 Synchronous and cycling schedules follow the plan. Asynchronous ones follow arrival: all clusters work at the same time,
 and whichever is done next makes the next event. The events that come out are those that took place; a schedule of them,
@@ -32,15 +32,15 @@ DROPPED = ("gone", "failed")
 
 @dataclass
 class LiveRun:
-    """What a live run goes by.
+    """What drives a live run.
 
     Attributes:
-        method: with the plan, of which only events to come matter. It may be set between events to one with another
-            plan of as many events; works under way end as they began.
-        clock: returns the seconds since the run's begin.
-        is_anyone_there: returns whether any client could answer now. As long as none can, no event takes place.
+        method: holds the plan, of which only events to come matter. Between events it may be replaced by one with
+            another plan of the same length; work under way ends as it began.
+        clock: returns the seconds since the run began.
+        is_anyone_there: returns whether any client could answer now. While none can, no event takes place.
         wait_seconds: how long the run goes on waiting while nobody answers at all.
-        pause_seconds: between two looks, or two attempts of a cluster that nobody answers from.
+        pause_seconds: between two checks, or between two attempts of a cluster from which nobody answers.
     """
 
     method: Method
@@ -50,39 +50,39 @@ class LiveRun:
     pause_seconds: float = 1.0
 
 
-def follow(course: LiveRun, executor: Executor, state: State, past: Sequence[Event] = ()) -> Generator[Step]:
+def follow(live: LiveRun, executor: Executor, state: State, past: Sequence[Event] = ()) -> Generator[Step]:
     """Yield after every event, as it took place, from ``state.events_done`` to the plan's number of events.
 
-    Its times are those of the course's clock, its staleness is what really was, `answered` says whose results it has,
-    and `late` and `dropped` count replies that did not come in time, or never, one an intra-cluster round.
+    Times are those of the run's clock, staleness is the true one, `answered` says whose results were merged, and `late`
+    and `dropped` count replies that came too late or never, one per intra-cluster round.
 
     Args:
-        course: what the run goes by.
-        executor: trains cohorts of which some clients may not answer; is called from several threads at a time where
-            the method goes by arrival.
+        live: what drives the run.
+        executor: trains cohorts of which some clients may not answer; called from several threads at once where events
+            follow arrival.
         state: where to begin.
         past: the events so far, as they took place.
 
     Raises:
         RunError: nobody has answered for `wait_seconds`; or training fails.
     """
-    if course.method.arrivals is None:
-        yield from _follow_plan(course, executor, state)
+    if live.method.arrivals is None:
+        yield from _follow_plan(live, executor, state)
     else:
-        yield from _follow_arrivals(course, executor, state, past)
+        yield from _follow_arrivals(live, executor, state, past)
 
 
-def _follow_plan(course: LiveRun, executor: Executor, state: State) -> Iterator[Step]:
-    """Do what is planned next, with whoever answers; an event of which nobody does leaves its clusters as they were."""
-    last, refused = course.clock(), Counter[str]()
-    while events := course.method.schedule.ready(state.events_done, course.method.keeps_state):
-        method, began = course.method, course.clock()
+def _follow_plan(live: LiveRun, executor: Executor, state: State) -> Iterator[Step]:
+    """Train what is planned next with whoever answers; an event that nobody answers changes no cluster."""
+    last, refused = live.clock(), Counter[str]()
+    while events := live.method.schedule.ready(state.events_done, live.method.keeps_state):
+        method, began = live.method, live.clock()
         done = train_together(method, executor, state, events)
-        seconds = course.clock()
+        seconds = live.clock()
         if all(map(_is_fruitless, done)):
-            if not course.is_anyone_there():
+            if not live.is_anyone_there():
                 refused = sum((trained.refused for trained in done), refused)
-                _wait(course, last)
+                _wait(live, last)
                 continue
         else:
             last = seconds
@@ -94,33 +94,33 @@ def _follow_plan(course: LiveRun, executor: Executor, state: State) -> Iterator[
             yield step
 
 
-def _follow_arrivals(course: LiveRun, executor: Executor, state: State, past: Sequence[Event]) -> Iterator[Step]:
-    """Let every cluster work, and whichever is done merge and go on; one that nobody answered from tries again."""
-    clusters = course.method.schedule.clusters
+def _follow_arrivals(live: LiveRun, executor: Executor, state: State, past: Sequence[Event]) -> Iterator[Step]:
+    """Let all clusters work at once, and merge whichever is done first; one from which nobody answers tries again."""
+    clusters = live.method.schedule.clusters
     downloaded = np.full(clusters, -1)
     for event in past[: state.events_done]:
         downloaded[[cluster for cluster, _ in event.starts]] = event.index
-    failing, last, refused = set[int](), course.clock(), Counter[str]()
-    flights = _Flights(course, executor)
+    failing, last, refused = set[int](), live.clock(), Counter[str]()
+    flights = _Flights(live, executor)
     try:
-        while state.events_done < len(course.method.schedule):
-            arrivals, index = _arrivals_of(course.method), state.events_done
+        while state.events_done < len(live.method.schedule):
+            arrivals, index = _arrivals_of(live.method), state.events_done
             for cluster, work in arrivals.beginning(index, set(range(clusters)) - flights.going):
-                begun = _begin(course.method, cluster, work, int(downloaded[cluster]))
-                flights.begin(work, begun, state, course.pause_seconds if cluster in failing else 0.0)
+                begun = _begin(live.method, cluster, work, int(downloaded[cluster]))
+                flights.begin(work, begun, state, live.pause_seconds if cluster in failing else 0.0)
             landed = flights.next()
             if _is_fruitless(landed.trained):
                 failing.update(landed.work.active)
                 refused.update(landed.trained.refused)
                 if failing >= flights.going:
-                    _require_patience(course, last)
+                    _require_patience(live, last)
                 continue
             failing, last = set(), landed.seconds
             (cluster,) = landed.work.active
             done = arrivals.end(index, cluster, landed.work, landed.began, landed.seconds)
             event = _as_happened(arrivals.event(index, done, downloaded), landed.trained)
             step = merge(
-                course.method, state, replace(landed.trained, event=event, refused=landed.trained.refused + refused)
+                live.method, state, replace(landed.trained, event=event, refused=landed.trained.refused + refused)
             )
             state, refused = step.state, Counter()
             yield step
@@ -135,11 +135,10 @@ def _arrivals_of(method: Method) -> Arrivals:
 
 
 def _begin(method: Method, cluster: int, work: Work, downloaded: int) -> Event:
-    """Return a cluster's work as an event of which it is not known yet which one it will be.
+    """Return a cluster's work as an event whose place in the run is not known yet.
 
-    Its number is the one that it has if clusters take turns: their own at first, then the one a whole turn after the
-    event that gave the cluster its start. So it differs for each start, and is the same again when a run that was
-    interrupted goes on.
+    It is numbered as if clusters took turns: first by the cluster, then one whole turn after the event that gave the
+    cluster its start. So the number is unique to each start, and the same after a resume.
     """
     schedule, arrivals = method.schedule, _arrivals_of(method)
     number = cluster if downloaded < 0 else schedule.clusters + downloaded
@@ -157,24 +156,24 @@ def _begin(method: Method, cluster: int, work: Work, downloaded: int) -> Event:
 
 
 def _as_happened(event: Event, trained: EventResult) -> Event:
-    """Return the event that a work has become, with what was found out in it."""
-    found = trained.event
-    began = found.index, found.round
+    """Return the event that a cluster's work has become, with who answered."""
+    asked = trained.event
+    drawn_as = asked.index, asked.round
     event = replace(
         event,
-        cohort=found.cohort,
-        clusters=found.clusters,
-        weights=found.weights,
-        models_up=event.models_up + found.models_up,  # which counts from 0 what was not sent
-        dropped=event.dropped + found.dropped,
-        answered=found.answered,
-        drawn_as=None if began == (event.index, event.round) else began,
+        cohort=asked.cohort,
+        clusters=asked.clusters,
+        weights=asked.weights,
+        models_up=event.models_up + asked.models_up,  # minus what was not sent: it counts down from 0
+        dropped=event.dropped + asked.dropped,
+        answered=asked.answered,
+        drawn_as=None if drawn_as == (event.index, event.round) else drawn_as,
     )
     return _count(event, trained.refused)
 
 
 def _count(event: Event, refused: Counter[str]) -> Event:
-    """Return the event with the replies that did not come in time, or never."""
+    """Return the event with the replies that came too late, or never, counted."""
     dropped = sum(refused[reason] for reason in DROPPED)
     return replace(event, late=event.late + refused["late"], dropped=event.dropped + dropped)
 
@@ -185,33 +184,33 @@ def _is_fruitless(trained: EventResult) -> bool:
     return not answered.any() if answered is not None else bool(trained.event.dropped and not len(trained.clusters))
 
 
-def _wait(course: LiveRun, last: float) -> None:
-    """Wait until there is somebody who could answer.
+def _wait(live: LiveRun, last: float) -> None:
+    """Wait until some client could answer.
 
     Raises:
         RunError: nobody has answered for too long.
     """
-    while not course.is_anyone_there():
-        _require_patience(course, last)
-        time.sleep(course.pause_seconds)
+    while not live.is_anyone_there():
+        _require_patience(live, last)
+        time.sleep(live.pause_seconds)
 
 
-def _require_patience(course: LiveRun, last: float) -> None:
+def _require_patience(live: LiveRun, last: float) -> None:
     """Give up if nobody has answered for too long.
 
     Raises:
         RunError: says for how long.
     """
-    if (waited := course.clock() - last) >= course.wait_seconds:
+    if (waited := live.clock() - last) >= live.wait_seconds:
         raise RunError(
-            f"no client has answered for {waited:.0f} s, longer than fleet.wait_seconds = {course.wait_seconds:g}; "
+            f"no client has answered for {waited:.0f} s, longer than fleet.wait_seconds = {live.wait_seconds:g}; "
             "what was done before is kept"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _Landed:
-    """A work that is over, from when to when it took, and what it came to."""
+    """Work that is done: when it began and ended, and its result."""
 
     work: Work
     began: float
@@ -220,31 +219,31 @@ class _Landed:
 
 
 class _Dropped(Exception):
-    """The run is over, so nobody needs the work."""
+    """The run is over, so the work is no longer needed."""
 
 
 class _Flights:
-    """Works under way, each in a thread.
+    """Work under way, each cluster's in a thread.
 
     Attributes:
-        going: the clusters whose works these are.
+        going: the clusters at work.
     """
 
-    def __init__(self, course: LiveRun, executor: Executor) -> None:
+    def __init__(self, live: LiveRun, executor: Executor) -> None:
         self.going: set[int] = set()
-        self._course = course
+        self._live = live
         self._executor = executor
         self._over = Flag()
         self._landed: SimpleQueue[_Landed | BaseException] = SimpleQueue()
 
     def begin(self, work: Work, event: Event, state: State, delay: float) -> None:
-        """Begin a work, after so many seconds."""
+        """Begin a cluster's work, after so many seconds."""
         self.going.update(work.active)
-        # Not waited for when the process ends: a client may keep it waiting until its deadline.
+        # A daemon, so that the process can end without waiting for a client's deadline.
         Thread(target=self._carry_out, args=(work, event, state, delay), daemon=True).start()
 
     def next(self) -> _Landed:
-        """Return the next work to be over.
+        """Return the next work to be done.
 
         Raises:
             AtollError: it failed.
@@ -256,7 +255,7 @@ class _Flights:
         return landed
 
     def drop(self) -> None:
-        """Let what is under way end with the intra-cluster round that it is in."""
+        """Let work under way end with its current intra-cluster round."""
         self._over.set()
 
     @property
@@ -273,7 +272,7 @@ class _Flights:
         return self._executor.train(cohorts, combine, screening)
 
     def carries_through(self, combine: Combine) -> bool:
-        """Return False: a work that nobody needs any more ends after the intra-cluster round that it is in."""
+        """Return False: work that is no longer needed ends after its current intra-cluster round."""
         return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -285,9 +284,9 @@ class _Flights:
 
     def _carry_out(self, work: Work, event: Event, state: State, delay: float) -> None:
         self._over.wait(delay)
-        method, began = self._course.method, self._course.clock()
+        method, began = self._live.method, self._live.clock()
         try:
             (trained,) = train_together(method, self, state, [event])
-            self._landed.put(_Landed(work, began, self._course.clock(), trained))
+            self._landed.put(_Landed(work, began, self._live.clock(), trained))
         except BaseException as error:  # raised again where it can be seen
             self._landed.put(error)

@@ -1,4 +1,4 @@
-"""Server rules: what the server makes of the model that an event's merge gives, such as a step of an optimiser."""
+"""Server rules: how the server updates its model with what an event's merge gives, such as a step of an optimiser."""
 
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class ServerRule(Protocol):
 def apply_rule(
     rule: ServerRule, event: int, before: Model, merged: Model, state: Model | None
 ) -> tuple[Model, Model | None]:
-    """Return what a rule makes of an event.
+    """Return the server's new model, and what the rule keeps.
 
     Raises:
         RunError: it fails, or returns a model or a state of another form; names the event.
@@ -40,8 +40,8 @@ def apply_rule(
     return model, kept
 
 
-def _why_wrong(wanted: Model, found: Model | None, what: str, like: str) -> str:
-    form, known = form_of(found or {}), form_of(wanted)
+def _why_wrong(expected: Model, returned: Model | None, what: str, like: str) -> str:
+    form, known = form_of(returned or {}), form_of(expected)
     if form == known:
         return ""
     name = next(name for name in {**known, **form} if known.get(name) != form.get(name))

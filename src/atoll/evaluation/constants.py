@@ -21,7 +21,7 @@ _HELD_BYTES = 2**30  # gradients kept at a time while inner products are taken
 
 
 def label_deviations(class_counts: npt.NDArray[np.integer], gram: Floats | None = None) -> Floats:
-    """Return the clients' deviations as far as their class shares tell, `Problem.deviations`.
+    """Return the clients' deviations as estimated from their class shares, `Problem.deviations`.
 
     A client's gradient is taken to be the mean of the classes' gradients, weighted by its class shares.
 
@@ -100,6 +100,7 @@ def gradient_deviations(population: Population, module: nn.Module, models: Seque
     largest, chosen, scale = -1.0, np.empty((0, 0)), 0.0
     for model in models:
         gram = _gram_at(population, module, model, rows)
+        # Inner products of g_i - g with g the weighted mean: the Gram matrix, centred on both sides.
         toward = gram @ shares
         centred = gram - toward[:, None] - toward[None, :] + shares @ toward
         if (spread := float(shares @ centred.diagonal())) > largest:
@@ -182,7 +183,7 @@ def initial_gap(
     """Return F(w0) - F*, with F the mean loss over all samples, or over a seeded draw of so many, and F* given.
 
     Raises:
-        InputError: the model's loss is below `optimum`, or not a number.
+        InputError: the model's loss is below `optimum`, or NaN.
     """
     loss = Evaluator(population, module, samples, seed).train_loss(model)
     if not optimum <= loss < np.inf:

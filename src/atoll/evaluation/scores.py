@@ -15,7 +15,7 @@ from atoll.data.population import Population
 from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
 from atoll.local.weights import load_model
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
 from atoll.support.seeds import generator
@@ -76,7 +76,7 @@ class Evaluator:
         losses, hits = self._measure(self.tests, np.arange(len(self.tests)))
         return float(losses.mean()), float(hits.mean()) if self.classifies else None
 
-    def _measure(self, batches: Batches, rows: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    def _measure(self, batches: Batches, rows: Ids) -> tuple[Floats, Mask]:
         """Return the loss of each of these samples, and whether it is classified rightly."""
         losses, hits = [], []
         for part in _blocks(rows):
@@ -95,12 +95,12 @@ class ClusterScore:
     Attributes:
         score: over all clients, weighted by samples.
         confusion: clients of each planted group that take each model, [groups, models].
-        ari: adjusted Rand index of planted and found clusters; None if nothing is planted.
+        ari: adjusted Rand index of planted and recovered clusters; None if nothing is planted.
         accuracies: test accuracy of each model over the test clients that take it; None for one that nobody takes.
     """
 
     score: Score
-    confusion: npt.NDArray[np.int64]
+    confusion: Ids
     ari: float | None
     accuracies: tuple[float | None, ...]
 
@@ -137,10 +137,10 @@ class ClusterEvaluator:
 
     @one_thread()
     def score(self, models: Sequence[Model]) -> ClusterScore:
-        """Return losses, accuracies and found clusters."""
+        """Return losses, accuracies and the recovered clusters."""
         rows = [self.population.samples(int(k)) for k in self.clients]
         trained = measure_models(self.module, self.pool, models, rows).losses
-        found = trained.argmin(axis=1)
+        clusters = trained.argmin(axis=1)
         everyone = range(len(self.test_clients))
         tested = measure_models(self.module, self.tests, models, [self.test_clients.samples(k) for k in everyone])
         chosen = tested.losses.argmin(axis=1)
@@ -149,7 +149,7 @@ class ClusterEvaluator:
         by_model = [chosen == p for p in range(len(models))]
         classifies = self.pool.classifies
 
-        def accuracy(its: npt.NDArray[np.bool_]) -> float | None:
+        def accuracy(its: Mask) -> float | None:
             return float(np.average(hits[its], weights=sizes[its])) if classifies and its.any() else None
 
         score = Score(
@@ -158,20 +158,20 @@ class ClusterEvaluator:
             test_accuracy=accuracy(np.ones(len(hits), bool)),
         )
         confusion = np.zeros((self.planted, len(models)), np.int64)
-        np.add.at(confusion, (self.groups, found), 1)
+        np.add.at(confusion, (self.groups, clusters), 1)
         return ClusterScore(
             score=score,
             confusion=confusion,
-            ari=adjusted_rand_index(self.groups, found) if self.planted > 1 else None,
+            ari=adjusted_rand_index(self.groups, clusters) if self.planted > 1 else None,
             accuracies=tuple(map(accuracy, by_model)),
         )
 
 
-def adjusted_rand_index(groups: npt.NDArray[np.integer], found: npt.NDArray[np.integer]) -> float:
+def adjusted_rand_index(groups: npt.NDArray[np.integer], clusters: npt.NDArray[np.integer]) -> float:
     """Return how well two groupings of the same clients agree, [clients] each: 1 if equal, 0 on average by chance."""
     from sklearn.metrics import adjusted_rand_score  # here, since it is slow to import
 
-    return float(adjusted_rand_score(groups, found))
+    return float(adjusted_rand_score(groups, clusters))
 
 
 def parameter_error(models: Sequence[Model], planted: Floats) -> float:

@@ -49,14 +49,16 @@ def fedcluster_bound(
         smoothness: L.
         gradient_bound: G; squared norms of sample gradients at the models of the run are at most G^2 in the mean.
         gap: f(W_0) - inf f.
-        h_cluster: H_cluster, the supremum or the largest value met.
+        h_cluster: H_cluster, the supremum, or the largest value observed.
         variances: s_k^2 for each client; for batches of b samples pass s_k^2 / b.
     """
     if len(variances) != len(population):
         raise InputError(f"variances has {len(variances)} values for {len(population)} clients")
     shares = population.shares
     q = np.bincount(clustering.labels, weights=shares, minlength=clustering.clusters)
+    # Sampling noise: sum over clusters K of q_K * (sum over k in K of (p_k / q_K)^2 s_k^2).
     noise = float(np.sum(shares**2 * np.asarray(variances) / q[clustering.labels]))
+    # (4): progress left to make, and what gradients' spread over clusters and samples costs.
     constant = 2 * gap + 4 * smoothness * (h_cluster + noise)
     cycles, total = clustering.clusters * steps, rounds * clustering.clusters * steps
     unmet = []

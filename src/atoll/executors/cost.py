@@ -12,14 +12,14 @@ from atoll.local.models import Model
 from atoll.schedules.events import Event, Schedule
 from atoll.support.errors import AtollError
 
-# What `cores` takes beside training, measured on two cores that others used too: to hand one unit of work out and take
-# its result back, to copy each byte of its model there and back, to fork a worker.
+# What `cores` takes besides training, measured on two busy cores: to hand out one unit of work and take back its
+# result, to copy each byte of its model there and back, to fork a worker.
 _HANDING_SECONDS = 0.0006
 _COPYING_SECONDS = 3e-9
 _FORKING_SECONDS = 0.05
 
-_LONG_SECONDS = 0.1  # training that takes so long is timed but once
-_GROUPS = 50  # of events that train together, from the start, which tell how much can be done at a time
+_LONG_SECONDS = 0.1  # training that takes so long is timed only once
+_GROUPS = 50  # of events that train together, from the start, which show how much can be done at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class Units:
 
 
 def time_unit(executor: Executor, unit: Cohort) -> float:
-    """Return the seconds that a unit of work takes, the least of three; 0 if it fails, which the run will tell."""
+    """Return the seconds that a unit of work takes, the least of three; 0 if it fails, which the run will report."""
     least = float("inf")
     for _ in range(3):
         began = time.perf_counter()

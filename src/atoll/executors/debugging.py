@@ -24,23 +24,23 @@ class BadStep(ArithmeticError):
 
 @dataclass
 class Watch:
-    """What is known of a client's training.
+    """How far a client's training has come.
 
     Attributes:
         steps: steps of the optimiser that have been taken.
         under_way: calls of its step, more than one where a subclass calls the step that it overrides.
-        told: what PyTorch warned of on the way, such as where the forward pass called what failed in the backward one.
+        warned: PyTorch's warnings on the way, such as where the forward pass called what failed in the backward one.
     """
 
     steps: int = 0
     under_way: int = 0
-    told: list[str] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
 
 
 def train_watched(trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
     """Return what the client sends back, to the bits of ``trainer.train(task)``; several times slower.
 
-    PyTorch's anomaly detection stops at the first operation whose gradient is not a number, and `BadStep` at the first
+    PyTorch's anomaly detection stops at the first operation whose gradient is NaN, and `BadStep` at the first
     gradient or parameter that is not finite.
 
     Raises:
@@ -64,7 +64,7 @@ def measure_watched(trainer: ClientTrainer, models: Sequence[Model], clients: Id
     """Return the mean loss of each model on each client's data, [clients, models].
 
     Raises:
-        RunError: after any error; names the round and the first client for whom it comes again, and has the whole
+        RunError: after any error; names the round and the first client for whom it occurs again, and has the whole
             traceback as a note.
     """
     try:
@@ -73,8 +73,8 @@ def measure_watched(trainer: ClientTrainer, models: Sequence[Model], clients: Id
         at_fault = next(
             (f"client {client}" for client in clients if _fails(trainer, models, client, round_)), "clients"
         )
-        told = f"{type(error).__name__}: {error}"
-        failed = RunError(f"round {round_}, {at_fault}: measuring the clusters' models failed ({told})")
+        reason = f"{type(error).__name__}: {error}"
+        failed = RunError(f"round {round_}, {at_fault}: measuring the clusters' models failed ({reason})")
         failed.add_note(_tell_all(error, Watch()))
         raise failed from error
 
@@ -112,7 +112,7 @@ def _watched(watch: Watch, module: nn.Module) -> Iterator[None]:
             with torch.autograd.set_detect_anomaly(True):
                 yield
         finally:
-            watch.told += [str(each.message) for each in caught]
+            watch.warned += [str(each.message) for each in caught]
             for hook in hooks:
                 hook.remove()
     for each in caught:
@@ -120,7 +120,7 @@ def _watched(watch: Watch, module: nn.Module) -> Iterator[None]:
 
 
 def _tell_all(error: BaseException, watch: Watch) -> str:
-    return "\n".join([*watch.told, "".join(traceback.format_exception(error)).rstrip()])
+    return "\n".join([*watch.warned, "".join(traceback.format_exception(error)).rstrip()])
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -33,12 +33,12 @@ class Serial:
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order; combine rules use one thread too, as with `Cores`."""
-        outcomes = (self._train(task) for cohort in cohorts for task in cohort.tasks)
-        return combine_updates(cohorts, combine, outcomes, screening)
+        """Return each cluster's update, in the cohorts' order; combine rules use one thread too, as in `Cores`."""
+        updates = (self._train(task) for cohort in cohorts for task in cohort.tasks)
+        return combine_updates(cohorts, combine, updates, screening)
 
     def carries_through(self, combine: Combine) -> bool:
-        """Return False: every intra-cluster round is asked for on its own."""
+        """Return False: every intra-cluster round is requested on its own."""
         return False
 
     def _train(self, task: ClientTask) -> ClientUpdate:
@@ -57,7 +57,7 @@ class Serial:
             raise RunError(f"{_where(task)}: training failed ({type(error).__name__}: {error})") from error
 
     def close(self) -> None:
-        """Hold nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
     @one_thread()
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:

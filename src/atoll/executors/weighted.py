@@ -48,7 +48,7 @@ class Weighted:
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order."""
+        """Return each cluster's update, in the order of the cohorts."""
         if screening or not is_weighted_mean(combine):
             return self.serial.train(cohorts, combine, screening)
         return [self._train(cohort) for cohort in cohorts]
@@ -70,7 +70,7 @@ class Weighted:
             model = read_model(module)
         if is_finite(model, sum(losses)):
             return ClusterUpdate(model, losses[-1])
-        return self._train_each(rounds)  # which says what client it is that is not finite
+        return self._train_each(rounds)  # which names the client that is not finite
 
     def _train_each(self, rounds: Sequence[Cohort]) -> ClusterUpdate:
         """Train client by client, in one intra-cluster round after the other."""
@@ -96,7 +96,7 @@ class Weighted:
         return loss
 
     def close(self) -> None:
-        """Hold nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""

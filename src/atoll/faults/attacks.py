@@ -1,4 +1,4 @@
-"""Attacking clients: what they send in the place of what they trained."""
+"""Attacking clients: what they send instead of what they trained."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -40,7 +40,7 @@ def add_noise(start: Model, trained: Model, rng: np.random.Generator, strength: 
 
 
 def break_numbers(start: Model, trained: Model, rng: np.random.Generator, strength: float) -> Model:
-    """Send numbers that are none."""
+    """Send NaNs."""
     return {name: torch.full_like(own, torch.nan) if own.is_floating_point() else own for name, own in trained.items()}
 
 
@@ -58,7 +58,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 class Attacked:
-    """Trains clients some of which attack; to be used in place of a `Trainer` (it is a `ClientTrainer`).
+    """Trains clients some of which attack; used instead of a `Trainer` (it is a `ClientTrainer`).
 
     Attackers train as others do, on labels ``classes - 1 - y`` for `label-flip`, and report honest losses. What one
     sends depends on the seed and its task alone, so executors that train client by client agree to the bit.
@@ -89,9 +89,9 @@ class Attacked:
         """
         if task.client not in self.attackers:
             return self.trainer.train(task)
-        outcome = self._theirs.train(task)
+        update = self._theirs.train(task)
         rng = generator(self.trainer.seed, "attack", task.event, task.repeat, task.client)
-        return replace(outcome, model=self.attack(task.start, outcome.model, rng, self.strength))
+        return replace(update, model=self.attack(task.start, update.model, rng, self.strength))
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -114,13 +114,13 @@ def draw_attackers(share: float, clients: int, seed: int) -> Ids:
     """Return the clients that attack, ascending: ``round(share * clients)`` of them, drawn from the seed.
 
     Raises:
-        InputError: a share outside [0, 1), or one that comes to no client at all.
+        InputError: a share outside [0, 1), or one that rounds to no client at all.
     """
     if not 0 <= share < 1:
         raise InputError(f"faults.attackers = {share}: must be at least 0 and less than 1")
     count = round(share * clients)
     if share and not count:
-        raise InputError(f"faults.attackers = {share:g}: comes to none of {clients} clients; give {1 / clients:g}")
+        raise InputError(f"faults.attackers = {share:g}: is none of {clients} clients; give {1 / clients:g}")
     return np.sort(generator(seed, "attackers").choice(clients, count, replace=False)).astype(np.int64)
 
 

@@ -1,7 +1,7 @@
 """Clients that do not answer, as part of the schedule: who is absent, drops out or is late is known before training.
 
-A client that an event loses is taken from its cohort; when the event ends is settled already. The server does not know
-who will fail it: it waits as long as the cohort would have taken, at most until the deadline (`Clock`).
+A client that an event loses is taken from its cohort; the event still ends when it would have. The server does not know
+who will fail: it waits as long as the cohort would have taken, at most until the deadline (`Clock`).
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ def lose_clients(
     slots: Mask | None = None,
     clock: Clock | None = None,
 ) -> Schedule:
-    """Return the schedule without the clients that each event loses, who are counted in it.
+    """Return the schedule without the clients that each event loses; the events count them.
 
     A client is lost for the first of these reasons that holds. Each draws under a key of its own (seed, event, client),
     so whether it is lost does not depend on who else is in the cohort.
@@ -30,7 +30,7 @@ def lose_clients(
     - absent: the slot of the day in which the event begins is not one of its `slots`, bool [clients, slots]. It
       is sent nothing. The clock starts at midnight UTC.
     - dropped, with the probability `dropout`: it is sent the model, and nothing comes back.
-    - late: it needs more seconds than the clock's deadline. It is sent the model, and what it sends is not waited for.
+    - late: it needs more seconds than the clock's deadline. It is sent the model; its result is not waited for.
 
     Raises:
         InputError: a probability outside [0, 1), or a deadline that no client of any cohort keeps.

@@ -78,11 +78,11 @@ def require_fleet(settings: Settings) -> None:
     name = settings.method.name
     if why := method_kind(settings).why_one_place:
         raise InputError(f"method.name = {name!r}: does not go with run.executor = 'fleet', {why}")
-    wanted = settings.faults
+    faults = settings.faults
     simulated = ("dropout", "attackers", "slots_per_day")
-    if found := [key for key in simulated if getattr(wanted, key) != FaultSettings.model_fields[key].default]:
+    if in_use := [key for key in simulated if getattr(faults, key) != FaultSettings.model_fields[key].default]:
         raise InputError(
-            f"faults.{found[0]} = {getattr(wanted, found[0])}: is for simulation; with run.executor = 'fleet' faults "
+            f"faults.{in_use[0]} = {getattr(faults, in_use[0])}: is for simulation; with run.executor = 'fleet' faults "
             "are those that happen"
         )
 
@@ -96,7 +96,7 @@ def digest_of(settings: Settings, form: DataForm) -> str:
     """
     run = dict(settings.run)
     needs_rounds = settings.method.get("resample") or ":" in settings.method.name
-    told: dict[str, Any] = {
+    agreed: dict[str, Any] = {
         "seed": settings.seed,
         "rounds": settings.rounds if needs_rounds else None,
         "model": settings.model.model_dump(),
@@ -105,16 +105,16 @@ def digest_of(settings: Settings, form: DataForm) -> str:
         "run": {key: run[key] for key in _OF_RUN},
         "data": asdict(form),
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _of_clients(method: MethodSettings) -> dict[str, Any]:
-    """Return what a client's work depends on in ``[method]``: all that a user's own takes, of ours what is listed."""
+    """Return what a client's work depends on in ``[method]``: all of a user's own, some of ours."""
     return {key: value for key, value in dict(method).items() if ":" in method.name or key in _OF_METHOD}
 
 
 def _answer_form(rule: LocalRule, module: nn.Module) -> Form:
-    """Return the form of what a client sends back; a step on a copy of the module tells what the rule carries."""
+    """Return the form of what a client sends back; a step on a copy of the module shows what the rule carries."""
     copy = deepcopy(module)
     start, parameters = read_model(copy), dict(copy.named_parameters())
     if not rule.carry_moments:

@@ -135,21 +135,21 @@ def require_valid(path: Path) -> bytes:
 
     try:
         content = path.read_bytes()
-        found = x509.load_pem_x509_certificate(content)
+        certificate = x509.load_pem_x509_certificate(content)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"{path}: is not a certificate in PEM format") from error
     today = datetime.now(UTC)
-    if found.not_valid_after_utc < today:
+    if certificate.not_valid_after_utc < today:
         raise InputError(
-            f"{path}: the certificate expired on {found.not_valid_after_utc:%d %B %Y}; "
+            f"{path}: the certificate expired on {certificate.not_valid_after_utc:%d %B %Y}; "
             "atoll fleet renew makes a new one for the server; when the authority itself (ca.pem) has expired, "
             "make a new fleet"
         )
-    if found.not_valid_before_utc > today:
+    if certificate.not_valid_before_utc > today:
         raise InputError(
-            f"{path}: the certificate is not valid before {found.not_valid_before_utc:%d %B %Y}; "
+            f"{path}: the certificate is not valid before {certificate.not_valid_before_utc:%d %B %Y}; "
             "is this machine's clock right?"
         )
     return content

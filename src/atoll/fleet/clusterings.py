@@ -1,4 +1,4 @@
-"""``clusterings.jsonl``: by which clustering and samples each part of a live run was planned."""
+"""``clusterings.jsonl``: the clustering and samples by which each part of a live run was planned."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +12,13 @@ from atoll.data.population import Stated
 from atoll.experiment.experiment import ReportedClients
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.files import whole_lines
 
 Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
 
 
 class Clustered(BaseModel):
-    """A line of ``clusterings.jsonl``: what the plan was made by from an event on.
+    """A line of ``clusterings.jsonl``: what the plan is based on from an event on.
 
     Attributes:
         event: the first event that it holds for; work under way then ends as it began.
@@ -48,7 +49,7 @@ class Clustered(BaseModel):
 
 
 def as_told(known: ReportedClients, line: Clustered) -> ReportedClients:
-    """Return what is known, with the samples and the clustering of a line."""
+    """Return what clients report, with the samples and the clustering of a line."""
     population = known.population
     sizes = np.array(line.samples, np.int64)
     if not np.array_equal(sizes, population.sizes):
@@ -61,19 +62,19 @@ def as_told(known: ReportedClients, line: Clustered) -> ReportedClients:
 
 
 def cells_of(seconds: Floats) -> Seconds:
-    """Return seconds as a line has them."""
+    """Return seconds as they stand in a line."""
     return [None if np.isnan(value) else float(value) for value in seconds]
 
 
 def read_clusterings(path: Path, clients: int) -> list[Clustered]:
-    """Return the lines of a run, but for one that a crash tore.
+    """Return the lines of a run, without one torn by a crash.
 
     Raises:
         InputError: names the line that is damaged.
     """
     lines: list[Clustered] = []
     try:
-        for text in path.read_bytes().split(b"\n")[:-1]:
+        for text in whole_lines(path):
             line = Clustered.model_validate_json(text)
             rows = (line.samples, line.labels, line.seconds_per_sample, line.compute_seconds, line.upload_seconds)
             if {len(row) for row in rows if row is not None} != {clients}:

@@ -155,12 +155,12 @@ def renew_certificate(folder: Path, days: int) -> None:
     Raises:
         InputError: the fleet's files, ``ca.key`` among them, are not there, or the authority has expired.
     """
-    found = read_fleet(folder)
-    authority = Certified(require_valid(found.folder / "ca.pem"), _read(found.folder / "ca.key"))
-    server = make_server_certificate(authority, _hosts(found.host), days)
-    (found.folder / "server.key").unlink(missing_ok=True)
-    _write(found.folder / "server.key", server.key, 0o600)
-    write_atomically(found.folder / "server.pem", server.certificate)
+    fleet = read_fleet(folder)
+    authority = Certified(require_valid(fleet.folder / "ca.pem"), _read(fleet.folder / "ca.key"))
+    server = make_server_certificate(authority, _hosts(fleet.host), days)
+    (fleet.folder / "server.key").unlink(missing_ok=True)
+    _write(fleet.folder / "server.key", server.key, 0o600)
+    write_atomically(fleet.folder / "server.pem", server.certificate)
 
 
 def _hosts(host: str) -> list[str]:
@@ -191,14 +191,14 @@ def read_fleet(folder: Path) -> FleetConfiguration:
         InputError: it is not there, or something in it is wrong: names the file and the key.
     """
     path = folder if folder.name == FILE else folder / FILE
-    found = _checked(FleetConfiguration, path)
+    configuration = _checked(FleetConfiguration, path)
     for key in ("name", "clients", "public_key"):
-        values = [getattr(node, key) for node in found.nodes]
+        values = [getattr(node, key) for node in configuration.nodes]
         values = [client for clients in values for client in clients] if key == "clients" else values
         if twice := [value for value in values if values.count(value) > 1]:
-            told = f"{str(twice[0])[:60]}" + ("..." if key == "public_key" else "")
-            raise InputError(f"{path}: nodes: {key} has {told} twice; each node needs its own")
-    return found
+            value = f"{str(twice[0])[:60]}" + ("..." if key == "public_key" else "")
+            raise InputError(f"{path}: nodes: {key} has {value} twice; each node needs its own")
+    return configuration
 
 
 def read_node(path: Path) -> NodeConfiguration:

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class _Collected(Generic[Result]):
-    """What some clients came to: good results by client, and how many are missing or were refused, by reason."""
+    """What a group of clients sent back: good results by client, and how many are missing or refused, by reason."""
 
     results: dict[int, Result]
     refused: Counter[str]
@@ -79,7 +79,7 @@ class FleetExecutor:
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order; replies are screened harder than simulated results are.
+        """Return each cluster's update, in their order; replies are checked more strictly than simulated results.
 
         Raises:
             RunError: the combine rule fails.
@@ -95,12 +95,12 @@ class FleetExecutor:
         collected = self._collect([cohort.clients for cohort in cohorts], calls, self._read_trained)
         lost: Counter[int] = Counter()
         answered = []
-        for cohort, found in zip(cohorts, collected, strict=True):
-            answered.append(np.array([client in found.results for client in cohort.clients.tolist()], bool))
+        for cohort, replies in zip(cohorts, collected, strict=True):
+            answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
             lost[cohort.event] += cohort.weights[~answered[-1]].sum()
         return [
-            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, found, there)
-            for cohort, found, there in zip(cohorts, collected, answered, strict=True)
+            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
+            for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
         ]
 
     def carries_through(self, combine: Combine) -> bool:
@@ -108,7 +108,7 @@ class FleetExecutor:
         return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]; NaN for whom none is known."""
+        """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
         body = pack(models)
         calls = []
         for nodes in self._split(clients):
@@ -121,15 +121,15 @@ class FleetExecutor:
                 for node, client in nodes.items()
             }
             calls.append(Call(0, "losses", encode(request, body), asked))
-        (found,) = self._collect([clients], calls, _read_losses)
+        (replies,) = self._collect([clients], calls, _read_losses)
         table = np.full((len(clients), len(models)), np.nan)
         for row, client in enumerate(clients.tolist()):
-            if client in found.results:
-                table[row] = found.results[client]
+            if client in replies.results:
+                table[row] = replies.results[client]
         return table
 
     def close(self) -> None:
-        """Let go of the fleet; the nodes stay."""
+        """Leave the fleet; the nodes stay."""
         self.fleet.close()
 
     def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
@@ -173,21 +173,21 @@ class FleetExecutor:
         return groups
 
     def _find(self, clients: Sequence[int]) -> dict[int, str]:
-        """Return the node of each client that has one, after a look at who has come if some have none."""
+        """Return the node of each client that has one, after looking for new nodes if some have none."""
         if any(client not in self.nodes for client in clients):
-            found = {client: name for name, known in self.fleet.nodes().items() for client in clients_of(known)}
+            present = {client: name for name, known in self.fleet.nodes().items() for client in clients_of(known)}
             with self._lock:
-                self.nodes = found | self.nodes
+                self.nodes = present | self.nodes
         return {client: self.nodes[client] for client in clients if client in self.nodes}
 
     def _collect(
-        self, wanted: Sequence[Ids], calls: Sequence[Call], read: Callable[[Asked, Reply], Result | Reason]
+        self, groups: Sequence[Ids], calls: Sequence[Call], read: Callable[[Asked, Reply], Result | Reason]
     ) -> list[_Collected[Result]]:
-        """Make the calls; return what the clients wanted under each call's number came to.
+        """Make the calls; return, by number, what each group of clients sent back.
 
-        A client's first reply settles what it comes to.
+        Only a client's first reply counts.
         """
-        collected = [_Collected[Result]({}, Counter()) for _ in wanted]
+        collected = [_Collected[Result]({}, Counter()) for _ in groups]
         settled: set[tuple[int, int]] = set()
         for reply in gather(self.fleet, calls, self.deadline_seconds):
             into = collected[reply.call.number]
@@ -199,7 +199,7 @@ class FleetExecutor:
                 into.refused[result] += 1
             else:
                 into.results[key[1]] = result
-        for number, (clients, into) in enumerate(zip(wanted, collected, strict=True)):
+        for number, (clients, into) in enumerate(zip(groups, collected, strict=True)):
             if never := sum((number, client) not in settled for client in clients.tolist()):
                 into.refused["gone"] += never
         with self._lock:
@@ -218,12 +218,12 @@ def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:
     return read_losses(asked, reply.sender, reply.content)
 
 
-def _average(cohort: Cohort, combine: Combine, found: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:
+def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:
     """Combine the results of those who answered, in the clients' order."""
     if not answered.any():
-        return ClusterUpdate(cohort.start, math.nan, 0.0, found.refused, answered)
+        return ClusterUpdate(cohort.start, math.nan, 0.0, replies.refused, answered)
     there = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])
-    outcomes = (found.results[client].outcome for client in there.clients.tolist())
-    (average,) = combine_updates([there], combine, outcomes)
+    updates = (replies.results[client].outcome for client in there.clients.tolist())
+    (average,) = combine_updates([there], combine, updates)
     arrived = 1.0 if answered.all() else float(there.weights.sum() / cohort.weights.sum())
-    return replace(average, arrived=arrived, refused=found.refused, answered=answered)
+    return replace(average, arrived=arrived, refused=replies.refused, answered=answered)

@@ -1,4 +1,4 @@
-"""Several calls to a fleet at a time, which are over by a deadline whatever the transport does."""
+"""Several calls to a fleet at once, all over by a deadline, whatever the transport does."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -42,7 +42,7 @@ _ALONE = Lock()  # PyTorch's random numbers and its number of threads belong to 
 
 
 class Refused(Exception):
-    """What is asked will not be done."""
+    """The request is refused."""
 
     def __init__(self, code: RefusalCode) -> None:
         """Say why, in one of the words that the server knows."""
@@ -127,8 +127,8 @@ def losses(site: Node, store: Store, payload: bytes) -> bytes:
     _require_form(site, models, count=len(models))
     with _computing(site):
         row = site.trainer.losses(models, np.array([client]), request.round)[0]
-    told = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
-    return encode(LossesReply(nonce=request.nonce, client=client, losses=told))
+    finite = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
+    return encode(LossesReply(nonce=request.nonce, client=client, losses=finite))
 
 
 HANDLERS: dict[str, Handler] = {"describe": describe, "train": train, "losses": losses}
@@ -147,7 +147,7 @@ def _require_client(site: Node, clients: Sequence[int]) -> int:
 
 
 def _require_form(site: Node, models: list[Model], count: int) -> list[Model]:
-    """Refuse other than so many models of the agreed form; moments may be left out, as at first there are none."""
+    """Refuse anything but so many models of the agreed form; moments may be missing, as they are at first."""
     form = site.agreement.form
     without = without_moments(form)
     if len(models) != count or not models or not all(form_of(model) in (form, without) for model in models):

@@ -10,13 +10,12 @@ from atoll.fleet.agreement import Agreement
 from atoll.fleet.messages import ClientReport, DescribeReply, DescribeRequest, encode, most_bytes
 from atoll.fleet.replies import open_reply
 from atoll.fleet.transport import Failure, Fleet, clients_of
-from atoll.support.environment import package_versions
+from atoll.support.environment import BITS_DEPEND_ON, package_versions
 from atoll.support.errors import InputError, RunError
 
 CLOCKS_APART_SECONDS = 3600.0
 _DESCRIBING_SECONDS = 60.0
 _SHOWN = 8  # clients at most that a sentence lists
-_BITS_DEPEND_ON = ("atoll", "torch", "numpy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,7 @@ def wait_for_nodes(
     tell: Callable[[str], None] = lambda _: None,
     poll_seconds: float = 1.0,
 ) -> Joined:
-    """Return who is there, once there are enough.
+    """Return the nodes, once there are enough.
 
     Args:
         fleet: who may be there.
@@ -65,7 +64,7 @@ def wait_for_nodes(
     known: dict[str, DescribeReply] = {}
     refused: dict[str, str] = {}
     warnings: dict[str, list[str]] = {}
-    told = ""
+    last = ""
     while True:
         there = fleet.nodes()
         known = {name: reply for name, reply in known.items() if name in there}
@@ -86,8 +85,8 @@ def wait_for_nodes(
             sentence = f"{len(known)} of fleet.nodes = {nodes} nodes are there; {sentence}"
         if time.monotonic() >= until:
             raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
-        if sentence != told:
-            tell(told := sentence)
+        if sentence != last:
+            tell(last := sentence)
         time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
 
 
@@ -116,7 +115,7 @@ def ask_again(fleet: Fleet, agreement: Agreement, nodes: Mapping[int, str], time
 def _describe(
     fleet: Fleet, agreement: Agreement, names: Sequence[str], timeout: float
 ) -> dict[str, DescribeReply | str]:
-    """Ask nodes what they hold; a node's reply, or why it has none."""
+    """Ask nodes what they hold; return each node's reply, or why there is none."""
     nonce = secrets.token_hex(16)
     request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce))
     replies = fleet.call(names, "describe", request, timeout) if names else ()
@@ -169,13 +168,13 @@ def _missing(joined: Joined, clients: int, refused: Mapping[str, str]) -> str:
 
 
 def _warn(name: str, reply: DescribeReply) -> list[str]:
-    """Say what may surprise in a run with this node."""
+    """Return what may be surprising about a run with this node."""
     warnings = []
     if abs(apart := reply.utc - time.time()) >= CLOCKS_APART_SECONDS:
         ahead = "ahead of" if apart > 0 else "behind"
         warnings.append(f"the clock of node {name!r} is {abs(apart) / 3600:.1f} hours {ahead} this machine's")
     here = package_versions()
-    for package in _BITS_DEPEND_ON:
+    for package in BITS_DEPEND_ON:
         if (there := reply.versions.get(package)) != here[package]:
             warnings.append(
                 f"node {name!r} has {package} {there}, here it is {here[package]}; results may differ from simulation "

@@ -17,7 +17,7 @@ class Measured:
     """
 
     def __init__(self, clients: int) -> None:
-        """Know nothing yet of so many clients."""
+        """Begin without measurements of so many clients."""
         self._lock = Lock()
         self._replies = np.zeros(clients, np.int64)
         self._weights = np.zeros(clients)
@@ -77,7 +77,7 @@ class Measured:
 
     @property
     def upload_seconds(self) -> Floats:
-        """Seconds of a round trip beside training: download, waiting, upload; [clients], NaN where nothing is known."""
+        """Seconds of a round trip besides training: download, waiting, upload; [clients], NaN where unknown."""
         with self._lock:
             return _divide(self._sending, self._weights)
 

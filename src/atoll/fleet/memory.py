@@ -11,7 +11,7 @@ from atoll.fleet.store import MemoryStore, Store
 from atoll.fleet.transport import Failure, Properties
 
 Fault = Callable[[str, bytes, Callable[[], bytes]], bytes | Failure | None]
-"""Task, payload, what the node would answer -> what comes in its place; None: nothing ever."""
+"""Task, payload, what the node would answer -> what comes instead; None: nothing ever."""
 
 
 class MemoryFleet:
@@ -30,7 +30,7 @@ class MemoryFleet:
         faults: Mapping[str, Fault] | None = None,
         stores: Mapping[str, Store] | None = None,
     ) -> None:
-        """Let these be the nodes."""
+        """Use these nodes."""
         self.sites = dict(sites)
         self.stores: dict[str, Store] = {name: MemoryStore() for name in sites} | dict(stores or {})
         self.faults = dict(faults or {})
@@ -47,7 +47,7 @@ class MemoryFleet:
     def call(
         self, names: Sequence[str], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:
-        """Let nodes carry out a task, each in a thread; yield one reply or failure a node, as they come."""
+        """Have nodes do a task, each in a thread; yield one reply or failure per node, as they come."""
         until = time.monotonic() + timeout
         came: Queue[tuple[str, bytes | Failure]] = Queue()
         for name in names:
@@ -63,7 +63,7 @@ class MemoryFleet:
         yield from ((name, Failure("late")) for name in waiting)
 
     def close(self) -> None:
-        """Hold nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
     def _carry_out(self, name: str, task: str, payload: bytes, came: "Queue[tuple[str, bytes | Failure]]") -> None:
         content = self._answer(name, task, payload)

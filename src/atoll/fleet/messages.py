@@ -85,10 +85,10 @@ class ClientReport(Header):
     Attributes:
         client: its number.
         samples: how many it holds.
-        class_counts: samples of each class; None: not told.
+        class_counts: samples of each class; None: not reported.
         epsilon: with which `private.respond` made them; None: they are exact.
-        utc_offset: hours; None: not told.
-        slots: of the day in which it can train; None: not told.
+        utc_offset: hours; None: not reported.
+        slots: of the day in which it can train; None: not reported.
         seconds_per_sample: measured so far; None: it has not trained yet.
     """
 
@@ -226,9 +226,9 @@ def _cut(message: bytes) -> tuple[bytes, bytes]:
 
 def _unpack(body: bytes) -> list[Model]:
     """Return the models of a body, which must be numbered from 0 without a gap."""
-    found: dict[int, Model] = {}
+    models: dict[int, Model] = {}
     tensors: Mapping[str, torch.Tensor] = safetensors.torch.load(body) if body else {}
     for key, tensor in tensors.items():
         number, _, name = key.partition("/")
-        found.setdefault(int(number), {})[name] = tensor
-    return [found[number] for number in range(len(found))]
+        models.setdefault(int(number), {})[name] = tensor
+    return [models[number] for number in range(len(models))]

@@ -30,11 +30,11 @@ from atoll.support.errors import InputError
 
 @dataclass(frozen=True)
 class Reporting:
-    """What a node's owner lets the server know beside the number of samples; by default nothing.
+    """What a node's owner lets the server know besides the number of samples; by default nothing.
 
     Attributes:
-        class_counts: whether samples of each class are told.
-        epsilon: they are told by randomised response with this epsilon (`private.respond`); None: exactly.
+        class_counts: whether samples of each class are reported.
+        epsilon: they are reported by randomised response with this epsilon (`private.respond`); None: exactly.
         utc_offset: hours from UTC where the node is.
         slots: of the day in which it can train, as `faults.slots_per_day` counts them.
     """
@@ -129,25 +129,25 @@ def method_rule(settings: Settings, sizes: Ids) -> LocalRule:
     Raises:
         InputError: settings that do not go together.
     """
-    wanted, clients = settings.method, len(sizes)
+    section, clients = settings.method, len(sizes)
     clusters = min(settings.clustering.clusters, clients)
     rule = make_rule(settings)
     # A user's own method may do anything with the number of rounds, and data are split for each of them.
-    all_rounds = ":" in wanted.name or wanted.get("resample")
+    all_rounds = ":" in section.name or section.get("resample")
     given: Mapping[str, Any] = {
-        **dict(wanted),
+        **dict(section),
         "population": _stand_in_clients(sizes),
         "clustering": Clustering(np.arange(clients) % clusters, clusters),
         "network": _stand_in_network(clients, clusters),
         "rule": rule,
-        "rounds": settings.rounds if all_rounds else wanted.get("intra_rounds", 1) * rule.steps,
+        "rounds": settings.rounds if all_rounds else section.get("intra_rounds", 1) * rule.steps,
         "clock": Clock(np.ones(clients), np.ones(clients), np.inf),
         "seed": settings.seed,
     }
-    method = call("method.name", method_kind(settings).make, given, wanted.model_extra)
+    method = call("method.name", method_kind(settings).make, given, section.model_extra)
     if not isinstance(method, Method):
         raise InputError(
-            f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
+            f"method.name = {section.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
         )
     require_plain_trainer(method)
     return method.rule

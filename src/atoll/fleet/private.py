@@ -1,12 +1,9 @@
 """Class counts that say little of any one sample: randomised response."""
 
 import numpy as np
-import numpy.typing as npt
 
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
-
-Counts = npt.NDArray[np.int64]
 
 
 def answer_odds(classes: int, epsilon: float) -> tuple[float, float]:
@@ -30,7 +27,7 @@ def answer_odds(classes: int, epsilon: float) -> tuple[float, float]:
     return 1 - (classes - 1) * other, other
 
 
-def respond(counts: Counts, epsilon: float, rng: np.random.Generator) -> Counts:
+def respond(counts: Ids, epsilon: float, rng: np.random.Generator) -> Ids:
     """Return the counts of randomised answers, [classes]; their sum stays what it was.
 
     k-ary randomised response (Kairouz et al. 2016): each sample answers its own class with probability p, else one of
@@ -45,7 +42,7 @@ def respond(counts: Counts, epsilon: float, rng: np.random.Generator) -> Counts:
     return np.asarray(rng.multinomial(counts, odds).sum(axis=0), np.int64)
 
 
-def estimate(responded: Counts, epsilon: float) -> Floats:
+def estimate(responded: Ids, epsilon: float) -> Floats:
     """Return unbiased estimates of the counts behind randomised answers, ``(r_c - n q) / (p - q)``, [classes].
 
     They sum to n; single ones may be negative.

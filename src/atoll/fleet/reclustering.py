@@ -1,4 +1,4 @@
-"""Plans of live runs: made by what clients report, and made anew by what was measured of them."""
+"""Plans of live runs: based on what clients report, and revised by what was measured of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ _CANNOT = {
 
 
 def require_reclustering(experiment: Experiment) -> None:
-    """Refuse `fleet.recluster_every` where clusters cannot depend on what is found out.
+    """Refuse `fleet.recluster_every` where clusters cannot depend on measurements.
 
     Raises:
         InputError: names what does not go with it.
@@ -63,7 +63,7 @@ def require_reclustering(experiment: Experiment) -> None:
 
 
 class Planner:
-    """Makes a live run's plan, and makes it anew every `fleet.recluster_every` rounds.
+    """Makes a live run's plan, and revises it every `fleet.recluster_every` rounds.
 
     Attributes:
         experiment: with what clients reported when the run began.
@@ -79,7 +79,7 @@ class Planner:
         resume: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Plan by reports, or, for a run that goes on, as it was planned when it began.
+        """Plan by reports, or, for a resumed run, as it was planned when it began.
 
         Args:
             experiment: what is run.
@@ -130,7 +130,7 @@ class Planner:
             self._method = self._made(self.experiment.given(known))
 
     def method(self, events_done: int) -> Method:
-        """Return the method with the plan for what comes after so many events, made anew if it is time."""
+        """Return the method with the plan for what comes after so many events, revised if it is time."""
         schedule, every = self.experiment.method.schedule, self.experiment.settings.fleet.recluster_every
         if every is None or not self._lines[-1].event < events_done < len(schedule):
             return self._method
@@ -140,23 +140,23 @@ class Planner:
         return self._method
 
     def _plan_anew(self, events_done: int) -> None:
-        """Cluster by what is known now; where that cannot be, the clustering stays, and the file says why."""
-        before, told = self._lines[-1], None
+        """Cluster by what is known now; where that is impossible, the clustering stays, and the file says why."""
+        before, outcome = self._lines[-1], None
         try:
             experiment = self._anew()
             self._method = self._made(experiment)
             line = self._line(experiment, events_done)
             moved = int((np.array(line.labels) != np.array(before.labels)).sum())
             line = line.model_copy(update={"moved": moved})
-            told = f"clients are clustered anew, {moved} of {len(line.samples)} moved"
+            outcome = f"clients are clustered anew, {moved} of {len(line.samples)} moved"
         except InputError as error:
             line = before.model_copy(
                 update={"event": events_done, "round": self._round(events_done), "moved": 0, "kept": str(error)}
             )
-            told = f"clients stay in their clusters ({error})"
+            outcome = f"clients stay in their clusters ({error})"
         append_line(self._path, line.model_dump())
         self._lines.append(line)
-        self._tell(f"after round {line.round}: {told}")
+        self._tell(f"after round {line.round}: {outcome}")
 
     def _anew(self) -> Experiment:
         """Return the experiment by what clients report and what was measured so far.
@@ -220,16 +220,16 @@ def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> li
     if not experiment.needs("clustering") or name not in _GOES_BY or needs_none:
         return []
     what = _GOES_BY[name]
-    told = {
+    complete = {
         "UTC offsets": ~np.isnan(table.utc_offset) | bool({"utc_offset", "longitude"} & known.keys()),
         "slots of the day": np.array([slots is not None for slots in table.slots]) | ("slots" in known),
         _CLASSES: np.array(
             [k in joined.reports and joined.reports[k].class_counts is not None for k in range(len(table.slots))]
         ),
     }[what]
-    if told.all():
+    if complete.all():
         return []
-    client = int(np.argmin(told))
+    client = int(np.argmin(complete))
     node = f" (node {joined.nodes[client]!r})" if client in joined.nodes else ", whose node is not there,"
     sentence = f"clustering.method = {name!r} goes by {what}, which client {client}{node} does not report"
     if settings.fleet.recluster_every is not None and name != "feduc":  # which goes by what is measured as well

@@ -1,4 +1,4 @@
-"""Replies of nodes, which may be anything: what is taken, and why the rest is not."""
+"""Replies of nodes, which may be anything: what is accepted, and why the rest is not."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -40,14 +40,14 @@ Reason = (
     ]
     | RefusalCode
 )
-"""Why there is no result of a client.
+"""Why there is no result from a client.
 
 - ``late``, ``gone``, ``failed``: nothing came in time, the node is not there, its work raised;
 - ``oversized``, ``unreadable``: more bytes than the model can have, no message;
 - ``wrong_sender``: about another client than was asked, or from another node than its own;
 - ``wrong_event``, ``repeated``: an answer to another event, or to another call than this one;
 - ``wrong_count``: other samples than reported; ``wrong_form``: other names, shapes or types;
-- ``not_finite``, ``too_large``: some number is none, the update is longer than allowed;
+- ``not_finite``, ``too_large``: a NaN or an infinity, an update longer than allowed;
 - ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``.
 """
 
@@ -101,7 +101,7 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class CheckedUpdate:
-    """A client's result that was found good, with how long it took there, for how many samples in all its batches."""
+    """A client's result that passed the checks, the time it took there, and the samples in all its batches."""
 
     outcome: ClientUpdate
     seconds: float
@@ -112,7 +112,7 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Chec
     """Return a client's result, or why it is refused.
 
     It is taken if it is no longer than its form can be, readable, from the client's own node, for this client, event
-    and call, with the number of samples that it told before, with exactly the tensors of the form, all finite, and
+    and call, with the number of samples that it reported before, with exactly the tensors of the form, all finite, and
     its update no longer than allowed.
     """
     opened = _open(asked, sender, reply, TrainReply, most_bytes(asked.form))

@@ -22,7 +22,7 @@ from atoll.support.files import write_atomically
 
 @dataclass(frozen=True, eq=False)
 class ReportedTable:
-    """What is known of the clients, one row a client.
+    """What is known about the clients, one row each.
 
     Attributes:
         samples: how many each holds, [clients]; NaN where it is not known.
@@ -44,22 +44,22 @@ class ReportedTable:
 def reported_table(
     reports: Mapping[int, ClientReport], clients: int, measured: Measured | None = None
 ) -> ReportedTable:
-    """Return what nodes reported of `clients` clients; what was measured here goes before what they say."""
+    """Return what nodes reported of `clients` clients; what was measured here takes precedence."""
     rows = [reports.get(client) for client in range(clients)]
-    told = _column(rows, "seconds_per_sample")
+    reported = _column(rows, "seconds_per_sample")
     here = np.full(clients, np.nan) if measured is None else measured.seconds_per_sample
     return ReportedTable(
         samples=_column(rows, "samples"),
         utc_offset=_column(rows, "utc_offset"),
         slots=tuple(None if row is None else row.slots for row in rows),
-        seconds_per_sample=np.where(np.isnan(here), told, here),
+        seconds_per_sample=np.where(np.isnan(here), reported, here),
         upload_seconds=np.full(clients, np.nan) if measured is None else measured.upload_seconds,
         class_counts=_class_counts(rows),
     )
 
 
 def as_reported(population: Population, table: ReportedTable) -> Population:
-    """Return the population with what its clients report in the place of what was assumed; itself if that is the same.
+    """Return the population with what its clients report instead of what was assumed; itself if that is the same.
 
     Client by client, where both are known: samples, UTC offset, slots. Class counts are taken if all clients tell
     them: estimates are clipped at 0 and rounded so that they sum to the client's samples.
@@ -119,7 +119,7 @@ def write_tables(table: ReportedTable, folder: Path, clusters: int) -> dict[str,
 def _whole_counts(estimates: Floats, sizes: Ids) -> Ids:
     """Return counts of at least 0 that sum to the sizes, in the estimates' proportions, [clients, classes]."""
     clipped = np.maximum(estimates, 0.0)
-    clipped[clipped.sum(axis=1) == 0] = 1.0  # nothing is known of them
+    clipped[clipped.sum(axis=1) == 0] = 1.0  # nothing is known about them
     shares = clipped / clipped.sum(axis=1, keepdims=True)
     rows = [exact_counts(row[None], int(size), np.array([-1])) for row, size in zip(shares, sizes, strict=True)]
     return np.concatenate(rows)
@@ -128,11 +128,11 @@ def _whole_counts(estimates: Floats, sizes: Ids) -> Ids:
 def _attributes(population: Population, table: ReportedTable) -> dict[str, npt.NDArray[Any] | None]:
     """Return the columns in which each client's report, or else the population, says something; None where not."""
     known, offset, slots = population.attributes, table.utc_offset, None
-    told = np.array([row is not None for row in table.slots])
+    with_slots = np.array([row is not None for row in table.slots])
     if np.isnan(offset).any():
         own = known["longitude"] / 15 if "longitude" in known else np.full(len(population), np.nan)
         offset = np.where(np.isnan(offset), known.get("utc_offset", own), offset)
-    if told.all() or (told.any() and "slots" in known):
+    if with_slots.all() or (with_slots.any() and "slots" in known):
         before = [np.flatnonzero(row).tolist() for row in known.get("slots", ())]
         slots = slot_table([before[k] if row is None else row for k, row in enumerate(table.slots)])
     reported = not np.isnan(table.utc_offset).all() and not np.isnan(offset).any()

@@ -15,11 +15,11 @@ class Store(Protocol):
     """Bytes by key; keys are of small letters, digits and hyphens."""
 
     def get(self, key: str) -> bytes | None:
-        """Return what was put last under a key, or None."""
+        """Return what was last put under a key, or None."""
         ...
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep bytes under a key, in the place of what was there."""
+        """Keep bytes under a key, replacing what was there."""
         ...
 
 
@@ -32,12 +32,12 @@ class MemoryStore:
         self._lock = Lock()
 
     def get(self, key: str) -> bytes | None:
-        """Return what was put last under a key, or None."""
+        """Return what was last put under a key, or None."""
         with self._lock:
             return self._content.get(_checked(key))
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep bytes under a key, in the place of what was there."""
+        """Keep bytes under a key, replacing what was there."""
         with self._lock:
             self._content[_checked(key)] = content
 
@@ -58,14 +58,14 @@ class FolderStore:
         self._folder = folder
 
     def get(self, key: str) -> bytes | None:
-        """Return what was put last under a key, or None."""
+        """Return what was last put under a key, or None."""
         try:
             return (self._folder / _checked(key)).read_bytes()
         except FileNotFoundError:
             return None
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep bytes under a key, in the place of what was there."""
+        """Keep bytes under a key, replacing what was there."""
         write_atomically(self._folder / _checked(key), content)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Properties = Mapping[str, str | int | float]
-"""What is known of a node for sure: ``{"client": 3}``, or ``{"clients": "0,4"}`` if it is several; nothing private."""
+"""What is certain about a node: ``{"client": 3}``, or ``{"clients": "0,4"}`` if it is several; nothing private."""
 
 Reason = Literal["late", "gone", "failed", "too_large"]
 
@@ -25,13 +25,13 @@ class Failure:
 
 
 def clients_of(properties: Properties) -> tuple[int, ...]:
-    """Return the clients that a node is; none if its transport does not know.
+    """Return the clients that a node stands for; empty if its transport does not know.
 
     >>> clients_of({"client": 3}), clients_of({"clients": "0,4"})
     ((3,), (0, 4))
     """
-    told = str(properties.get("clients", properties.get("client", "")))
-    return tuple(int(client) for client in told.split(",") if client)
+    listed = str(properties.get("clients", properties.get("client", "")))
+    return tuple(int(client) for client in listed.split(",") if client)
 
 
 class Fleet(Protocol):
@@ -55,5 +55,5 @@ class Fleet(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds; the nodes stay."""
+        """Release what it holds; the nodes stay."""
         ...

@@ -15,7 +15,7 @@ from atoll.local.batches import LOSSES, cross_entropy, half_squared
 
 MakesLosses = Callable[[Tensor, Tensor], Tensor]
 
-_through_relu = torch.ops.aten.threshold_backward.default  # (slopes after it, what came out of it, 0)
+_through_relu = torch.ops.aten.threshold_backward.default  # (gradient after it, its output, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +66,7 @@ class Dense:
         scale = -lr if weights is not None else -lr / len(inputs)
         ones = slopes.new_ones(len(inputs))
         for layer, entering in zip(reversed(self.layers), reversed(passed), strict=True):
+            # The gradient goes back through the old weights, so it is taken before they change.
             before = None if entering is passed[0] else _through_relu(slopes @ layer.weight, entering, 0)
             layer.weight.addmm_(slopes.T, entering, alpha=scale)
             if layer.bias is not None:

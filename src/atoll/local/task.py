@@ -10,7 +10,7 @@ class ClientTask:
     """One client's work: train from `start`. Its `key` names its random numbers.
 
     Attributes:
-        drawn_as: takes the event's place in the key for work that began before the number of its event was known.
+        drawn_as: replaces the event in the key, for work that began before the number of its event was known.
         state: what the client kept from its last task, where its trainer `keeps_state`; None: it had none yet.
     """
 
@@ -25,7 +25,7 @@ class ClientTask:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """What the client's random numbers are derived from, beside the seed and a purpose."""
+        """What the client's random numbers are derived from, besides the seed and a purpose."""
         return self.event if self.drawn_as is None else self.drawn_as, self.repeat, self.client
 
 

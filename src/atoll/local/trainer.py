@@ -17,7 +17,7 @@ from atoll.local.precision import Precision
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.weights import count_bytes, is_finite, load_model, load_moments, place, read_model, read_moments
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import RunError
 from atoll.support.seeds import generator, layers_drawing_from
 
@@ -101,11 +101,11 @@ class Trainer:
             require_finite(task, model, mean_loss, self.rule)
         return ClientUpdate(model | moments, mean_loss)
 
-    def losses(self, models: Sequence[Model], clients: npt.NDArray[np.int64], round_: int) -> Floats:
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
         return measure_models(self.module, self.batches, models, self.identity_rows(clients, round_)).losses
 
-    def identity_rows(self, clients: npt.NDArray[np.int64], round_: int) -> list[npt.NDArray[np.int32]]:
+    def identity_rows(self, clients: Ids, round_: int) -> list[npt.NDArray[np.int32]]:
         """Return the positions in the pool of the samples that each client's losses are measured on."""
         return [self._own(int(client), round_, IDENTITY_PART) for client in clients]
 
@@ -142,7 +142,7 @@ class Trainer:
         rng = generator(self.seed, "batches", *task.key)
         return samples[rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))]
 
-    def samples_a_step(self, clients: npt.NDArray[np.int64]) -> int:
+    def samples_a_step(self, clients: Ids) -> int:
         """Return how many samples one step of all these clients takes, at most."""
         size = self.rule.batch_size
         return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
@@ -161,7 +161,7 @@ def descend(
     losses: Iterable[Tensor],
     by_hand: bool = False,
 ) -> tuple[float, Model]:
-    """Take the rule's steps, one down each loss; a loss is asked for when the step before it has been taken.
+    """Take the rule's steps, one down each loss; each loss is computed only after the step before it.
 
     With `by_hand` plain SGD's steps are made here, to the same bits. Returns the mean loss, and the optimiser's
     moments of these parameters if the rule carries them.
@@ -170,8 +170,8 @@ def descend(
     optimizer = rule.optimizer(parameters.values(), lr)
     if rule.carry_moments:
         load_moments(optimizer, parameters, task.start)
-    plainly = by_hand and is_plain_sgd(optimizer, lr)
-    step = partial(_descend_plainly, parameters, lr) if plainly else optimizer.step
+    plain = by_hand and is_plain_sgd(optimizer, lr)
+    step = partial(_sgd_step, parameters, lr) if plain else optimizer.step
     total = torch.zeros((), device=next(iter(parameters.values())).device)
     for loss in losses:
         for parameter in parameters.values():
@@ -185,7 +185,7 @@ def descend(
 
 
 @torch.no_grad()
-def _descend_plainly(parameters: dict[str, nn.Parameter], lr: float) -> None:
+def _sgd_step(parameters: dict[str, nn.Parameter], lr: float) -> None:
     """Take the step of `torch.optim.SGD`, to the bit; for small models its bookkeeping takes as long."""
     for parameter in parameters.values():
         if parameter.grad is not None:

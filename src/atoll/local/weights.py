@@ -21,13 +21,13 @@ def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> N
     training = module.training
     try:
         with torch.no_grad():
-            found = module.eval()(sample)
+            returned = module.eval()(sample)
     except Exception as error:
         raise InputError(f"model.name = {name!r}: cannot take inputs of shape {[2, *shape]} ({error})") from error
     finally:
         module.train(training)
-    if not isinstance(found, Tensor) or list(found.shape) != [2, outputs]:
-        got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(returned, Tensor) or list(returned.shape) != [2, outputs]:
+        got = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
         raise InputError(
             f"model.name = {name!r}: for two inputs the model must return shape {[2, outputs]} "
             f"(the data set has {outputs} classes), it returned {got}"
@@ -62,7 +62,7 @@ def count_bytes(model: Model) -> int:
 def is_finite(model: Model, loss: float) -> bool:
     """Return whether the loss and all numbers of the model are finite."""
     numbers = [tensor for tensor in model.values() if tensor.is_floating_point()] or [torch.zeros(1)]
-    # So they are where their sums are, which is many times faster to find, and asks a GPU once.
+    # Finite sums imply finite numbers; checking sums is many times faster, and waits for a GPU once.
     summed = bool(torch.stack([tensor.sum().double() for tensor in numbers]).isfinite().all())
     return math.isfinite(loss) and (summed or all(bool(tensor.isfinite().all()) for tensor in numbers))
 

@@ -34,8 +34,8 @@ def cfl_mgd(
 ) -> Method:
     """CFL-MGD: IFCA with the heavy ball ``u <- beta * u + g; chi <- chi - eta * u``, u kept by each cluster.
 
-    The clusters' u_p are sent with the models and averaged like them, so clients keep no state. The heavy ball takes
-    the place of the rule's optimiser, which must be SGD; with beta = 0 it is IFCA with SGD.
+    The clusters' u_p are sent with the models and averaged like them, so clients keep no state. The heavy ball
+    replaces the rule's optimiser, which must be SGD; with beta = 0 it is IFCA with SGD.
 
     Args:
         population: the clients.

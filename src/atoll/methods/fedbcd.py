@@ -57,7 +57,7 @@ def fedbcd(
 
 
 def join_blocks(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Put the blocks that parties trained in the place of those they started from (a combine rule)."""
+    """Replace the blocks that parties started from by those they trained (a combine rule)."""
     joined = dict(start)
     for _, block in models:
         joined |= block

@@ -9,7 +9,7 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
-from atoll.schedules.timeline import _check, _draw_cohort, cohort_size, next_time_of_day
+from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort, next_time_of_day
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Share
@@ -62,7 +62,7 @@ def cycling(
     replacement. Where the clustering gives times of day, a cycle begins at the next such time of its cluster, so
     that the schedule spans simulated days. Without a clock every cycle takes one second. One cluster makes it FedAvg.
     """
-    _check(rounds, fraction)
+    check_rounds(rounds, fraction)
     if order not in ("reshuffled", "fixed"):
         raise InputError(f"method.order = {order!r}: must be 'reshuffled' or 'fixed'")
     if (empty := np.flatnonzero(clustering.sizes == 0)).size:
@@ -76,7 +76,7 @@ def cycling(
     now = 0.0
     for index, cluster in enumerate(turns):
         members = clustering.members(cluster)
-        cohort = _draw_cohort(members, cohort_size(fraction, len(members)), generator(seed, "cohort", index))
+        cohort = draw_cohort(members, cohort_size(fraction, len(members)), generator(seed, "cohort", index))
         began = now if clustering.hours is None else next_time_of_day(now, clustering.hours[cluster])
         now = began + (clock.event_seconds(cohort) if clock else 1.0)
         following = turns[index + 1] if index + 1 < len(turns) else cluster

@@ -19,8 +19,8 @@ from atoll.local.rule import LocalRule
 from atoll.network.base import Network
 from atoll.network.completion import event_seconds, fastest_seconds, late_clients
 from atoll.network.topology import graph_of, is_cut, require_connected
-from atoll.schedules.events import FROM_SERVER, Mix, Schedule, missed
-from atoll.schedules.timeline import Arrivals, Finished, Merge, PhaseWork, Work
+from atoll.schedules.events import FROM_SERVER, Merge, Mix, Schedule, missed
+from atoll.schedules.timeline import Arrivals, Finished, PhaseWork, Work
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 
@@ -135,7 +135,7 @@ def _make_arrivals(
     local_steps: int,
     deadline_seconds: float,
 ) -> Arrivals:
-    """Return the plan that is in force at each event."""
+    """Return the works and merges in force at each event."""
     _check(population, phases, pattern, rounds, intra_rounds, local_steps)
     rounds_per_event = intra_rounds * local_steps
     plans = [_plan(population, phase, pattern, intra_rounds, deadline_seconds) for phase in phases]
@@ -147,7 +147,7 @@ def _make_arrivals(
 
 
 def _lay_out(arrivals: Arrivals, phases: Sequence[Phase], pattern: Pattern, rounds: int) -> Schedule:
-    """Return the events that the works become on the virtual clock."""
+    """Return the events that the clusters' work becomes on the virtual clock."""
     clusters = phases[0].network.aggregators
     downloaded = np.full(clusters, -1)
     finished = _synchronous(arrivals) if pattern in SYNCHRONOUS else _asynchronous(arrivals, clusters)
@@ -243,7 +243,7 @@ def _synchronous(arrivals: Arrivals) -> Iterator[Finished]:
 
 
 def _asynchronous(arrivals: Arrivals, clusters: int) -> Iterator[Finished]:
-    """Whoever finishes next merges and goes on; those that were without clients begin when they get some."""
+    """Whichever cluster finishes next merges and goes on; one without clients begins once it gets some."""
     now = 0.0
     idle = set(range(clusters))
     in_flight: list[tuple[float, int, float, Work]] = []
@@ -251,7 +251,7 @@ def _asynchronous(arrivals: Arrivals, clusters: int) -> Iterator[Finished]:
         for j, work in arrivals.beginning(index, idle):
             heapq.heappush(in_flight, (now + work.seconds, j, now, work))
             idle.remove(j)
-        now, j, began, work = heapq.heappop(in_flight)
+        now, j, began, work = heapq.heappop(in_flight)  # the earliest; of equals the lowest cluster
         idle.add(j)
         yield arrivals.end(index, j, work, began, now)
 

@@ -14,7 +14,7 @@ from atoll.engine.engine import Method, init, train
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Clock, Event, Mix, Schedule
-from atoll.schedules.timeline import _check, _draw_cohort, cohort_size
+from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, Share
 from atoll.support.seeds import generator
@@ -99,14 +99,14 @@ def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule
     return replace(rule, resample_parts=parts)
 
 
-def first_layers(module: "nn.Module", wanted: int) -> tuple[str, ...]:
-    """Return the names of the parameters and buffers of the first `wanted` layers that have any."""
+def first_layers(module: "nn.Module", count: int) -> tuple[str, ...]:
+    """Return the names of the parameters and buffers of the first `count` layers that have any."""
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in module.state_dict()))
-    if wanted >= len(layers):
+    if count >= len(layers):
         raise InputError(
-            f"method.shared_layers = {wanted}: must be less than the model's {len(layers)} layers with parameters"
+            f"method.shared_layers = {count}: must be less than the model's {len(layers)} layers with parameters"
         )
-    return tuple(name for name in module.state_dict() if name.rpartition(".")[0] in layers[:wanted])
+    return tuple(name for name in module.state_dict() if name.rpartition(".")[0] in layers[:count])
 
 
 def all_together(
@@ -117,12 +117,12 @@ def all_together(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Schedule:
-    """Every round one cohort, drawn from all clients, trains; clients find their cluster then (IFCA, CFL-MGD).
+    """Every round one cohort, drawn from all clients, trains; each client finds its cluster first (IFCA, CFL-MGD).
 
     Each client is sent all clusters' models and returns one. Clusters are never merged, and there is no server's
     model. The cohort is ``cohort_size(fraction, clients)`` clients drawn without replacement.
     """
-    _check(rounds, fraction)
+    check_rounds(rounds, fraction)
     if clusters < 1:
         raise InputError(f"method.clusters = {clusters}: must be at least 1")
     everyone = np.arange(len(population))
@@ -131,7 +131,7 @@ def all_together(
     events = []
     now = 0.0
     for index in range(rounds):
-        cohort = _draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", index))
+        cohort = draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", index))
         began, now = now, now + (clock.event_seconds(cohort) if clock else 1.0)
         events.append(
             Event(

@@ -1,4 +1,4 @@
-"""What a method needs beside its function."""
+"""What a method needs besides its function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class MethodKind:
     Attributes:
         make: makes the `Method` from what it asks for by parameter name.
         population: makes the population that trains from the clients' (`population`); None: it is the clients'.
-        module: returns the factory that takes the place of `model.name`'s, from that name (`name`); None: none does.
+        module: returns the factory that replaces `model.name`'s, from that name (`name`); None: it is not replaced.
         why_one_place: why it can have neither faults nor a fleet, as the end of a sentence; empty if it can.
         rounds_are_local_steps: whether a round is one local step index (FedUC's t), not a piece of work.
     """

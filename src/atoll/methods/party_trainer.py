@@ -1,4 +1,4 @@
-"""The network of all parties, whose output is the sum of theirs, and who trains it (FedBCD)."""
+"""The network of all parties, whose output is the sum of theirs, and its trainer (FedBCD)."""
 
 from collections.abc import Sequence
 
@@ -47,7 +47,7 @@ class Parties(nn.Module):
 
 
 class PartyTrainer:
-    """Trains one party after the other on one device; to be used in place of `Trainer`, a client being a party.
+    """Trains one party after the other on one device; used instead of `Trainer`; a client is a party.
 
     All parties of a round see the same batch, which depends on the seed and the round alone.
     """

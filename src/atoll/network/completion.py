@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.network.base import Network
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Mask
 from atoll.support.errors import InputError
 
 _CENTRAL = {"censyn": True, "cenasy": True, "decsyn": False, "decasy": False}
@@ -65,10 +65,10 @@ def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
     return seconds[place]
 
 
-def late_clients(network: Network, labels: npt.NDArray[Any], deadline_seconds: float) -> npt.NDArray[np.bool_]:
+def late_clients(network: Network, labels: npt.NDArray[Any], deadline_seconds: float) -> Mask:
     """Return which clients have not uploaded by the deadline, in the order of `completion_seconds`, [clients].
 
-    An upload that would not be over by then is not begun, and the next client may upload in its place.
+    An upload that would not finish by then is not begun, and the next client may upload instead.
     """
     _check_labels(network, labels)
     late = np.zeros(len(labels), bool)
@@ -100,7 +100,7 @@ def event_seconds(
     It is T' times the completion, then the model's transfer: in the central patterns to the server, in the
     decentralised ones to the neighbours, all of which hear one broadcast at the speed of the slowest link. An
     aggregator without clients never works: 0. An aggregator without neighbours has no transfer. With clients that are
-    late (`late_clients`) the deadline takes the place of the completion.
+    late (`late_clients`) the deadline replaces the completion.
 
     Raises:
         InputError: an unknown pattern, `intra_rounds` below 1, or labels as in `completion_of`.

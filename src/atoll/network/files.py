@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.network.base import Network
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
 POSITIONS = ("x", "y")
@@ -19,7 +19,7 @@ COLUMNS = (*POSITIONS, "power", "seconds_per_sample")
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
-    """What a file says of the clients, in the order of their numbers; None where it has no such column.
+    """What a file says about the clients, in order of their numbers; None where it has no such column.
 
     Attributes:
         clients: number of clients.
@@ -89,7 +89,7 @@ def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[s
 
 
 def whole_numbers(path: str | Path, name: str, values: Floats, least: int) -> Ids:
-    """Return a column as whole numbers of at least `least`, or say which row has none."""
+    """Return a column as whole numbers of at least `least`, or name the row that is wrong."""
     good = (values >= least) & (values == np.floor(values)) & (values < 2**53)
     _check(path, name, values, good, f"must be a whole number of at least {least}")
     return values.astype(np.int64)
@@ -153,14 +153,16 @@ def _order(path: str | Path, column: Floats) -> Ids:
     if not len(wrong):
         return order
     place = int(wrong[0])
-    found = int(clients[order[place]])
-    if found < place:
+    client = int(clients[order[place]])
+    if client < place:
         first, second = order[place - 1] + 1, order[place] + 1
-        raise InputError(f"{path}: client {found} is in row {first} and again in row {second}; each must be there once")
+        raise InputError(
+            f"{path}: client {client} is in row {first} and again in row {second}; each must be there once"
+        )
     raise InputError(f"{path}: client {place} is missing; column 'client' must hold 0 to N - 1, each once")
 
 
-def _check(path: str | Path, name: str, values: Floats, good: npt.NDArray[np.bool_], rule: str) -> None:
+def _check(path: str | Path, name: str, values: Floats, good: Mask, rule: str) -> None:
     if not good.all():
         row = int(np.argmin(good))
         raise InputError(f"{path}: column {name!r}, row {row + 1} is {values[row]:g}; it {rule}")
@@ -221,7 +223,7 @@ def _read_matrix_csv(path: Path) -> Floats:
         raise _fault(path, str(error)) from error
 
 
-def _fault(path: Path, told: str) -> InputError:
+def _fault(path: Path, reason: str) -> InputError:
     """Say which cell of a CSV matrix is no number; NumPy counts rows from 0 in one message, from 1 in the other."""
     width = None
     with open(path, encoding="utf-8-sig") as file:
@@ -235,7 +237,7 @@ def _fault(path: Path, told: str) -> InputError:
             width = width or len(cells)
             if len(cells) != width:
                 return InputError(f"{path}: row {row} has {len(cells)} cells, but the first has {width}")
-    return InputError(f"{path}: cannot be read ({told})")
+    return InputError(f"{path}: cannot be read ({reason})")
 
 
 def _read_npy(path: Path) -> Floats:

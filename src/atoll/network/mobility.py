@@ -110,7 +110,7 @@ def random_waypoint(
 
 
 def _walk(xy: Floats, target: Floats, metres: float, side_metres: float, rng: np.random.Generator) -> None:
-    """Move every client so many metres, in place; those that arrive draw a new target and go on."""
+    """Move every client by so many metres, in place; those that arrive draw a new target and continue."""
     left = np.full(len(xy), metres)
     going = np.arange(len(xy))
     while len(going):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 _BLOCK = 2**21  # client-aggregator pairs worked on at a time, 16 MB a table
-_DECIBELS = 300.0  # beyond these, powers leave the range of numbers
+_DECIBELS = 300.0  # beyond these, powers overflow
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ def rate(distance_metres: npt.ArrayLike, watts: npt.ArrayLike, radio: Radio) -> 
     gain = 10 ** (radio.path_loss_db / 10) / watts_of(radio.noise_dbm)
     with np.errstate(over="ignore", under="ignore"):  # at absurd distances the rate is 0 or infinite
         snr = distance**-radio.path_loss_exponent * (gain * np.asarray(watts, np.float64))
+        # log1p, since far away the signal-to-noise ratio is tiny beside 1.
         return np.asarray(np.log1p(snr) * (radio.bandwidth_hz / math.log(2)))
 
 
@@ -162,7 +163,7 @@ def wireless_network(
 
 
 def _upload_seconds(clients_xy: Floats, aggregators_xy: Floats, watts: Floats, bits: float, radio: Radio) -> Floats:
-    """Return L^u_ij, [clients, aggregators], worked out by blocks of clients: the result alone can take 1 GB."""
+    """Return L^u_ij, [clients, aggregators], computed by blocks of clients: the result alone can take 1 GB."""
     seconds = np.empty((len(clients_xy), len(aggregators_xy)))
     rows = max(1, _BLOCK // max(1, len(aggregators_xy)))
     for begin in range(0, len(clients_xy), rows):
@@ -174,7 +175,7 @@ def _upload_seconds(clients_xy: Floats, aggregators_xy: Floats, watts: Floats, b
 
 
 def _between(aggregators_xy: Floats) -> Floats:
-    """Return the distances between aggregators, with 1 m from each one to itself in place of 0."""
+    """Return the distances between aggregators, with 1 m instead of 0 from each one to itself."""
     distance = _apart(aggregators_xy, aggregators_xy)
     np.fill_diagonal(distance, 1)
     _check_apart(distance, "aggregator", "aggregator", aggregators_xy)

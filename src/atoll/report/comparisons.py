@@ -11,15 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import spearmanr
 
 from atoll.report.figures import index_ticks
 from atoll.report.network import as_finite
 from atoll.report.style import BLUE, PALETTE, STYLE, WIDTH_INCHES, legend_columns, time_unit
+from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
-
-Floats = NDArray[np.float64]
 
 OVER_COLOR = PALETTE[1]
 LINE_COLOR = "#333333"
@@ -140,7 +139,7 @@ def plot_size_against(
 
 
 def rank_correlation(x: Floats, sizes: Floats) -> float | None:
-    """Return Spearman's rank correlation over nonzero x, or None where either has but one value and so no ranks.
+    """Return Spearman's rank correlation over nonzero x, or None where either has only one value and so no ranks.
 
     >>> rank_correlation(np.array([0.1, 0.2, 0.0, 0.4]), np.array([2.0, 3.0, 0.0, 9.0]))
     1.0

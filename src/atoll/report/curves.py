@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from atoll.report.runs import Run
 from atoll.report.style import STYLE, WIDTH_INCHES, format_count, legend_columns, line_styles, time_unit, use_log_scale
 from atoll.runs.columns import is_built_in, title_of
+from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
 XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time"]
@@ -126,7 +126,7 @@ def _y_axes(runs: Sequence[Run]) -> list[_Axis]:
     return [_LOSS, second] if second else [_LOSS]
 
 
-def _shown(runs: Sequence[Run], axis: _Axis) -> NDArray[np.float64]:
+def _shown(runs: Sequence[Run], axis: _Axis) -> Floats:
     values = np.concatenate([run.rows[axis.column] for run in runs]) * axis.factor
     return values[np.isfinite(values)]
 
@@ -161,7 +161,7 @@ def _draw(axes: Axes, run: Run, x_axis: _Axis, y_axis: _Axis, style: dict[str, A
     axes.plot(x[known], y[known], label=run.label, marker=marker, markersize=4, **style)
 
 
-def _set_x(column: Sequence[Axes], values: NDArray[np.float64], axis: _Axis, *, stacked: bool) -> None:
+def _set_x(column: Sequence[Axes], values: Floats, axis: _Axis, *, stacked: bool) -> None:
     for axes in column:
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS, integer=axis.factor == 1))
         axes.xaxis.set_major_formatter(format_count)
@@ -174,7 +174,7 @@ def _set_x(column: Sequence[Axes], values: NDArray[np.float64], axis: _Axis, *, 
             axes.set_xlabel(axis.title)
 
 
-def _set_y(row: Sequence[Axes], panels: Sequence[NDArray[np.float64]], axis: _Axis) -> None:
+def _set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: _Axis) -> None:
     log = axis.log or (axis is not _ACCURACY and any(map(_spans_decades, panels)))
     leftmost = row[:: _columns(len(row))]
     limits = list(_common(list(_limits(panels, axis, log=log)), log=log))
@@ -190,12 +190,12 @@ def _set_y(row: Sequence[Axes], panels: Sequence[NDArray[np.float64]], axis: _Ax
             axes.tick_params(labelleft=False)
 
 
-def _spans_decades(values: NDArray[np.float64]) -> bool:
+def _spans_decades(values: Floats) -> bool:
     positive = values[values > 0]
     return bool(positive.size) and bool(positive.max() > LOG_RATIO * positive.min())
 
 
-def _limits(panels: Sequence[NDArray[np.float64]], axis: _Axis, *, log: bool) -> Iterator[Limits]:
+def _limits(panels: Sequence[Floats], axis: _Axis, *, log: bool) -> Iterator[Limits]:
     for values in panels:
         if log:
             positive = values[values > 0]

@@ -9,9 +9,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from atoll.report.style import BLUE, PALE_BLUE, STYLE, WIDTH_INCHES, format_count, strip_frame, time_unit
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
 MAX_CLIENTS = 60
@@ -106,14 +107,14 @@ def plot_gantt(events: Sequence[tuple[int, float, float, int]], title: str = "")
     return figure
 
 
-def _as_table(values: ArrayLike, name: str, rows: str) -> NDArray[np.float64]:
+def _as_table(values: ArrayLike, name: str, rows: str) -> Floats:
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or 0 in table.shape:
         raise InputError(f"{name} must be [{rows}, classes] with at least one of each, not of shape {table.shape}.")
     return table
 
 
-def _as_events(events: Sequence[tuple[int, float, float, int]]) -> NDArray[np.float64]:
+def _as_events(events: Sequence[tuple[int, float, float, int]]) -> Floats:
     if not len(events):
         raise InputError("There is nothing to draw: the schedule has no events.")
     table = np.asarray(events, dtype=np.float64)
@@ -125,7 +126,7 @@ def _as_events(events: Sequence[tuple[int, float, float, int]]) -> NDArray[np.fl
     return table
 
 
-def _next_starts(clusters: NDArray[np.float64], starts: NDArray[np.float64]) -> NDArray[np.float64]:
+def _next_starts(clusters: Floats, starts: Floats) -> Floats:
     """Return when the same cluster's next event starts, inf after its last one, [events]."""
     order = np.lexsort((starts, clusters))
     following = np.append(starts[order][1:], np.inf)
@@ -135,7 +136,7 @@ def _next_starts(clusters: NDArray[np.float64], starts: NDArray[np.float64]) -> 
     return result
 
 
-def _turns(clusters: NDArray[np.float64], rounds: NDArray[np.float64]) -> NDArray[np.int64]:
+def _turns(clusters: Floats, rounds: Floats) -> Ids:
     """Count each event's round among its cluster's own, [events].
 
     Numbers of rounds may have gaps, and an asynchronous cluster skips most of them, so that odd and even ones would
@@ -143,13 +144,11 @@ def _turns(clusters: NDArray[np.float64], rounds: NDArray[np.float64]) -> NDArra
     """
     pairs, index = np.unique(np.stack([clusters, rounds]), axis=1, return_inverse=True)
     first = np.searchsorted(pairs[0], pairs[0])
-    counted: NDArray[np.int64] = np.arange(pairs.shape[1]) - first
+    counted: Ids = np.arange(pairs.shape[1]) - first
     return counted[index.reshape(-1)]
 
 
-def _rectangles(
-    lefts: NDArray[np.float64], rights: NDArray[np.float64], centres: NDArray[np.float64], height: float
-) -> NDArray[np.float64]:
+def _rectangles(lefts: Floats, rights: Floats, centres: Floats, height: float) -> Floats:
     """Return the corners of all bars at once, [bars, 4, 2]."""
     tops, bottoms = centres - height / 2, centres + height / 2
     x = np.stack([lefts, rights, rights, lefts], axis=1)
@@ -161,7 +160,7 @@ def _heatmap_inches(classes: int) -> float:
     return float(np.clip(0.24 * classes, 1.2, 5.0))
 
 
-def _draw_heatmap(axes: Axes, shares: NDArray[np.float64]) -> AxesImage:
+def _draw_heatmap(axes: Axes, shares: Floats) -> AxesImage:
     """Draw [columns, classes] with classes counted downwards."""
     image = axes.imshow(shares.T, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=1.0)
     axes.set_yticks(index_ticks(shares.shape[1], 20))

@@ -48,8 +48,8 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
         yield "parameter-error", plot_parameter_error(runs)
     for column in probed(runs):
         yield f"probe-{column.replace('_', '-')}", plot_probe(runs, column)
-    found = [run for run in runs if has_identity(run)]
-    for stem, run in zip(_stems(found), found, strict=True):
+    with_identity = [run for run in runs if has_identity(run)]
+    for stem, run in zip(_stems(with_identity), with_identity, strict=True):
         yield f"identity-{stem}", plot_identity(run)
 
 

@@ -13,15 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from atoll.report.runs import Run
 from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES, format_count, legend_columns, strip_frame, use_log_scale
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 BAND = 0.86  # share of a group's row that its band fills
 LUMINANCE = np.array([0.21, 0.72, 0.07])  # of red, green and blue
@@ -32,7 +29,7 @@ MEAN_STYLE: Any = {"color": "#444444", "linewidth": 3.2, "solid_capstyle": "roun
 
 @dataclass(frozen=True, eq=False)
 class _Identity:
-    """What a run's probes tell of its clients' choices.
+    """What a run's probes show of its clients' choices.
 
     Attributes:
         rounds: of the probes that tell, [probes].
@@ -40,7 +37,7 @@ class _Identity:
     """
 
     rounds: Floats
-    confusion: Counts
+    confusion: Ids
 
     @property
     def groups(self) -> int:
@@ -223,7 +220,7 @@ def _draw_last(axes: Axes, identity: _Identity, colors: Sequence[Any]) -> None:
     axes.set_xlabel("Model")
 
 
-def _matched_order(counts: Counts) -> Counts:
+def _matched_order(counts: Ids) -> Ids:
     """Order the models as the groups they fit best, so that planted clusters found again make a diagonal.
 
     >>> _matched_order(np.array([[0, 1, 9], [7, 0, 0]]))

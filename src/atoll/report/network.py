@@ -11,14 +11,12 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from atoll.report.figures import MANY_BARS
 from atoll.report.style import PALETTE, STYLE, legend_columns
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
-
-Floats = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 MAP_INCHES = 6.2
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

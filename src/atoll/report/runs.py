@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.files import whole_lines
 
-Columns: TypeAlias = dict[str, NDArray[np.float64]]
+Columns: TypeAlias = dict[str, Floats]
 Tables: TypeAlias = dict[str, list[list[Any] | None]]
 
 COLUMNS = (
@@ -33,12 +34,12 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run as its folder tells it.
+    """One run, as its folder has it.
 
     `rows` maps a column to its values, one a probe, as float64 of shape [probes]; missing and null are nan.
     It holds all of `COLUMNS` and any further column of numbers. Times are in seconds, accuracies between 0
     and 1, counts and bytes cumulative. `tables` maps a column of lists, such as counts per cluster, to them,
-    one a probe; missing and null are None. `finished` says whether the run came to its end (its summary.json
+    one a probe; missing and null are None. `finished` says whether the run is complete (its summary.json
     exists).
     """
 
@@ -128,14 +129,11 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _read_records(file: Path) -> list[dict[str, Any]]:
-    lines = file.read_bytes().splitlines() if file.exists() else []
     records = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(whole_lines(file) if file.exists() else [], start=1):
         try:
             records.append(_parse_record(line))
         except ValueError as error:
-            if number == len(lines):  # a crash while writing tears only the last line
-                break
             raise InputError(f"{file}, line {number}: {error}.") from error
     return records
 
@@ -190,7 +188,7 @@ def _with_unique_labels(runs: Sequence[Run]) -> list[Run]:
 
 
 def _endings(folders: Sequence[Path]) -> dict[Path, str]:
-    """Return the shortest ends of the paths that tell them apart; nothing for a path on its own."""
+    """Return the shortest ends of the paths that distinguish them; nothing for a single path."""
     if len(folders) == 1:
         return {folders[0]: ""}
     depth = 1

@@ -1,4 +1,4 @@
-"""Runs under way as a page: what is in their folders now, and a server that shows it and can do nothing else."""
+"""Runs under way as a page: what is in their folders now, and a server that shows it, read-only."""
 
 import hashlib
 import ipaddress
@@ -66,7 +66,7 @@ class Watch:
 def read_what_can_be(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Return the runs that have rows, and a sentence for each that cannot be read; one bad run hides no other.
 
-    Runs that have not come to their first row are waited for in silence.
+    Runs without a first row yet are waited for in silence.
     """
     try:
         return find_runs(folders), []
@@ -85,17 +85,17 @@ def read_what_can_be(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 def _candidates(folders: Sequence[Path]) -> list[Path]:
     """Return the folders that are runs, or those in them that are."""
-    found: list[Path] = []
+    runs: list[Path] = []
     for folder in folders:
         inside = sorted(folder.iterdir()) if folder.is_dir() and not (folder / "config.toml").is_file() else [folder]
-        found += [place for place in inside if (place / "config.toml").is_file()]
-    return list(dict.fromkeys(found))
+        runs += [place for place in inside if (place / "config.toml").is_file()]
+    return list(dict.fromkeys(runs))
 
 
 def _fingerprint(folder: Path) -> list[tuple[str, int, int]]:
-    """Return names, sizes and times of what a change of would change the page."""
+    """Return names, sizes and times of the files that the page depends on."""
     files = [folder / "experiment.json", *(place / name for place in _candidates([folder]) for name in WATCHED_FILES)]
-    return [(str(file), found.st_size, found.st_mtime_ns) for file in files if (found := _stat(file))]
+    return [(str(file), status.st_size, status.st_mtime_ns) for file in files if (status := _stat(file))]
 
 
 def _stat(file: Path) -> os.stat_result | None:
@@ -198,4 +198,4 @@ class _Answers(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a line every two seconds tells nobody anything."""
+        """Log nothing: a line every two seconds would help nobody."""

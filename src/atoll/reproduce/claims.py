@@ -23,7 +23,7 @@ OF_CLUSTERS = frozenset(Measure.__args__[8:])  # type: ignore[attr-defined]
 
 
 class Claim(BaseModel):
-    """One claim of a paper: which runs it is about, what is measured of them, and when it holds.
+    """One claim of a paper: which runs it is about, what it measures, and when it holds.
 
     Measures of a run's column: ``last``; ``best``; ``mean`` over its rounds, which tells whose curve runs higher;
     ``end``: the mean over the last fifth of its rounds; ``jitter``: how far apart the largest and the least value of

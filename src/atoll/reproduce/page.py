@@ -30,7 +30,7 @@ def render(papers: Sequence[Paper], results: Sequence[Result], scale: str) -> st
 
     Args:
         papers: whose figures they are.
-        results: what the recipes came to, in the order of the page.
+        results: the recipes' results, in the order of the page.
         scale: at which they were run.
     """
     groups = _group(papers, results)
@@ -68,7 +68,7 @@ def _scale_note(scale: str) -> str:
 
 
 def _group(papers: Sequence[Paper], results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
-    """Return (title, reference, results) of each paper, and of what belongs to none."""
+    """Return (title, reference, results) of each paper, and of results of no paper."""
     groups = [(p.title, p.reference, [r for r in results if r.recipe in p.recipes]) for p in papers]
     known = {recipe for paper in papers for recipe in paper.recipes}
     groups.append((BEYOND, "", [result for result in results if result.recipe not in known]))
@@ -80,8 +80,8 @@ def _contents(title: str, results: Sequence[Result]) -> str:
         f'<li><a href="#{escape(r.recipe)}">{escape(r.recipe)}</a> <small>{escape(count(r.verdicts))}</small></li>'
         for r in results
     )
-    told = f"{title}: {count(verdict for result in results for verdict in result.verdicts)}"
-    return f"<details><summary>{escape(told)}</summary><ul>{links}</ul></details>"
+    summary = f"{title}: {count(verdict for result in results for verdict in result.verdicts)}"
+    return f"<details><summary>{escape(summary)}</summary><ul>{links}</ul></details>"
 
 
 def _section(result: Result) -> str:
@@ -94,9 +94,9 @@ def _section(result: Result) -> str:
     if result.verdicts:
         parts.append(_table(result.verdicts))
     parts += [
-        f'<figure><img loading="lazy" alt="{escape(f"{result.recipe}: {told}")}" src="{address}">'
-        f"<figcaption>{escape(told)}</figcaption></figure>"
-        for told, address in draw(result)
+        f'<figure><img loading="lazy" alt="{escape(f"{result.recipe}: {caption}")}" src="{address}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        for caption, address in draw(result)
     ]
     return "".join(parts) + "</article>"
 
@@ -158,7 +158,7 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def _costs(costs: Sequence[Cost], scale: str) -> str:
-    """Return the table of what was measured, and what paper scale would take."""
+    """Return the table of measured times, and of estimates at paper scale."""
     if not costs:
         return ""
     heads = (
@@ -176,14 +176,14 @@ def _costs(costs: Sequence[Cost], scale: str) -> str:
         rows += f'<tr><th scope="row">{escape(cost.recipe)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
     total = sum(cost.seconds for cost in costs)
     expected = [cost.paper_seconds for cost in costs if cost.paper_seconds is not None]
-    told = f"In all {seconds_in_words(total)} of runs, each on one core, probes included."
+    text = f"In all {seconds_in_words(total)} of runs, each on one core, probes included."
     if scale != "paper":
-        told += (
+        text += (
             f" Paper scale is expected to take {seconds_in_words(sum(expected))} of one core: the time of each run, "
             "times its rounds (or virtual seconds), its clients, and the seconds of a client's local training, timed "
             "now for both, each over what they are in the run. A machine that did other things too makes it longer."
         )
     return (
-        f'<section><h2>Time</h2><p>{escape(told)}</p><div class="scroll" tabindex="0" role="region" aria-label="Time">'
+        f'<section><h2>Time</h2><p>{escape(text)}</p><div class="scroll" tabindex="0" role="region" aria-label="Time">'
         f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )

@@ -17,7 +17,7 @@ from atoll.support.errors import InputError
 
 @dataclass(frozen=True)
 class Result:
-    """A recipe, its runs, and what its claims come to.
+    """A recipe, its runs, and the verdicts on its claims.
 
     Attributes:
         recipe: the recipe's name.

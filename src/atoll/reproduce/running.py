@@ -107,7 +107,7 @@ def find_missing(tasks: Iterable[Task]) -> dict[str, str]:
 def carry_out_all(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
     """Carry tasks out, `jobs` at a time, each in a process of its own; yield each one's outcome as it comes.
 
-    With one job they are carried out here. An interrupt stops what runs, which keeps checkpoints, and is raised again.
+    With one job they run here. An interrupt stops what runs, which keeps checkpoints, and is raised again.
     """
     if jobs == 1:
         yield from map(carry_out_task, tasks)
@@ -126,7 +126,7 @@ def carry_out_all(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
 
 
 def carry_out_task(task: Task) -> Outcome:
-    """Carry one task out, unless it is finished; what goes wrong is told, not raised.
+    """Do one task, unless it is finished; errors are returned, not raised.
 
     Raises:
         KeyboardInterrupt: also for tasks that a process still has in its queue after an interrupt.

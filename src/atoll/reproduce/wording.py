@@ -12,14 +12,14 @@ MARKS: dict[Status, str] = {"pass": "pass", "fail": "FAIL", "not comparable": "n
 
 
 def value_in_words(claim: Claim, value: float | None, spread: float | None = None) -> str:
-    """Return a value in the unit of what the claim measures; a dash for none."""
+    """Return a value in the claim's unit; a dash for None."""
     if value is None:
         return NONE
     if claim.check == "ratio":
         return f"{value:.2f} \N{MULTIPLICATION SIGN}"
     factor, digits, unit = _unit(claim)
-    told = f"{factor * value:,.{digits}f}"
-    return f"{told} ± {factor * spread:,.{digits}f}{unit}" if spread else f"{told}{unit}"
+    number = f"{factor * value:,.{digits}f}"
+    return f"{number} ± {factor * spread:,.{digits}f}{unit}" if spread else f"{number}{unit}"
 
 
 def difference_in_words(claim: Claim, ours: float | None, stated: float) -> str:
@@ -85,7 +85,7 @@ def _share(claim: Claim) -> str:
 
 
 def _unit(claim: Claim) -> tuple[float, int, str]:
-    """Return the factor to the unit that a value is told in, its digits and the unit."""
+    """Return the factor to the unit that a value is shown in, its digits and the unit."""
     if claim.measure in ("reach", "stable"):
         return (1.0, 0, " s" if claim.along == "virtual_time" else " rounds")
     if claim.measure == "longest":
@@ -98,5 +98,5 @@ def _unit(claim: Claim) -> tuple[float, int, str]:
 
 
 def seconds_in_words(seconds: float | None) -> str:
-    """Return a time in its best unit; a dash for none."""
+    """Return a time in its best unit; a dash for None."""
     return NONE if seconds is None else format_seconds(seconds)

@@ -1,1 +1,1 @@
-"""Runs: an experiment carried out into a folder, checkpointed, resumed and verified."""
+"""Runs: an experiment run into a folder, checkpointed, resumed and verified."""

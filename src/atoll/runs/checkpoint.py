@@ -60,7 +60,7 @@ def load_checkpoint(folder: Path, first: State, origin: Fingerprint) -> tuple[St
 
     Args:
         folder: where the checkpoints are.
-        first: the state before the first event, whose models tell the names, shapes and types to expect.
+        first: the state before the first event, whose models have the names, shapes and types to expect.
         origin: the run that is to go on.
 
     Raises:
@@ -74,8 +74,8 @@ def load_checkpoint(folder: Path, first: State, origin: Fingerprint) -> tuple[St
             _require_origin(path, note, origin)
             state = read_state(path, note, next(iter(first.starts[0].values())).device)
         except DAMAGED as error:
-            told = error.strerror if isinstance(error, OSError) and error.strerror else error
-            warnings.append(f"the checkpoint {path.stem} is damaged ({told}); an earlier one is used")
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            warnings.append(f"the checkpoint {path.stem} is damaged ({reason}); an earlier one is used")
             continue
         _require_same(state, first)
         return state, warnings + _changed_packages(path, note)
@@ -102,7 +102,7 @@ def read_state(path: Path, note: Note, device: torch.device) -> State:
 
 
 def drop_others(folder: Path, events_done: int) -> None:
-    """Keep the last two checkpoints up to this event; what is later was damaged, what has no note is half of one."""
+    """Keep the last two checkpoints up to this event; later ones were damaged, those without a note are incomplete."""
     notes = sorted(path.stem for path in folder.glob("event-*.json"))
     kept = [stem for stem in notes if stem <= _stem(folder, events_done).name][-KEPT:]
     # The note goes first, so that what a kill leaves of a dropped checkpoint does not look like a damaged one.
@@ -173,21 +173,21 @@ def _require_origin(path: Path, note: Note, origin: Fingerprint) -> None:
             f"{before['executor']!r}, with which the run was begun; set run.executor = {before['executor']!r}"
         )
     if before != now:
-        told = f"seed {before['seed']}" if before["seed"] != now["seed"] else "other settings"
+        other = f"seed {before['seed']}" if before["seed"] != now["seed"] else "other settings"
         raise InputError(
-            f"--resume: the checkpoint {path} is of a run with {told}; remove it, or add --overwrite to start again"
+            f"--resume: the checkpoint {path} is of a run with {other}; remove it, or add --overwrite to start again"
         )
 
 
 def _changed_packages(path: Path, note: Note) -> list[str]:
     """Return a sentence if packages that bits depend on have changed since the checkpoint was written."""
     before, now = note["packages"], package_versions()
-    told = [f"{name} was {before.get(name)}, is now {now[name]}" for name in now if before.get(name) != now[name]]
-    if not told:
+    changed = [f"{name} was {before.get(name)}, is now {now[name]}" for name in now if before.get(name) != now[name]]
+    if not changed:
         return []
     return [
-        f"since the checkpoint {path.stem}, {', '.join(told)}: the result may differ in its last bits from that of an "
-        "uninterrupted run"
+        f"since the checkpoint {path.stem}, {', '.join(changed)}: the result may differ in its last bits from that of "
+        "an uninterrupted run"
     ]
 
 
@@ -210,12 +210,12 @@ def _restore(layout: dict[str, Any], tensors: Model) -> State:
 
 def _require_same(state: State, first: State) -> None:
     """Refuse models of other names, shapes or types: the user's own module may have changed since."""
-    wanted = form_of(first.starts[0])
+    form = form_of(first.starts[0])
     if len(state.starts) != len(first.starts):
         raise InputError(
             f"--resume: the checkpoint has {len(state.starts)} clusters, method.name now makes {len(first.starts)}"
         )
     server = () if state.server is None else (state.server,)
     for model in (*server, *state.starts, *state.published):
-        if without_moments(form_of(model)) != wanted:
+        if without_moments(form_of(model)) != form:
             raise InputError("--resume: the checkpoint is of another model than model.name makes now")

@@ -10,10 +10,10 @@ from atoll.runs.rows import Recorder
 
 
 class Checkpointer:
-    """Writes a run's checkpoints, only of states from which it goes on to the same bits.
+    """Writes a run's checkpoints, only of states from which it resumes to the same bits.
 
     Events that do not depend on each other are trained together, and an executor such as `Stacked` rounds differently
-    with other company. So a run must go on with the same events together: from a state in which none is under way.
+    when they are grouped differently. So a run resumes only from a state in which no group is under way.
 
     Attributes:
         state: the last such state.
@@ -24,7 +24,7 @@ class Checkpointer:
     ) -> None:
         """Begin with a state that need not be saved: the first one, or that of a checkpoint.
 
-        With `by_arrival` no events train together: a run that goes on begins all clusters' works again.
+        With `by_arrival` no events train together: a resumed run begins all clusters' work again.
         """
         self.state = state
         self._place = folder.path / "checkpoint"
@@ -37,20 +37,20 @@ class Checkpointer:
         self._is_due = False
 
     def take(self, state: State) -> bool:
-        """Note the state after an event, and save it when it is time; return whether none is under way.
+        """Note the state after an event, and save it when it is time; return whether no group is under way.
 
         Raises:
             RunError: the checkpoint cannot be written; the one before is kept.
         """
-        done, wanted = state.events_done, self._recorder.experiment.settings.run
-        if wanted.checkpoint_every:
-            self._is_due |= self._recorder.is_due(done, wanted.checkpoint_every)
+        done, limits = state.events_done, self._recorder.experiment.settings.run
+        if limits.checkpoint_every:
+            self._is_due |= self._recorder.is_due(done, limits.checkpoint_every)
         if done < self._together:
             return False
         self.state = state
         self._together = self._end_of_group()
         is_last = done == len(self._recorder.schedule)
-        if self._is_due or is_last or self._since.seconds() >= 60 * wanted.checkpoint_minutes:
+        if self._is_due or is_last or self._since.seconds() >= 60 * limits.checkpoint_minutes:
             self.save()
         return True
 
@@ -62,7 +62,7 @@ class Checkpointer:
         self._saved, self._since, self._is_due = self.state.events_done, Stopwatch(), False
 
     def _end_of_group(self) -> int:
-        """Return how many events are over when those that train together now are."""
+        """Return how many events are done once those that now train together are."""
         done, apart = self.state.events_done, self._recorder.experiment.method.keeps_state
         return done + (1 if self._by_arrival else len(self._recorder.schedule.ready(done, apart)))
 

@@ -34,7 +34,7 @@ class Exported:
         file: where.
         parameters: numbers in the model, buffers included.
         events_done: events of the run that the model has seen.
-        is_finished: whether the run had come to its end.
+        is_finished: whether the run was finished.
     """
 
     file: Path
@@ -94,8 +94,8 @@ def _require_extra(file_format: str) -> None:
 
 
 def _as_safetensors(saved: SavedRun, model: Model) -> bytes:
-    told = {"format": "pt", "name": saved.settings.name, "events": str(saved.state.events_done)}
-    return save(dict(model), metadata=told)
+    metadata = {"format": "pt", "name": saved.settings.name, "events": str(saved.state.events_done)}
+    return save(dict(model), metadata=metadata)
 
 
 def _as_state_dict(_saved: SavedRun, model: Model) -> bytes:
@@ -112,9 +112,9 @@ def _as_onnx(saved: SavedRun, model: Model) -> bytes:
     try:
         return _trace(module, sample)
     except Exception as error:  # PyTorch's exporter has errors of many kinds, most of which are not public
-        told = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"model.name = {saved.settings.model.name!r}: cannot be written as ONNX ({type(error).__name__}: {told})"
+            f"model.name = {saved.settings.model.name!r}: cannot be written as ONNX ({type(error).__name__}: {reason})"
         ) from error
 
 
@@ -139,15 +139,15 @@ def _trace(module: nn.Module, sample: torch.Tensor) -> bytes:
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """Silence the exporter, which warns of its own deprecations and of packages that models here do not use."""
-    told = logging.getLogger("torch.onnx")
-    before = told.level
-    told.setLevel(logging.ERROR)
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        told.setLevel(before)
+        logger.setLevel(before)
 
 
 _WRITERS: Mapping[str, Callable[[SavedRun, Model], bytes]] = {

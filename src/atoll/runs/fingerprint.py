@@ -32,8 +32,8 @@ class Fingerprint:
 def fingerprint_of(settings: Settings, executor: Executor, replayed: str | None = None) -> Fingerprint:
     """Return what a run's bits come from; `replayed` is the checksum of the schedule that it replays, if it does."""
     own = digest(settings)
-    told = own if replayed is None else hashlib.sha256((own + replayed).encode()).hexdigest()
-    return Fingerprint(settings.seed, told, executor.bits)
+    whole = own if replayed is None else hashlib.sha256((own + replayed).encode()).hexdigest()
+    return Fingerprint(settings.seed, whole, executor.bits)
 
 
 def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> frozenset[str]:
@@ -54,12 +54,12 @@ def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> froz
 
 def digest(settings: Settings) -> str:
     """Return a checksum of the settings that a run's bits or rows depend on."""
-    told = {key: value for key, value in flatten(resolved(settings)).items() if key not in free_settings()}
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    values = {key: value for key, value in flatten(resolved(settings)).items() if key not in free_settings()}
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Name all settings in which two tables differ, with both values, but for those that may differ; none: empty.
+    """Name all settings in which two tables differ, with both values, except those that may differ; else empty.
 
     >>> differences({"seed": 1, "local": {"lr": 0.1}}, {"seed": 2, "local": {}, "label": "a"})
     'local.lr was 0.1, is now unset, seed was 1, is now 2'

@@ -17,7 +17,7 @@ from atoll.schedules.files import write_schedule
 from atoll.schedules.recorded import head_of
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, RunError
-from atoll.support.files import append_line, line_as_bytes, to_json, write_atomically
+from atoll.support.files import append_line, line_as_bytes, to_json, whole_lines, write_atomically
 from atoll.support.lock import LOCK, locked
 
 Row = dict[str, Any]
@@ -27,14 +27,14 @@ FILES = (
     *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, "environment.json", "schedule.npz"),
     "checkpoint",
 )
-TRACKED = "trackers"  # what `run.trackers` write, each in its own way; they see to it themselves
+TRACKED = "trackers"  # what `run.trackers` write; they manage it themselves
 
 
 def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bool) -> list[Path]:
-    """Return the folder of each run, `out` itself for one run, having seen that each can be used before any is.
+    """Return the folder of each run, `out` itself for one run, after checking that all can be used.
 
     Raises:
-        InputError: a folder that a run cannot be begun in, or gone on with.
+        InputError: a folder in which a run can neither begin nor continue.
     """
     if len(names) == 1:
         folders = [out]
@@ -66,10 +66,10 @@ def begin_folders(out: Path, names: Sequence[str]) -> None:
 
 
 def _is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
-    """Return whether there is something else at a path than a folder with these files, whole, half written or locked.
+    """Return whether a path holds anything but a folder with these files, whole, half written or locked.
 
     Raises:
-        InputError: it cannot be looked at, or is a file, or lies below one.
+        InputError: it cannot be read, or is a file, or lies below one.
     """
     try:
         known = {*allowed, *_halves(allowed), LOCK}
@@ -88,7 +88,7 @@ def _halves(names: tuple[str, ...]) -> set[str]:
 
 
 def slug(name: str) -> str:
-    """Return a name without what a file system or a shell could take amiss: no leading dot, no spaces, no slashes.
+    """Return a name that is safe in file systems and shells: no leading dot, no spaces, no slashes.
 
     >>> slug("CFL-MGD, seed 3")
     'cfl-mgd-seed-3'
@@ -97,7 +97,7 @@ def slug(name: str) -> str:
 
 
 class RunFolder:
-    """The folder of one run: its metrics file, to which one row a probe is appended, and that of what happened."""
+    """The folder of one run: its metrics, one row appended per probe, and the events of a live run."""
 
     def __init__(self, path: Path) -> None:
         """Name the folder; nothing is written."""
@@ -113,12 +113,12 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run is finished."""
         return (self.path / "summary.json").is_file()
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Hold the folder for one run alone, making it first; one that stays empty is removed again.
+        """Hold the folder for one run alone, creating it first; if it stays empty it is removed again.
 
         Raises:
             InputError: another run holds it; names the process.
@@ -140,7 +140,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def require_room(self, overwrite: bool = False) -> None:
-        """Refuse a folder that a run cannot be begun in; nothing is written.
+        """Refuse a folder in which a run cannot begin; nothing is written.
 
         Raises:
             InputError: the folder holds a run and `overwrite` is off, or something other than a run.
@@ -167,7 +167,7 @@ class RunFolder:
             settings: of the run.
             schedule: its events, or the plan for them.
             overwrite: whether a run in the folder is replaced.
-            is_live: whether the events that take place are to be written down.
+            is_live: whether the events that take place are recorded.
             replayed: checksum of the schedule, if it is not the method's own.
 
         Raises:
@@ -196,7 +196,7 @@ class RunFolder:
         write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
 
     def _clear(self) -> None:
-        """Remove a run's files, and none but those; what marks it as a run goes first."""
+        """Remove a run's files and no others; the one that marks it as a run goes first."""
         for name in FILES:
             place = self.path / name
             if place.is_dir():
@@ -210,7 +210,7 @@ class RunFolder:
                 place.with_name(f".{name}.part").unlink(missing_ok=True)
 
     def take_over(self, settings: Settings) -> None:
-        """Refuse to go on with other settings than the run was begun with; note those that may differ.
+        """Refuse to continue with settings other than the run's; record those that may differ.
 
         Raises:
             InputError: names the settings that differ; or the folder's settings cannot be read.
@@ -220,13 +220,13 @@ class RunFolder:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
         now = tomllib.loads(tomli_w.dumps(resolved(settings)))
-        if told := differences(before, now):
-            raise InputError(f"--resume: {self.path} was run with other settings: {told}")
+        if changes := differences(before, now):
+            raise InputError(f"--resume: {self.path} was run with other settings: {changes}")
         if before != now:
             self._write_settings(settings)
 
     def require_kind(self, is_live: bool, replayed: str | None) -> None:
-        """Refuse to go on with a run of another kind: on a fleet or not, by the method's own schedule or another.
+        """Refuse to continue a run of another kind: on a fleet or not, by the method's own schedule or another.
 
         Raises:
             InputError: says what it was.
@@ -236,15 +236,15 @@ class RunFolder:
         if not is_live and self.happened.exists():
             raise InputError(
                 f"--resume: {self.path} was run on a fleet, and can only go on with one; give its {HAPPENED} as "
-                "--schedule of another run to see what it comes to in simulation"
+                "--schedule of another run to see how it goes in simulation"
             )
         try:
             before = json.loads((self.path / "environment.json").read_bytes()).get("replayed")
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"--resume: {self.path / 'environment.json'} is missing or damaged") from error
         if before != replayed:
-            told = "without" if before is None else "with another" if replayed else "with a"
-            raise InputError(f"--resume: {self.path} was run {told} --schedule; go on as it was begun")
+            how = "without" if before is None else "with another" if replayed else "with a"
+            raise InputError(f"--resume: {self.path} was run {how} --schedule; go on as it was begun")
 
     def append(self, row: Row) -> None:
         """Append one row of metrics; if the disk is full the file keeps its whole rows.
@@ -255,13 +255,13 @@ class RunFolder:
         append_line(self.metrics, row)
 
     def rows(self) -> list[Row]:
-        """Return the whole rows of metrics so far; one that a crash tore is left out.
+        """Return the whole rows of metrics so far; one torn by a crash is left out.
 
         Raises:
             InputError: the file is missing or damaged.
         """
         try:
-            return [_whole(json.loads(line)) for line in self.metrics.read_bytes().split(b"\n")[:-1]]
+            return [_whole(json.loads(line)) for line in whole_lines(self.metrics)]
         except OSError as error:
             raise InputError(f"--resume: {self.metrics} cannot be read ({error.strerror})") from error
         except ValueError as error:

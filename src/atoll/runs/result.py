@@ -1,4 +1,4 @@
-"""A finished run as a value: what a script is given."""
+"""A finished run as a value, for scripts."""
 
 import json
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Result:
         """Return the run's model as tensors by name, or a cluster's (counted from 0), as `SavedRun.model` chooses it.
 
         Raises:
-            InputError: a cluster that there is not; or clusters have models and there is none of all.
+            InputError: no such cluster; or clusters have models and there is none for all.
         """
         place = Path(self.settings.name) if self.folder is None else self.folder
         return SavedRun(place, self.settings, self.state, is_finished=True).model(cluster)

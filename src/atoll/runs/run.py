@@ -1,4 +1,4 @@
-"""Carry out an experiment: the loop around the engine that probes, records and checkpoints."""
+"""Running an experiment: the loop around the engine that probes, records and checkpoints."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -37,8 +37,8 @@ class Progress:
         events: all events.
         row: the metrics row, if this event was probed.
         warnings: what the user should know; with the first progress only.
-        is_settled: whether stopping here loses nothing. Else events that were trained together with this one are still
-            to be merged, and a run that stops here goes on from before them.
+        is_settled: whether stopping here loses nothing. Otherwise events trained together with this one are still to be
+            merged, and a run that stops here resumes from before them.
     """
 
     events_done: int
@@ -75,11 +75,11 @@ def run_events(
         overwrite: replace the run in the folder.
         fleet: the clients' machines; it is closed with the run.
         schedule: a run folder's ``happened.jsonl`` or ``schedule.npz``.
-        tell: is given a sentence whenever something changes while nodes are waited for.
+        tell: called with a sentence whenever something changes while waiting for nodes.
 
     Raises:
         InputError: bad settings, or a folder that cannot be used; nothing has been trained then.
-        RunError: training became not finite, the disk failed, or clients stay away; rows and checkpoints so far are
+        RunError: training diverged, the disk failed, or clients stay away; rows and checkpoints so far are
             kept.
     """
     if schedule is not None:
@@ -109,11 +109,11 @@ def run_events(
 
 @dataclass(frozen=True, eq=False)
 class Live:
-    """What a run needs whose clients may fail to answer.
+    """What a run needs when clients may fail to answer.
 
     Attributes:
         is_anyone_there: returns whether any client could answer now.
-        planner: makes the plan, and makes it anew.
+        planner: makes the plan, and revises it.
         warnings: what the user should know of them.
     """
 
@@ -177,10 +177,10 @@ def _train(
                     rows.append(row)
                 is_settled = saver.take(step.state)  # only now, since a checkpoint must not come before its row
                 yield Progress(done, total, row, is_settled=is_settled)
-    except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, has seen enough
+    except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, stops here
         saver.save()
         raise
-    except Exception:  # it is the failure that must be told, even if the disk has failed as well
+    except Exception:  # report this failure, even if the disk has failed as well
         with suppress(RunError):
             saver.save()
         raise
@@ -188,14 +188,16 @@ def _train(
 
 
 def _course(recorder: Recorder, state: State, live: Live) -> LiveRun:
-    """Return what a live run goes by, its clock going on from the last event."""
-    past, wanted = recorder.events[: state.events_done], recorder.experiment.settings.fleet
+    """Return what drives a live run; its clock goes on from the last event."""
+    past, fleet_settings = recorder.events[: state.events_done], recorder.experiment.settings.fleet
     watch = Stopwatch(past[-1].seconds if past else 0.0)
-    return LiveRun(live.planner.method(state.events_done), watch.seconds, live.is_anyone_there, wanted.wait_seconds)
+    return LiveRun(
+        live.planner.method(state.events_done), watch.seconds, live.is_anyone_there, fleet_settings.wait_seconds
+    )
 
 
 def _noted(live: Live, executor: Executor, folder: RunFolder, recorder: Recorder, state: State) -> Generator[Step]:
-    """Pass on the events of a live run, each written down first; between two of them the plan may be made anew."""
+    """Pass on the events of a live run, each recorded first; between two of them the plan may change."""
     course = _course(recorder, state, live)
     before: Mapping[str, int] = state.refused
     with closing(follow(course, executor, state, recorder.events)) as steps:
@@ -205,12 +207,12 @@ def _noted(live: Live, executor: Executor, folder: RunFolder, recorder: Recorder
             refused = Counter(step.state.refused) - Counter(before)
             append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
             before = step.state.refused
-            course.method = live.planner.method(done)  # before a checkpoint, so that what was measured for it counts
+            course.method = live.planner.method(done)  # before a checkpoint, so that its measurements are in it
             yield step
 
 
 def _checksum(experiment: Experiment) -> str | None:
-    """Return the checksum of the schedule that is replayed; None if none is."""
+    """Return the checksum of the schedule that is replayed, if one is."""
     return None if experiment.schedule is None else digest_of(experiment.schedule)
 
 
@@ -239,15 +241,15 @@ def _restore(
     folder.take_over(experiment.settings)
     folder.require_kind(is_live, _checksum(experiment))
     first = init(experiment.method, *experiment.initial_models())
-    found = load_checkpoint(folder.path / "checkpoint", first, origin)
-    done = 0 if found is None else found[0].events_done
+    loaded = load_checkpoint(folder.path / "checkpoint", first, origin)
+    done = 0 if loaded is None else loaded[0].events_done
     if is_live:
         for event in keep_events(folder.happened, done):
             recorder.take(event)
-    if found is None:
+    if loaded is None:
         return None, folder.keep_rows(-1)
-    state, told = found
-    warnings += told
+    state, notes = loaded
+    warnings += notes
     drop_others(folder.path / "checkpoint", done)
     rows = folder.keep_rows(done)
     recorder.require_all(rows, done)
@@ -279,11 +281,11 @@ def name_folders(runs: Sequence[Experiment]) -> list[str]:
     """Return the name of each run's folder, from its panel and label.
 
     Raises:
-        InputError: two runs come to the same name.
+        InputError: two runs have the same name.
     """
     names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) for e in runs]
     slugs = [slug(name) or f"run-{i}" for i, name in enumerate(names)]
     if len(set(slugs)) < len(slugs) or "report" in slugs:
-        told = ", ".join(map(repr, names))
-        raise InputError(f"runs: each needs a panel or label of its own, other than 'report', but they have {told}")
+        listed = ", ".join(map(repr, names))
+        raise InputError(f"runs: each needs a panel or label of its own, other than 'report', but they have {listed}")
     return slugs

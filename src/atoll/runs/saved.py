@@ -81,8 +81,8 @@ def read_saved(folder: Path | str) -> SavedRun:
     config = folder / "config.toml"
     if not config.is_file():
         several = sorted(child.name for child in folder.glob("*/") if (child / "config.toml").is_file())
-        told = f"holds several runs; give one of them: {', '.join(several)}" if several else "is not a run"
-        raise InputError(f"{folder} {told if folder.exists() else 'does not exist'}")
+        fault = f"holds several runs; give one of them: {', '.join(several)}" if several else "is not a run"
+        raise InputError(f"{folder} {fault if folder.exists() else 'does not exist'}")
     try:
         settings = validate(tomllib.loads(config.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -94,8 +94,8 @@ def read_saved(folder: Path | str) -> SavedRun:
         except DAMAGED:
             continue
         return SavedRun(folder, settings, state, (folder / "summary.json").is_file() and note == notes[0])
-    told = "every checkpoint in it is damaged" if notes else "it has no checkpoint yet, which is written while it runs"
-    raise InputError(f"{folder}: {told}; so there is no model")
+    fault = "every checkpoint in it is damaged" if notes else "it has no checkpoint yet, which is written while it runs"
+    raise InputError(f"{folder}: {fault}; so there is no model")
 
 
 def _read_state(path: Path) -> State:

@@ -18,8 +18,8 @@ def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
         InputError: no run has it in its title; names the titles.
     """
     titles = [title_of(settings) for settings in runs]
-    wanted = [only] if only in titles else [title for title in titles if only is None or only in title]
-    chosen = [settings for settings, title in zip(runs, titles, strict=True) if title in wanted]
+    matching = [only] if only in titles else [title for title in titles if only is None or only in title]
+    chosen = [settings for settings, title in zip(runs, titles, strict=True) if title in matching]
     if not chosen:
         raise InputError(f"--only {only}: no run has this in its panel or label; they are {'; '.join(titles)}")
     return chosen

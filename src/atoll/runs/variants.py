@@ -1,4 +1,4 @@
-"""The same experiment, carried out in another way: on a fleet, or by a schedule that is given."""
+"""The same experiment, run in another way: on a fleet, or by a given schedule."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ def with_fleet(experiment: Experiment) -> Experiment:
     """Return the experiment with ``run.executor = "fleet"``.
 
     Raises:
-        InputError: settings or a schedule that make no sense with clients that fail by themselves.
+        InputError: settings or a schedule that make no sense with clients that really fail.
     """
     settings = experiment.settings
     if experiment.schedule is not None:
@@ -57,7 +57,7 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     Args:
         experiment: what is run.
         fleet: the clients' machines.
-        tell: is given a sentence whenever something changes while nodes are waited for.
+        tell: called with a sentence whenever something changes while waiting for nodes.
 
     Raises:
         InputError: nodes that contradict each other.
@@ -65,9 +65,9 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     """
     settings = experiment.settings
     agreement = agree(settings, experiment.population.data, experiment.module, experiment.method.rule)
-    wanted = settings.fleet
-    joined = wait_for_nodes(fleet, agreement, wanted.nodes, wanted.wait_seconds, tell)
-    executor = FleetExecutor(fleet, joined.nodes, agreement, wanted.deadline_seconds, joined.samples)
+    fleet_settings = settings.fleet
+    joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
+    executor = FleetExecutor(fleet, joined.nodes, agreement, fleet_settings.deadline_seconds, joined.samples)
     return executor, joined
 
 

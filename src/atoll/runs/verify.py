@@ -35,7 +35,7 @@ class Check:
     """One comparison with the serial, uninterrupted run.
 
     Attributes:
-        what: how the run was carried out.
+        what: how the run was done.
         must: ``bits`` where all numbers must be equal, ``rounding`` where they may differ by `TOLERANCE`.
         difference: the largest one between the models, in shares of the largest number of the tensor.
         rows_equal: whether the rows of metrics are the same but for wall-clock time.
@@ -68,8 +68,8 @@ def verify(folder: Path) -> Iterator[Check]:
         yield _compare(f"{name}: replayed by the schedule that it wrote", "bits", whole, replayed)
         for workers in sorted({1, 2, count_cores()}):
             cores = overlay(base, {"run": {"executor": "cores", "workers": workers}})
-            found = _run(cores, folder / name / f"cores-{workers}")
-            yield _compare(f"{name}: cores, {workers} worker{'s' * (workers > 1)}", "bits", whole, found)
+            parallel = _run(cores, folder / name / f"cores-{workers}")
+            yield _compare(f"{name}: cores, {workers} worker{'s' * (workers > 1)}", "bits", whole, parallel)
         stopped = _run_in_parts(base, folder / name / "stopped")
         yield _compare(f"{name}: stopped and resumed after each event", "bits", whole, stopped)
         stacked = _run(overlay(base, {"run": {"executor": "stacked"}}), folder / name / "stacked")
@@ -88,15 +88,15 @@ def _run(table: dict[str, Any], folder: Path, schedule: Path | None = None) -> R
 
 def _run_in_parts(table: dict[str, Any], folder: Path) -> RunFolder:
     """Go on with the run for an event at a time, each time from the checkpoint."""
-    found = RunFolder(folder)
-    while not found.is_finished:
+    run = RunFolder(folder)
+    while not run.is_finished:
         steps = run_events(_experiment(table), folder, resume=True)
         began = next(steps).events_done
         for progress in steps:
             if progress.events_done > began and progress.is_settled and progress.events_done < progress.events:
                 break
         steps.close()
-    return found
+    return run
 
 
 def _experiment(table: dict[str, Any]) -> Experiment:
@@ -104,11 +104,11 @@ def _experiment(table: dict[str, Any]) -> Experiment:
     return Experiment(settings)
 
 
-def _compare(what: str, must: str, whole: RunFolder, found: RunFolder) -> Check:
-    first, second = _last_models(whole), _last_models(found)
+def _compare(what: str, must: str, whole: RunFolder, other: RunFolder) -> Check:
+    first, second = _last_models(whole), _last_models(other)
     different = first.keys() != second.keys()
     difference = float("inf") if different else max(_difference(first[key], second[key]) for key in first)
-    return Check(what, must, difference, _timeless(whole) == _timeless(found))
+    return Check(what, must, difference, _timeless(whole) == _timeless(other))
 
 
 def _difference(first: torch.Tensor, second: torch.Tensor) -> float:

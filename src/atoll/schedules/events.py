@@ -36,6 +36,9 @@ class Mix:
 
 FROM_SERVER = Mix(server=1.0)
 
+Merge = tuple[Mix | None, tuple[tuple[int, Mix], ...]]
+"""The server's new model, if there is a server, and the new starts."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Event:
@@ -63,9 +66,9 @@ class Event:
         dropped: clients that took the model, and never answered.
         late: clients whose result came after the deadline.
         answered: whose results were combined in each intra-cluster round, [intra_rounds, cohort]; None: everybody's.
-            Only where it was found out while running; a client that missed one round may be back in the next.
-        drawn_as: (number, round) that clients draw and train under, for work that began before it was known which
-            event it would be; None: the event's own.
+            Known only while running; a client that missed one round may be back in the next.
+        drawn_as: (number, round) that clients draw and train under, for work that began before its event was known;
+            None: the event's own.
     """
 
     index: int
@@ -89,7 +92,7 @@ class Event:
     drawn_as: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse updates of clusters that do not train in the event: nobody knows what those were sent."""
+        """Refuse updates of clusters that do not train in the event: what they were sent is not known."""
         for mix in (self.server, *(mix for _, mix in self.starts)):
             if mix and mix.updates and (others := {cluster for cluster, _ in mix.updates}.difference(self.active)):
                 raise InputError(
@@ -98,7 +101,7 @@ class Event:
 
     @property
     def client_updates(self) -> int:
-        """Local trainings that the event takes: one a client and intra-cluster round, of those who answered."""
+        """Local trainings in the event: one a client and intra-cluster round, of those who answered."""
         return len(self.cohort) * self.intra_rounds if self.answered is None else int(self.answered.sum())
 
 
@@ -109,7 +112,7 @@ class Schedule:
     Attributes:
         events: the rows.
         clusters: number of clusters.
-        rounds: rounds that the events amount to.
+        rounds: rounds that the events make up.
         has_server: whether there is a server's model.
         message_bytes: bytes of what is sent where it is not a model (an event's `models_down` and `models_up` then
             count such messages); None where it is.
@@ -129,7 +132,7 @@ class Schedule:
         """Return the schedule of the events that are over by this virtual time.
 
         Raises:
-            InputError: none is.
+            InputError: none is over by then.
         """
         count = int(np.searchsorted([event.seconds for event in self.events], seconds, side="right"))
         if not count:
@@ -140,7 +143,7 @@ class Schedule:
 
     @property
     def occupied(self) -> "Schedule":
-        """The schedule of the events that have clients; itself if it has no other, or none that has."""
+        """The schedule of the events that have clients; itself if all have, or none."""
         events = tuple(event for event in self.events if len(event.cohort))
         return replace(self, events=events) if 0 < len(events) < len(self) else self
 
@@ -165,7 +168,9 @@ class Schedule:
         """
         end = events_done
         seen: set[int] = set()
-        while end < len(self) and self.ready_after[end] <= events_done:  # not beyond: it would cost the whole schedule
+        while (
+            end < len(self) and self.ready_after[end] <= events_done
+        ):  # stop there: going on would scan the whole schedule each time
             if apart:
                 cohort = self.events[end].cohort.tolist()
                 if not seen.isdisjoint(cohort):

@@ -11,13 +11,26 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
 
-from atoll.schedules.events import Event, Mix, Schedule
-from atoll.schedules.recorded import FORMAT, head_of, lines_of, mix_of, read_lines, why_wrong
+from atoll.schedules.events import Event, Schedule
+from atoll.schedules.recorded import (
+    FORMAT,
+    WrittenMerge,
+    first_fault,
+    head_of,
+    lines_of,
+    read_lines,
+    why_wrong,
+    write_merge,
+)
 from atoll.support.errors import InputError
-from atoll.support.files import write_atomically
+from atoll.support.files import whole_lines, write_atomically
 
 Columns = Mapping[str, npt.NDArray[Any]]
+
+_NUMBERS = ("round", "seconds", "intra_rounds", "models_down", "models_up", "absent", "dropped", "late")  # of an event
+_MERGES = TypeAdapter(list[WrittenMerge])
 
 
 def write_schedule(path: Path, schedule: Schedule) -> None:
@@ -28,14 +41,7 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
     """
     events = schedule.events
     columns: dict[str, Any] = {
-        "round": [e.round for e in events],
-        "seconds": [e.seconds for e in events],
-        "intra_rounds": [e.intra_rounds for e in events],
-        "models_down": [e.models_down for e in events],
-        "models_up": [e.models_up for e in events],
-        "absent": [e.absent for e in events],
-        "dropped": [e.dropped for e in events],
-        "late": [e.late for e in events],
+        **{name: [getattr(e, name) for e in events] for name in _NUMBERS},
         "finds_cluster": [e.clusters is None for e in events],
         "drawn_as": [e.drawn_as or (-1, -1) for e in events],
     }
@@ -52,8 +58,7 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
         columns[name] = np.concatenate([np.asarray(row) for row in rows]) if rows else np.empty(0)
         columns[f"{name}_offsets"] = np.cumsum([0, *map(len, rows)])
     merges, columns["merge"] = distinct_merges(schedule)
-    mixes = [{"server": mix_of(e.server), "starts": [[c, mix_of(m)] for c, m in e.starts]} for e in merges]
-    columns["mixes"] = np.frombuffer(json.dumps(mixes).encode(), np.uint8)
+    columns["mixes"] = np.frombuffer(json.dumps([write_merge(event) for event in merges]).encode(), np.uint8)
     head = head_of(schedule) | {"rounds": schedule.rounds}
     columns["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
     content = BytesIO()
@@ -62,35 +67,37 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
 
 
 def read_schedule(path: Path) -> Schedule:
-    """Return the schedule of a run folder's ``schedule.npz`` or ``happened.jsonl``; of the latter what is whole of it.
+    """Return the schedule of a run folder's ``schedule.npz`` or ``happened.jsonl``; of the latter its whole lines.
 
     Raises:
         InputError: it cannot be read, is damaged, or is something else.
     """
     try:
+        if path.suffix != ".npz":
+            return read_lines(whole_lines(path), f"--schedule {path}")
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"--schedule {path}: cannot be read ({error.strerror})") from error
-    if path.suffix != ".npz":
-        return read_lines(content.split(b"\n")[:-1], f"--schedule {path}")
     try:
         with np.load(BytesIO(content), allow_pickle=False) as file:
             return _schedule_of({name: file[name] for name in file.files})
     except KeyError as error:
         raise InputError(f"--schedule {path}: is no schedule of this version of Atoll (no {error})") from error
+    except ValidationError as error:
+        raise InputError(f"--schedule {path}: is damaged, or no schedule (mixes, {first_fault(error)})") from error
     except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"--schedule {path}: is damaged, or no schedule ({error})") from error
 
 
 def keep_events(path: Path, events_done: int) -> tuple[Event, ...]:
-    """Drop what a ``happened.jsonl`` holds after so many events; return those kept.
+    """Cut a ``happened.jsonl`` after so many events; return those kept.
 
     Raises:
-        InputError: the file is missing or damaged, or ends before.
+        InputError: the file is missing or damaged, or ends earlier.
         RunError: it cannot be written.
     """
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = whole_lines(path)
     except OSError as error:
         raise InputError(f"--resume: {path} cannot be read ({error.strerror})") from error
     kept = lines[: events_done + 1]
@@ -104,7 +111,7 @@ def keep_events(path: Path, events_done: int) -> tuple[Event, ...]:
 
 
 def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
-    """Return the schedule, if it can be of this experiment.
+    """Return the schedule, if it fits this experiment.
 
     Raises:
         InputError: says what does not fit the experiment's own, `planned`, or its number of clients.
@@ -173,15 +180,11 @@ def _schedule_of(columns: Columns) -> Schedule:
 
 
 def _events_of(columns: Columns) -> Iterator[Event]:
-    rows = ("round", "seconds", "intra_rounds", "models_down", "models_up", "absent", "dropped", "late")
-    single: dict[str, list[Any]] = {name: columns[name].tolist() for name in rows}
+    single: dict[str, list[Any]] = {name: columns[name].tolist() for name in _NUMBERS}
     lists = ("active", "began", "staleness", "cohort", "weights", "clusters", "answered")
     many = {name: np.split(columns[name], columns[f"{name}_offsets"][1:-1]) for name in lists}
     finds, begun = columns["finds_cluster"].tolist(), columns["drawn_as"].tolist()
-    merges = [
-        (_as_mix(told["server"]), tuple((cluster, _some(told)) for cluster, told in told["starts"]))
-        for told in json.loads(columns["mixes"].tobytes())
-    ]
+    merges = [merge.read() for merge in _MERGES.validate_json(columns["mixes"].tobytes())]
     for i, merge in enumerate(columns["merge"].tolist()):
         answered = many["answered"][i]
         yield Event(
@@ -198,12 +201,3 @@ def _events_of(columns: Columns) -> Iterator[Event]:
             answered=answered.astype(bool).reshape(single["intra_rounds"][i], -1) if len(answered) else None,
             drawn_as=None if begun[i][0] < 0 else (begun[i][0], begun[i][1]),
         )
-
-
-def _some(told: Any) -> Mix:
-    published, updates = (tuple((c, weight) for c, weight in told.get(key, ())) for key in ("published", "updates"))
-    return Mix(told["server"], published, updates)
-
-
-def _as_mix(told: Any) -> Mix | None:
-    return None if told is None else _some(told)

@@ -1,17 +1,17 @@
-"""What really happened in a run as lines of JSON, of which a schedule can be made again.
+"""What really happened in a run, as lines of JSON from which its schedule can be rebuilt.
 
 The first line, the head, says what all events have in common. Each other one holds all of an `Event`, how many rounds
 are complete after it, and how many results were left out, by reason.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from atoll.schedules.events import Event, Mix, Schedule
+from atoll.schedules.events import Event, Merge, Mix, Schedule
 from atoll.support.errors import InputError
 
 FORMAT = 1
@@ -37,8 +37,23 @@ class _Mix(_Strict):
     published: list[tuple[Count, Share]]
     updates: list[tuple[Count, Share]] = []
 
+    def read(self) -> Mix:
+        return Mix(self.server, tuple(self.published), tuple(self.updates))
 
-class _Line(_Strict):
+
+class WrittenMerge(_Strict):
+    """How an event merges, as it is written."""
+
+    server: _Mix | None
+    starts: list[tuple[Count, _Mix]]
+
+    def read(self, read: Callable[[_Mix], Mix] = _Mix.read) -> Merge:
+        """Return the merge; `read` may give equal mixes as one object."""
+        server = None if self.server is None else read(self.server)
+        return server, tuple((cluster, read(mix)) for cluster, mix in self.starts)
+
+
+class _Line(WrittenMerge):
     event: Count
     round: Count
     rounds_done: Count
@@ -49,8 +64,6 @@ class _Line(_Strict):
     clusters: list[Count] | None
     weights: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
     intra_rounds: Annotated[int, Field(ge=1)]
-    server: _Mix | None
-    starts: list[tuple[Count, _Mix]]
     staleness: list[Count]
     models_down: Count
     models_up: Count
@@ -91,8 +104,7 @@ def line_of(event: Event, rounds_done: int, refused: Mapping[str, int] | None = 
         "clusters": None if event.clusters is None else event.clusters.tolist(),
         "weights": event.weights.tolist(),
         "intra_rounds": event.intra_rounds,
-        "server": mix_of(event.server),
-        "starts": [[cluster, mix_of(mix)] for cluster, mix in event.starts],
+        **write_merge(event),
         "staleness": list(event.staleness),
         "models_down": event.models_down,
         "models_up": event.models_up,
@@ -112,10 +124,14 @@ def lines_of(schedule: Schedule) -> Iterator[dict[str, Any]]:
         yield line_of(event, schedule.rounds_done(event.index + 1))
 
 
-def mix_of(mix: Mix | None) -> dict[str, Any] | None:
+def write_merge(event: Event) -> dict[str, Any]:
+    """Return how an event merges, as `WrittenMerge` reads it."""
+    server = None if event.server is None else mix_of(event.server)
+    return {"server": server, "starts": [[cluster, mix_of(mix)] for cluster, mix in event.starts]}
+
+
+def mix_of(mix: Mix) -> dict[str, Any]:
     """Return a mix as it is written; updates only where there are any."""
-    if mix is None:
-        return None
     written: dict[str, Any] = {"server": mix.server, "published": [list(pair) for pair in mix.published]}
     return written | {"updates": [list(pair) for pair in mix.updates]} if mix.updates else written
 
@@ -137,13 +153,12 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
                 continue
             line = _Line.model_validate_json(text)
             events.append(_event_of(line, shared))
-            if told := why_wrong(events, head.clusters):
-                raise ValueError(told)
+            if fault := why_wrong(events, head.clusters):
+                raise ValueError(fault)
             rounds = line.rounds_done
         except ValidationError as error:
-            fault = error.errors()[0]
-            name = ".".join(map(str, fault["loc"])) or "its text"
-            raise InputError(f"{where}: line {number} is no event of a run ({name}: {fault['msg'].lower()})") from error
+            first = first_fault(error)
+            raise InputError(f"{where}: line {number} is no event of a run ({first})") from error
         except (ValueError, InputError) as error:  # Mix refuses weights that do not sum to one
             raise InputError(f"{where}: line {number} is damaged ({error})") from error
     if head is None or not events:
@@ -151,8 +166,14 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
     return Schedule(tuple(events), head.clusters, rounds, head.has_server, head.message_bytes)
 
 
+def first_fault(error: ValidationError) -> str:
+    """Return the first fault of what was read, and where it is, in a few words."""
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc'])) or 'its text'}: {fault['msg'].lower()}"
+
+
 def why_wrong(events: list[Event], clusters: int) -> str:
-    """Return what is wrong with the last event beside those before it; an empty text if nothing is."""
+    """Return what is wrong with the last event, given those before it; an empty text if nothing is."""
     event = events[-1]
     if event.index != len(events) - 1:
         return f"it is event {event.index}, where event {len(events) - 1} must be"
@@ -189,12 +210,13 @@ def _read_head(text: bytes) -> _Head:
 def _event_of(line: _Line, shared: dict[str, Mix]) -> Event:
     """Return a line's event; equal mixes become one object, since a schedule may have a million events."""
 
-    def mix(told: _Mix) -> Mix:
-        key = told.model_dump_json()
+    def read(mix: _Mix) -> Mix:
+        key = mix.model_dump_json()
         if key not in shared:
-            shared[key] = Mix(told.server, tuple(told.published), tuple(told.updates))
+            shared[key] = mix.read()
         return shared[key]
 
+    server, starts = line.read(read)
     return Event(
         index=line.event,
         round=line.round,
@@ -205,8 +227,8 @@ def _event_of(line: _Line, shared: dict[str, Mix]) -> Event:
         clusters=None if line.clusters is None else np.array(line.clusters, np.int64),
         weights=np.array(line.weights, np.float64),
         intra_rounds=line.intra_rounds,
-        server=None if line.server is None else mix(line.server),
-        starts=tuple((cluster, mix(told)) for cluster, told in line.starts),
+        server=server,
+        starts=starts,
         staleness=tuple(line.staleness),
         models_down=line.models_down,
         models_up=line.models_up,

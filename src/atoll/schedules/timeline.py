@@ -1,12 +1,11 @@
-"""Time and turns: cohorts drawn, times of day, and the works of clusters with the events that they become."""
+"""Time and turns: drawing cohorts, times of day, and clusters' work with the events that it becomes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from atoll.schedules.events import Event, Mix
+from atoll.schedules.events import Event, Merge
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -28,25 +27,27 @@ def next_time_of_day(now_seconds: float, hour: float) -> float:
     >>> next_time_of_day(0.0, 6.0), next_time_of_day(7 * 3600.0, 6.0)
     (21600.0, 108000.0)
     """
-    wanted = hour * 3600
-    return wanted + DAY_SECONDS * max(0, -((wanted - now_seconds) // DAY_SECONDS))
+    today = hour * 3600
+    return today + DAY_SECONDS * max(0, -((today - now_seconds) // DAY_SECONDS))
 
 
-def _check(rounds: int, fraction: float) -> None:
+def check_rounds(rounds: int, fraction: float) -> None:
+    """Refuse a schedule without rounds, or a share of clients outside (0, 1].
+
+    Raises:
+        InputError: names the setting.
+    """
     if rounds < 1:
         raise InputError(f"rounds = {rounds}: must be at least 1")
     if not 0 < fraction <= 1:
         raise InputError(f"method.fraction = {fraction}: must be greater than 0 and at most 1")
 
 
-def _draw_cohort(members: Ids, size: int, rng: np.random.Generator) -> Ids:
+def draw_cohort(members: Ids, size: int, rng: np.random.Generator) -> Ids:
+    """Return so many of the members, ascending, drawn without replacement; nothing is drawn where all take part."""
     if size == len(members):
         return members
     return np.sort(members[rng.choice(len(members), size, replace=False)])
-
-
-Merge = tuple[Mix | None, tuple[tuple[int, Mix], ...]]
-"""The server's new model, if there is a server, and the new starts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +86,13 @@ class PhaseWork:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A work that is over, and how its models are merged.
+    """Work that is done, and how its models are merged.
 
     Attributes:
         work: what was done.
-        merge: of the plan that was in force when it was over.
-        began: second at which it began.
-        seconds: second at which it was over.
+        merge: of the phase in force when it ended.
+        began: virtual time at which it began.
+        seconds: virtual time at which it ended.
     """
 
     work: Work
@@ -102,10 +103,10 @@ class Finished:
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """What makes rows of works.
+    """Makes rows of the schedule from clusters' work.
 
     Attributes:
-        in_force: the plan by which each event merges, and by which works begin right before it.
+        in_force: the phase by which each event merges, and by which work begins right before it.
         rounds_per_event: rounds (T'T'') that an event takes.
         intra_rounds: T'.
     """
@@ -115,16 +116,16 @@ class Arrivals:
     intra_rounds: int
 
     def beginning(self, index: int, idle: set[int]) -> list[tuple[int, Work]]:
-        """Return what clusters that have nothing to do begin right before an event: those that have clients then."""
+        """Return the work that idle clusters begin right before an event: those that have clients then."""
         works = self.in_force[index].works
         return [(cluster, works[cluster]) for cluster in sorted(idle & works.keys())]
 
     def end(self, index: int, cluster: int, work: Work, began: float, seconds: float) -> Finished:
-        """Return a cluster's work as the one that is over with this event."""
+        """Return a cluster's work as done with this event."""
         return Finished(work, self.in_force[index].merges[cluster], began, seconds)
 
-    def event(self, index: int, done: Finished, downloaded: npt.NDArray[np.int64]) -> Event:
-        """Return the row of a work, and note in `downloaded` the event from which each cluster has its start model."""
+    def event(self, index: int, done: Finished, downloaded: Ids) -> Event:
+        """Return the row of finished work; update `downloaded`, the event that gave each cluster its start."""
         work, (server, starts) = done.work, done.merge
         models = len(work.cohort) * self.intra_rounds + work.models_sent
         event = Event(

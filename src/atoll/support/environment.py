@@ -10,6 +10,9 @@ from typing import Any
 
 FORMAT = 1
 
+BITS_DEPEND_ON = ("atoll", "torch", "numpy")
+"""Packages of which another version may give another last bit."""
+
 
 def describe_environment(seed: int) -> dict[str, Any]:
     """Return versions, machine, seed and git revision of this run."""

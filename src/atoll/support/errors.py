@@ -1,4 +1,4 @@
-"""The two ways in which a command can end badly, each told in one sentence."""
+"""The two ways in which a command can fail, each stated in one sentence."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ class InputError(AtollError):
 
 
 class SettingWarning(UserWarning):
-    """Settings that will do nothing, or not what they seem to; the message is one sentence meant for the user."""
+    """Settings that will do nothing, or not what they seem; the message is one sentence meant for the user."""
 
 
 @contextmanager
 def reading(setting: str) -> Iterator[None]:
-    """Name the setting in whatever is wrong with the file that it names.
+    """Name the setting in errors about the file that it names.
 
     >>> with reading("network.clients_file"):
     ...     raise InputError("a.csv: has no rows")

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and files of one JSON object a line, which only grow."""
+"""Files that are written whole or not at all, and files of one JSON object per line, which only grow."""
 
 import errno
 import json
@@ -51,6 +51,15 @@ def to_json(value: Any) -> bytes:
 def line_as_bytes(value: Mapping[str, Any]) -> bytes:
     """Return a line, NaN refused."""
     return (json.dumps(value, allow_nan=False) + "\n").encode()
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file without their ends; a last one that a crash has torn is left out.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return path.read_bytes().split(b"\n")[:-1]
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:

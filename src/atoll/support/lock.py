@@ -1,4 +1,4 @@
-"""One process a folder: a lock that the system takes back when its holder is gone."""
+"""One process per folder: a lock that the system releases when its holder is gone."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ _held: set[int] = set()
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder's lock, a file ``.lock`` with this process's number.
 
-    What a killed process leaves of it is taken over. Forked processes do not hold the lock, so they cannot keep it
+    A killed process's lock is taken over. Forked processes do not hold the lock, so they cannot keep it
     when this one is gone. Windows and file systems that cannot lock are not guarded.
 
     Raises:
@@ -86,11 +86,11 @@ def _is_same(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _let_go() -> None:
+def _close_inherited() -> None:
     """Close the locks that a forked process has inherited; it does not unlock them."""
     while _held:
         os.close(_held.pop())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_close_inherited)

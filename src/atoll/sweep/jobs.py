@@ -15,7 +15,7 @@ from atoll.sweep.worker import Answer, Job, News, work
 _TICK_SECONDS = 0.3
 # What a run imports, some of it only when it trains: PyTorch's optimizers import torch._dynamo, which takes 2 s.
 _PRELOADED = ["atoll.sweep.worker", "torch._dynamo", "sklearn.datasets"]
-_PATIENCE_SECONDS = 15.0  # for a process that was told to stop at once, and saves its run
+_PATIENCE_SECONDS = 15.0  # for a process asked to stop at once, which saves its run
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class _Running:
 def run_jobs(
     jobs: Iterator[Job], at_once: int, judge: Callable[[Job, News], Answer] | None = None
 ) -> Generator[tuple[Job, News] | None]:
-    """Carry jobs out, so many at a time, and yield what is new of each; None now and then, if nothing is.
+    """Run jobs, so many at a time, and yield each one's news; None now and then, if there is no news.
 
     A job is taken from `jobs` when there is room for it, after all news of those before it were yielded. When the
     generator is closed, the runs that go on are stopped at their next checkpoint; a `KeyboardInterrupt` meanwhile
@@ -133,7 +133,7 @@ def _stop(running: list[_Running]) -> None:
 
 
 def _drain(one: _Running) -> None:
-    """Read what a job says until its end, so that it never waits to be heard."""
+    """Read a job's reports until it ends, so that it never blocks on sending one."""
     try:
         while one.pipe.recv().state == "running":
             pass

@@ -64,19 +64,19 @@ def make_members(
         only: titles (panel and label, see `title_of`) of the experiment's runs to take; none: all.
 
     Raises:
-        InputError: an unknown setting or a value out of range, or two runs that come to the same folder.
+        InputError: an unknown setting or a value out of range, or two runs with the same folder.
     """
-    changes, wanted, shorts = list(changes), set(only), short_names([axis.name for axis in axes])
+    changes, titles, shorts = list(changes), set(only), short_names([axis.name for axis in axes])
     members: list[Member] = []
     for texts in combinations(axes):
         over = [f"{axis.name}={text}" for axis, text in zip(axes, texts, strict=True)]
-        runs = [s for s in make_runs(table, scale, [*changes, *over]) if not wanted or title_of(s) in wanted]
+        runs = [s for s in make_runs(table, scale, [*changes, *over]) if not titles or title_of(s) in titles]
         prefixes = name_folders([Experiment(settings) for settings in runs]) if len(runs) > 1 else [""]
         values = {axis.name: parse_value(axis.name, text) for axis, text in zip(axes, texts, strict=True)}
         parts = [f"{short}={file_part(text)}" for short, text in zip(shorts, texts, strict=True)]
-        told = [f"seed {t}" if short == "seed" else f"{short} = {t}" for short, t in zip(shorts, texts, strict=True)]
+        labels = [f"seed {t}" if short == "seed" else f"{short} = {t}" for short, t in zip(shorts, texts, strict=True)]
         for prefix, settings in zip(prefixes, runs, strict=True):
-            label = ", ".join(filter(None, (settings.label, *told)))
+            label = ", ".join(filter(None, (settings.label, *labels)))
             name = ",".join(filter(None, (prefix, *parts)))[:_LONGEST]
             run = title_of(settings) if len(runs) > 1 else ""
             members.append(Member(name, run, values, settings.model_copy(update={"label": label})))
@@ -155,13 +155,13 @@ def require_same(folder: Path, settings: Settings) -> None:
         before = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"--resume: {folder / 'config.toml'} cannot be read ({error})") from error
-    if told := differences(before, tomllib.loads(tomli_w.dumps(resolved(settings)))):
-        raise InputError(f"--resume: {folder} was run with other settings: {told}")
+    if changes := differences(before, tomllib.loads(tomli_w.dumps(resolved(settings)))):
+        raise InputError(f"--resume: {folder} was run with other settings: {changes}")
 
 
 @contextmanager
 def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Hold the sweep's folder for this process alone, with the note of what it holds written.
+    """Hold the sweep's folder for this process alone, and write the note of what it holds.
 
     ``experiment.json`` is written too, so that `atoll report` finds the runs in their order.
 
@@ -200,7 +200,7 @@ def _require_names(members: Sequence[Member]) -> None:
         before = seen.setdefault(member.name.casefold(), member)
         if before is not member:
             raise InputError(
-                f"--over: {dict(before.values)} and {dict(member.values)} come to the same folder name {member.name!r}"
+                f"--over: {dict(before.values)} and {dict(member.values)} have the same folder name {member.name!r}"
             )
 
 

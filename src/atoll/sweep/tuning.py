@@ -37,7 +37,7 @@ def require_optuna() -> Any:
 
 
 class Search:
-    """A study in a sweep's folder: its jobs, what is told of them, and its trials.
+    """A study in a sweep's folder: its jobs, their reports, and its trials.
 
     The proposals depend on the seed and on the trials that were over when each was made, and on nothing else. So with
     one job at a time a search that was stopped goes on as if it had not been.
@@ -82,7 +82,7 @@ class Search:
         at_once: int = 1,
         note: Callable[[], None] | None = None,
     ) -> Iterator[Job]:
-        """Yield jobs until there are so many trials in all; those that were stopped come first.
+        """Yield jobs until there are so many trials in all; stopped ones come first.
 
         Args:
             trials: how many.
@@ -153,8 +153,8 @@ class Search:
         texts = {each.name: _text(_suggest(trial, each)) for each in self.space}
         name = Trial(trial.number, texts, "running", 0, None).name
         self._asked[name] = trial
-        told = ", ".join(f"{key} = {text}" for key, text in texts.items())
-        settings = self.make([f"{key}={text}" for key, text in texts.items()], f"trial {trial.number}: {told}")
+        drawn = ", ".join(f"{key} = {text}" for key, text in texts.items())
+        settings = self.make([f"{key}={text}" for key, text in texts.items()], f"trial {trial.number}: {drawn}")
         return Job(name, settings, self.out / name, modules, at_once)
 
     def _sampler(self, number: int) -> Any:
@@ -177,7 +177,7 @@ def corners(space: Sequence[Axis | Interval]) -> list[list[str]]:
 
 
 def describe(each: Axis | Interval) -> Any:
-    """Return what is searched of a setting, for ``sweep.json``."""
+    """Return a setting's search space, for ``sweep.json``."""
     if isinstance(each, Axis):
         return [parse_value(each.name, text) for text in each.texts]
     return {"low": each.low, "high": each.high, "whole": each.is_whole, "log": each.is_log}

@@ -1,4 +1,4 @@
-"""One run in a process of its own, which tells the sweep how it goes and asks whether to go on."""
+"""One run in its own process, which reports progress to the sweep and asks whether to go on."""
 
 import os
 import signal
@@ -21,14 +21,14 @@ from atoll.runs.run import run_events
 from atoll.support.errors import AtollError
 from atoll.trackers import tracked
 
-_TELL_SECONDS = 0.2  # between what is told beside rows
+_TELL_SECONDS = 0.2  # between reports besides rows
 
 Answer = Literal["go on", "stop", "prune"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is to be carried out, or gone on with.
+    """A run to start, or to continue.
 
     Attributes:
         name: what it is called in the sweep.
@@ -67,7 +67,7 @@ class News:
 
 
 def work(job: Job, folder: Path, pipe: Connection) -> None:
-    """Carry a job out and tell of it through the pipe; the process's main function.
+    """Run a job and report on it through the pipe; the process's main function.
 
     Rows are answered: with "go on", "stop" or "prune". To stop may also be told at any time, as the end of the pipe
     does, so that a run whose sweep is gone does not live on.
@@ -101,12 +101,12 @@ def _carry_out(job: Job, pipe: Connection) -> News:
     settings = _share_cores(job.settings, job.at_once)
     steps = tracked(run_events(Experiment(settings), job.folder, resume=True), settings, job.folder, resume=True)
     answer: Answer = "go on"
-    told = 0.0
+    last_sent = 0.0
     with closing(steps):
         for progress in steps:
             now = time.monotonic()
-            if progress.row is not None or progress.warnings or now - told > _TELL_SECONDS:
-                told = now
+            if progress.row is not None or progress.warnings or now - last_sent > _TELL_SECONDS:
+                last_sent = now
                 share = progress.events_done / max(progress.events, 1)
                 pipe.send(News("running", share, progress.row, progress.warnings))
             if answer == "go on":

@@ -1,4 +1,4 @@
-"""What every tracker is given, and what it does."""
+"""What every tracker gets, and does."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ class Tracked:
     Attributes:
         settings: the run's settings.
         folder: the tracker's own folder, in the run's folder; it is there.
-        goes_on: whether what an earlier process logged of this run is to be gone on with; else the folder is empty.
+        goes_on: whether to continue what an earlier process logged of this run; else the folder is empty.
     """
 
     settings: Settings
@@ -38,12 +38,12 @@ class Tracked:
     def note(self) -> dict[str, str]:
         """Return what `write_note` has written, empty if it has not."""
         with suppress(OSError, ValueError):
-            found = json.loads((self.folder / "run.json").read_bytes())
-            return found if isinstance(found, dict) else {}
+            note = json.loads((self.folder / "run.json").read_bytes())
+            return note if isinstance(note, dict) else {}
         return {}
 
     def write_note(self, **values: str) -> None:
-        """Write down by what the tracker knows the run, for a process that goes on with it."""
+        """Record how the tracker identifies the run, for a process that resumes it."""
         write_atomically(self.folder / "run.json", to_json(values))
 
 
@@ -57,7 +57,7 @@ class Opened(Protocol):
         """Log the numbers of the row of an event."""
 
     def close(self, summary: Mapping[str, float] | None) -> None:
-        """Log the summary of a finished run, None for one that has stopped before its end, and write everything."""
+        """Log the summary (None for a run that stopped early), and write everything."""
 
 
 def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
@@ -73,7 +73,7 @@ def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
 
 
 def numbers_of(row: Row) -> dict[str, float]:
-    """Return the numbers of a row by name, those of a list as ``name/0`` and so on; what is unknown is left out.
+    """Return the numbers of a row by name, those of a list as ``name/0`` and so on; unknown values are left out.
 
     Lists of lists, such as `confusion`, are left out too: a tracker would draw a curve of each of their numbers.
 

@@ -36,7 +36,7 @@ def _place(run: Tracked) -> tuple[str, str]:
         return uri, uri
     # MLflow asks whoever uses a store of plain files to say so; a database a run would take 7 s and 1 MB.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    # A process makes a store of the same name but once, also if the folder is replaced.
+    # A process makes a store of a given name only once, even if the folder is replaced.
     store = next(run.folder.glob("store-*"), run.folder / f"store-{secrets.token_hex(4)}")
     return store.name, store.resolve().as_uri()
 
@@ -65,8 +65,8 @@ class _MLflow:
         if summary is None:
             self._client.set_terminated(self._id, status="KILLED")
             return
-        found = self._client.get_run(self._id).data.metrics
-        missing = {f"summary/{name}": value for name, value in summary.items() if f"summary/{name}" not in found}
+        logged = self._client.get_run(self._id).data.metrics
+        missing = {f"summary/{name}": value for name, value in summary.items() if f"summary/{name}" not in logged}
         self._log_metrics(max(self.logged, 0), missing)
         self._client.set_terminated(self._id, status="FINISHED")
 
@@ -81,11 +81,11 @@ class _MLflow:
 
     def _begin(self, run: Tracked) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.settings.name
-        if (found := self._client.get_experiment_by_name(name)) is None:
+        if (experiment := self._client.get_experiment_by_name(name)) is None:
             with suppress(Exception):  # another process may have just made it; what else is wrong comes out below
                 self._client.create_experiment(name)
-            found = self._client.get_experiment_by_name(name)
-        id_: str = self._client.create_run(found.experiment_id, run_name=run.title).info.run_id
+            experiment = self._client.get_experiment_by_name(name)
+        id_: str = self._client.create_run(experiment.experiment_id, run_name=run.title).info.run_id
         parameters = [
             self._entities.Param(key, str(value)[:_LONGEST]) for key, value in hyperparameters(run.settings).items()
         ]

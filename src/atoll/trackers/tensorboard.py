@@ -45,7 +45,7 @@ class _TensorBoard:
         self._writer.close()
 
     def _log_hyperparameters(self, run: Tracked) -> None:
-        """Write what the HPARAMS page shows, into the run itself; `add_hparams` would make a run beside it."""
+        """Write what the HPARAMS page shows, into the run itself; `add_hparams` would make a second run."""
         summary = import_extra("torch.utils.tensorboard.summary", "tensorboard")
         curves = dict.fromkeys(("test_accuracy", "train_loss"), math.nan)
         for proto in summary.hparams(hyperparameters(run.settings), curves):
@@ -53,7 +53,7 @@ class _TensorBoard:
 
 
 def _last_event(run: Tracked) -> int:
-    """Return the last event of which a row was begun, -1 if there is none."""
+    """Return the last event of which a row was begun, or -1."""
     loading = import_extra("tensorboard.backend.event_processing.event_file_loader", "tensorboard")
     last = -1
     for file in sorted(run.folder.glob("events.out.tfevents.*")):

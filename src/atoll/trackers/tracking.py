@@ -1,4 +1,4 @@
-"""Logging a run's rows while it goes on, each of them once."""
+"""Logging a run's rows as they come, each exactly once."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ TRACKERS: Mapping[str, tuple[Callable[[], object], Callable[[Tracked], Opened]]]
     "mlflow": (require_mlflow, open_mlflow),
     "wandb": (require_wandb, open_wandb),
 }
-"""By their names in `run.trackers`: what sees whether the package is there, and what opens the tracker."""
+"""By their names in `run.trackers`: what checks that the package is installed, and what opens the tracker."""
 
 
 def require_trackers(settings: Settings) -> None:
@@ -40,7 +40,7 @@ def tracked(steps: Generator[Progress], settings: Settings, place: Path, resume:
 
     Rows are taken from ``metrics.jsonl`` where a tracker lacks them, so a resumed run goes on in the same tracker run
     without gaps and without doubled rows, and a tracker that is switched on later gets all of them. A tracker that
-    fails on the way is left out from there on, with a warning; the run itself goes on.
+    fails on the way is dropped with a warning; the run itself goes on.
 
     Args:
         steps: the run, as `atoll.runs.run.run_events` yields it; it is closed with this generator.
@@ -59,16 +59,16 @@ def tracked(steps: Generator[Progress], settings: Settings, place: Path, resume:
     try:
         with closing(steps):
             for progress in steps:
-                told: list[str] = []
+                warnings: list[str] = []
                 if trackers is None:
                     trackers = _open(settings, place / "trackers", goes_on)
-                    told = trackers.log(folder.rows())
+                    warnings = trackers.log(folder.rows())
                 elif progress.row is not None:
-                    told = trackers.log([progress.row])
-                yield replace(progress, warnings=(*progress.warnings, *told))
+                    warnings = trackers.log([progress.row])
+                yield replace(progress, warnings=(*progress.warnings, *warnings))
     except BaseException:
         if trackers is not None:
-            with suppress(AtollError):  # it is the reason to stop that must be told
+            with suppress(AtollError):  # report the reason to stop, not this
                 trackers.close(None)
         raise
     if trackers is not None:
@@ -76,7 +76,7 @@ def tracked(steps: Generator[Progress], settings: Settings, place: Path, resume:
 
 
 class _Trackers:
-    """The opened trackers by name; one that fails is left out from there on."""
+    """The opened trackers by name; one that fails is dropped."""
 
     def __init__(self) -> None:
         """Begin without any."""
@@ -99,7 +99,7 @@ class _Trackers:
         return warnings
 
     def close(self, summary: Row | None) -> None:
-        """Write everything; with the summary of a run that has come to its end.
+        """Write everything; with the summary if the run is finished.
 
         Raises:
             RunError: names the first tracker that fails; the others are closed too.

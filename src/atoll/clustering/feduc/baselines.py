@@ -7,7 +7,7 @@ from atoll.data.population import Population
 from atoll.network.base import Network
 
 _TIE = 1e-12  # distances of shares this close are equal up to rounding
-_EMPTY = 1.0  # distance of a cluster without clients: farther than one of a single class, so that seats are used
+_EMPTY = 1.0  # distance of a cluster without clients: farther than a single class's, so all clusters are used
 
 
 def comaw(network: Network) -> Clustering:
@@ -19,10 +19,11 @@ def dataw(population: Population, clusters: int) -> Clustering:
     """Give each cluster class shares like the population's (DatAw).
 
     A cluster's distance is the sum over classes of (its share - the population's) squared, and 1 without clients. By
-    decreasing size (of equals the lower index first) each client goes to the cluster whose distance falls most by it,
-    or rises least; of equals the lower index. A cluster takes at most ``ceil(clients / clusters)`` clients.
+    decreasing size (of equals the lower index first) each client goes to the cluster whose distance it lowers most,
+    or raises least; of equals the lower index. A cluster takes at most ``ceil(clients / clusters)`` clients.
 
-    The fall counts and not the distance reached, which for clients of one class each mixes no better than chance.
+    What counts is the change, not the distance reached: for clients of one class each, the latter mixes no better than
+    chance.
     """
     counts = population.class_counts().astype(np.float64)
     overall = counts.sum(axis=0) / counts.sum()

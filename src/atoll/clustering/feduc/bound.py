@@ -1,4 +1,4 @@
-"""FedUC's convergence bound F(x) = kappa(x) * (F(w0) - F*) + delta(x), evaluated as its formulas stand (Table IV).
+"""FedUC's convergence bound F(x) = kappa(x) * (F(w0) - F*) + delta(x), straight from its formulas (Table IV).
 
 Every formula has H = T' * T'' local steps between two inter-cluster aggregations where the paper, with T'' = 1, has T'.
 """
@@ -62,8 +62,8 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
 
     The clock gives each aggregator with clients the frequency ``f_j = 1 / event_seconds_j``. Synchronous patterns
     make one inter-cluster aggregation every ``max(event_seconds)``; asynchronous ones make ``sum(f)`` a second, so that
-    ``psi_j = f_j / sum(f)`` and ``tau_max = 1 / min(psi) - 1``. `Problem.frequencies` take the place of all f_j,
-    also those of aggregators without clients, in psi and tau_max; they do not change how much fits into a time. With
+    ``psi_j = f_j / sum(f)`` and ``tau_max = 1 / min(psi) - 1``. `Problem.frequencies` replace all f_j, also
+    those of aggregators without clients, in psi and tau_max; they do not change how much fits into a time. With
     `Problem.seconds`, R is the real number of aggregations that fit and ``T = R * H``; of DecSyn's sum over
     aggregations the last, unfinished one then counts ``(1 - rho0 ** (T - H * floor(R))) / (1 - rho0 ** H)`` times, so
     that the bound is continuous in R.
@@ -126,10 +126,11 @@ def _xi_gamma(problem: Problem, labels: Ids, used: Ids, samples: Floats) -> tupl
     order, begin = order[begin[0] :], begin - begin[0]
     sizes = problem.sizes[order]
     means = np.add.reduceat(sizes[:, None] * problem.deviations[order], begin) / samples[:, None]
-    xi = np.einsum("jk,jk->j", means, means)
+    xi = np.einsum("jk,jk->j", means, means)  # || mean of h_i over the cluster ||^2
     excess = np.full(len(used), problem.cluster_optimum)  # F_j* less the clients' mean of f_i*
     if problem.optimal_losses is not None:
         excess -= np.add.reduceat(sizes * problem.optimal_losses[order], begin) / samples
+    # Lemma 1: Gamma_j = eta / 2 * xi_j + 2 L^2 eta^2 * (F_j* - mean of f_i*) + L eta^2 * (mean of g_i*).
     scale = problem.smoothness * problem.lr**2
     gamma = problem.lr / 2 * xi + 2 * problem.smoothness * scale * excess
     if problem.noise is not None:
@@ -182,8 +183,8 @@ def _terms(problem: Problem, used: Ids, samples: Floats, gamma: Floats, events: 
             f"network: an event of aggregator {used[events.argmin()]} takes 0 seconds: must take longer "
             f"{'in an asynchronous pattern' if asynchronous else 'where a virtual time is given'}"
         )
-    seconds, psi, tau_max = float(events.max()), np.full(len(used), 1 / len(used)), 0.0
-    if asynchronous:
+    seconds, psi, tau_max = float(events.max()), np.full(len(used), 1 / len(used)), 0.0  # all wait for the slowest
+    if asynchronous:  # each merges at its own rate, so rates add up
         clock = 1 / events
         seconds = 1 / float(clock.sum())
         frequencies = clock if problem.frequencies is None else problem.frequencies
@@ -210,12 +211,13 @@ def _terms(problem: Problem, used: Ids, samples: Floats, gamma: Floats, events: 
 
 
 def _censyn(terms: _Terms) -> tuple[float, float]:
-    """Theorem 1."""
+    """Theorem 1: ``kappa = rho0^T``, ``delta = (1 - rho0^T) / (1 - rho0) * sum_j beta_j Gamma_j``."""
     return terms.left(terms.steps), terms.lost(terms.steps) / terms.drop * float(terms.beta @ terms.gamma)
 
 
 def _cenasy(terms: _Terms) -> tuple[float, float]:
     """Theorem 2, with the exponent that its Lemma 2 gives: R / (1 + tau_max)."""
+    # A merge takes cluster j with probability psi_j, and then replaces the share beta_j of the server's model.
     met = terms.psi * terms.beta
     meeting = min(float(met.sum()), 1.0)
     taken = terms.lost(terms.period) * meeting
@@ -228,7 +230,7 @@ def _cenasy(terms: _Terms) -> tuple[float, float]:
 
 
 def _decsyn(terms: _Terms) -> tuple[float, float]:
-    """Theorem 3."""
+    """Theorem 3: ``delta = B * (sum over r < R of z^r S^r) * S * Delta``: errors fade by z = rho0^H and mix by S."""
     first = terms.mixing @ (terms.lost(terms.period) / terms.drop * terms.gamma)
     whole = int(terms.aggregations)
     done, power = _discounted_powers(terms.mixing, first, terms.period * terms.log_rho, whole)
@@ -254,7 +256,7 @@ def _discounted_powers(mixing: Floats, first: Floats, log_factor: float, count: 
 
 
 def _decasy(terms: _Terms) -> tuple[float, float]:
-    """Theorem 4."""
+    """Theorem 4: ``kappa = sum_j beta_j rho0^(psi_j T / (1 + tau_max))``: each cluster has its own progress psi_j T."""
     logs = terms.psi * terms.steps * terms.log_rho
     kappa = float(terms.beta @ np.exp(logs / (1 + terms.tau_max)))
     return kappa, float((terms.beta * -np.expm1(logs)) @ (terms.mixing @ terms.gamma)) / terms.drop

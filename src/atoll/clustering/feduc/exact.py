@@ -1,4 +1,4 @@
-"""The best clustering of all, by trying every one: for tiny problems, so that the greedy pass's gap is known."""
+"""The best clustering of all, by trying every one: for tiny problems, to know the greedy pass's gap."""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ def exact(problem: Problem) -> Ids:
 
 
 def _within_limits(problem: Problem, labels: Ids, client: int) -> Iterator[Ids]:
-    """Give every assignment of this client and the later ones, in place; one more client never shortens a cluster."""
+    """Yield every assignment of this client and the later ones, in place; one more client never shortens a cluster."""
     if client == len(labels):
         yield labels
         return

@@ -1,6 +1,6 @@
-"""Making room: who must move so that a client that fits no aggregator fits after all, or a proof that nobody can.
+"""Making room: which clients must move so that one that fits no aggregator does, or a proof that none can.
 
-FedUC's pseudocode (Algorithm 2) places clients one after the other and can be stuck though an assignment of all exists.
+FedUC's pseudocode (Algorithm 2) places clients one after the other and can get stuck though a full assignment exists.
 """
 
 from collections.abc import Iterator
@@ -9,12 +9,11 @@ from heapq import heappop, heappush
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.clustering.feduc.problem import Problem
 from atoll.network.base import Network
 from atoll.network.completion import completion_of
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, Mask
 
 CHAINS = 1000  # partial chains that are continued before the integer program takes over
 KEPT = 50_000  # partial chains remembered at a time
@@ -24,9 +23,9 @@ PAIRED = 12  # members of a cluster, those with the longest uploads, that may ha
 def make_room(problem: Problem, labels: Ids, client: int, search_seconds: float = 60.0) -> Ids | None:
     """Return labels in which `client` has a place too, or None where that is impossible.
 
-    First chains of moves are tried, those with few moves first: the client takes the place of one or two others, which
-    take places in turn. If none is found, an integer program decides. None is then a proof that all clients of the
-    problem cannot be placed within the limits, mostly since these here cannot.
+    First chains of moves are tried, those with few moves first: the client displaces one or two others, which
+    displace others in turn. If none is found, an integer program decides. None is then a proof that the problem's
+    clients cannot all be placed within the limits, mostly because these here cannot.
 
     Args:
         problem: gives the seconds and the limits.
@@ -38,9 +37,9 @@ def make_room(problem: Problem, labels: Ids, client: int, search_seconds: float 
     Raises:
         InputError: the integer program was given up without a proof.
     """
-    found = chain_of_moves(problem, labels, client)
-    if found is not None:
-        return found
+    moved = chain_of_moves(problem, labels, client)
+    if moved is not None:
+        return moved
     from atoll.clustering.feduc.program import assignment, may_fit  # needs SciPy's solvers, which load slowly
 
     if not may_fit(problem):
@@ -87,7 +86,7 @@ def chain_of_moves(problem: Problem, labels: Ids, client: int) -> Ids | None:
 
 
 def _continued(chain: _Chain, network: Network, limits: Floats, members: list[Ids], rank: Ids) -> Iterator[_Chain]:
-    """Give the first homeless client a place at each aggregator in turn, the one with the shortest upload first."""
+    """Place the first homeless client at each aggregator in turn, the one with the shortest upload first."""
     client, *others = chain.homeless
     alone = network.compute_seconds[client] + network.upload_seconds[client]
     for j in np.argsort(network.upload_seconds[client], kind="stable"):
@@ -103,11 +102,9 @@ def _continued(chain: _Chain, network: Network, limits: Floats, members: list[Id
             yield _Chain({**chain.moved, client: int(j)}, (*others, *ejected))
 
 
-def _leaving(
-    compute: Floats, upload: Floats, limit: float, movable: npt.NDArray[np.bool_], pairs: bool
-) -> Iterator[tuple[int, ...]]:
-    """Say which clients of a cluster, none, one or two, can leave so that the others keep the limit."""
-    last = compute + np.cumsum(upload[::-1])[::-1]  # when uploads end that begin with this client's
+def _leaving(compute: Floats, upload: Floats, limit: float, movable: Mask, pairs: bool) -> Iterator[tuple[int, ...]]:
+    """Yield the clients of a cluster (none, one or two) that can leave so that the others keep the limit."""
+    last = compute + np.cumsum(upload[::-1])[::-1]  # when the last upload would end if this client's were the first
     if last.max() <= limit:
         yield ()
         return

@@ -1,12 +1,11 @@
 """FedUC's clustering: client by client, each to the aggregator that gives the least bound (Algorithm 2)."""
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.clustering.feduc.feasible import make_room
 from atoll.clustering.feduc.incremental.bounds import start
 from atoll.clustering.feduc.problem import Problem, check
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
 TIE = 1e-12  # numbers within this relative distance of the least count as equal to it, so that rounding does not decide
@@ -17,7 +16,7 @@ def placing_order(problem: Problem) -> Ids:
     return np.argsort(-problem.sizes, kind="stable")
 
 
-def choose(bounds: Floats, completion_seconds: Floats, allowed: npt.NDArray[np.bool_]) -> int | None:
+def choose(bounds: Floats, completion_seconds: Floats, allowed: Mask) -> int | None:
     """Return the allowed aggregator with the least bound; of equals the shorter completion, then the lower index.
 
     All arguments are [aggregators]; numbers that differ by rounding (`TIE`) are equal. None where nothing is allowed.
@@ -32,7 +31,7 @@ def choose(bounds: Floats, completion_seconds: Floats, allowed: npt.NDArray[np.b
     return int(best[_least(completion_seconds[best])][0])
 
 
-def _least(values: Floats) -> npt.NDArray[np.bool_]:
+def _least(values: Floats) -> Mask:
     least = values.min()
     return np.asarray(values <= least + TIE * abs(least))  # rounding can leave a bound just below 0
 
@@ -40,13 +39,13 @@ def _least(values: Floats) -> npt.NDArray[np.bool_]:
 def feduc_labels(problem: Problem, overshoot: bool = False) -> Ids:
     """Return each client's aggregator by Algorithm 2, int64 [clients].
 
-    F_temp, which the printed algorithm never resets, starts anew for each client. Bounds are over the clients placed
+    F_temp, which the printed algorithm never resets, is reset for each client. Bounds are over the clients placed
     so far. With M aggregators a client costs O(M) operations with a server and O(M^2) without (`incremental`), and
-    DecSyn more where the run is too short for the endless sum (`incremental_powers`).
+    DecSyn more where the run is too short for the endless sum (`incremental.powers`).
 
     Args:
         problem: what `bound.check` accepts.
-        overshoot: put a client for which no room is found where it exceeds the limit least.
+        overshoot: put a client for which no room is found where it exceeds the limit by the least.
 
     Raises:
         InputError: what `bound.check` raises; a client that fits no aggregator even when placed ones move, or for
@@ -57,7 +56,7 @@ def feduc_labels(problem: Problem, overshoot: bool = False) -> Ids:
     labels = np.full(problem.network.clients, -1, np.int64)
     state, within_limits = start(problem, labels), True
     for client in placing_order(problem).tolist():
-        bounds, completions = state.candidates(client)
+        bounds, completions = state.candidates(client)  # with this client at each aggregator in turn
         aggregator = choose(bounds, completions, completions <= problem.limits)
         if aggregator is None and within_limits:
             moved = _make_room(problem, labels, client, overshoot)

@@ -79,7 +79,7 @@ def assignment(problem: Problem, clients: Ids, labels: Ids, search_seconds: floa
 
 
 def may_fit(problem: Problem) -> bool:
-    """Say whether all clients fit if they may be split among aggregators, which is quickly known."""
+    """Say whether all clients fit if they may be split among aggregators, which is quick to check."""
     clients = np.arange(problem.network.clients)
     pairs = _possible_pairs(problem, clients)
     if len(np.unique(pairs.clients)) < len(clients):

@@ -23,7 +23,7 @@ def refine(problem: Problem, labels: Ids, changes: int = 200_000, may_empty: boo
     Args:
         problem: what `bound.check` accepts.
         labels: each client's aggregator, or -1, [clients].
-        changes: moves and swaps looked at after which the search ends, at a local optimum or not.
+        changes: moves and swaps tried before the search ends, at a local optimum or not.
         may_empty: whether an aggregator's last client may leave it.
 
     Raises:
@@ -38,7 +38,7 @@ def refine(problem: Problem, labels: Ids, changes: int = 200_000, may_empty: boo
 
 @dataclass(eq=False)
 class _Search:
-    """The best labels so far, their bound, and how many changes may still be looked at, and of which kind."""
+    """The best labels so far, their bound, how many changes may still be tried, and of which kind."""
 
     problem: Problem
     labels: Ids

@@ -1,4 +1,4 @@
-"""What a clustering of a network comes to: its bound, and every cluster's data, seconds, frequency and links."""
+"""A clustering of a network, judged: its bound, and every cluster's data, seconds, frequency and links."""
 
 from dataclasses import dataclass
 
@@ -80,7 +80,7 @@ class ClusteringSummary:
 
 
 def make_plan(population: Population, clustering: Clustering, problem: Problem) -> ClusteringSummary:
-    """Return what a clustering, made by whatever rule, comes to on a network."""
+    """Judge a clustering of a network, whatever rule made it, by the bound."""
     bound = evaluate(problem, clustering.labels)
     clusters = [
         PlannedCluster(

@@ -1,4 +1,4 @@
-"""FedUC's clustering for a given virtual time instead of a given number of rounds, with the time limit chosen too.
+"""FedUC's clustering for a given virtual time instead of a number of rounds; the time limit is chosen too.
 
 In a given time a synchronous pattern makes as many inter-cluster aggregations as its slowest cluster allows, an
 asynchronous one as many as all clusters' speeds together. So the time limit trades aggregations (a low one) for
@@ -23,8 +23,8 @@ from atoll.support.arrays import Floats, Ids
 
 GRID = 12  # time limits tried between the least and the longest
 HALVINGS = 3  # times that the limits next to the best one are tried
-REFINED = 6  # best different clusterings that are refined for a while; the best one then is refined to the end
-PASSES = 2  # what "a while" is: so many times every move
+REFINED = 6  # best distinct clusterings that are refined for a while; then the best one is refined to the end
+PASSES = 2  # what "a while" is: every move, so many times
 
 
 def within(problem: Problem, seconds: float) -> Problem:
@@ -61,15 +61,15 @@ def feduc_for_time(
         InputError: what `greedy.feduc_labels` raises with the problem's own limits.
     """
     timed = within(problem, seconds)
-    found = [feduc_labels(timed), feduc_labels(problem), *_simple_starts(problem)]
-    longest = float(completion_of(problem.network, found[0]).max())
-    tried: dict[float, float] = {longest: evaluate(timed, found[0]).bound}
+    candidates = [feduc_labels(timed), feduc_labels(problem), *_simple_starts(problem)]
+    longest = float(completion_of(problem.network, candidates[0]).max())
+    tried: dict[float, float] = {longest: evaluate(timed, candidates[0]).bound}
 
     def attempt(limit: float) -> bool:
         made = [labels for version in _versions(timed, limit) if (labels := _greedy_within(version)) is not None]
         if made:
             tried[limit] = min(evaluate(timed, labels).bound for labels in made)
-            found.extend(made)
+            candidates.extend(made)
         return bool(made)
 
     if limits is not None:
@@ -82,7 +82,7 @@ def feduc_for_time(
         for _ in range(HALVINGS):
             for limit in _beside_best(tried):
                 attempt(limit)
-    best = _best(timed, found)
+    best = _best(timed, candidates)
     if refine:
         moves = PASSES * problem.network.clients * problem.network.aggregators
         best = _best(timed, [_refined(timed, labels, moves) for labels in best[:REFINED]])
@@ -90,9 +90,9 @@ def feduc_for_time(
     return best[0], float(completion_of(problem.network, best[0]).max())
 
 
-def _best(problem: Problem, found: list[Ids]) -> list[Ids]:
-    """Return the different clusterings, those with the least bound first, but before them those that are not cut."""
-    different = list({labels.tobytes(): labels for labels in found}.values())
+def _best(problem: Problem, candidates: list[Ids]) -> list[Ids]:
+    """Return the distinct clusterings: those that are not cut before those that are, by ascending bound."""
+    different = list({labels.tobytes(): labels for labels in candidates}.values())
     return sorted(different, key=lambda labels: (_is_cut(problem, labels), evaluate(problem, labels).bound))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,12 @@ from atoll.engine.cohorts import (
     Cohort,
     Executor,
     Rows,
-    combine_updates,
     only_model,
     split_clients,
 )
 from atoll.executors.cores.shared import Layout, SharedModels
 from atoll.executors.cores.workers import Workers
+from atoll.executors.distributed import Distributed
 from atoll.executors.packing import Packed, pack_all, unpack, unpack_all
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
@@ -66,7 +66,7 @@ class _Measuring:
         return "measuring the models on the clients' samples"
 
 
-class Cores:
+class Cores(Distributed):
     """Trains clients in single-threaded processes that share the data and the models with this one.
 
     Results are combined here, in the order of the clients, so the bits are those of `Serial` for any number of
@@ -97,42 +97,23 @@ class Cores:
         self._ahead = 2 * workers + 4  # so that one slow worker does not soon keep the others waiting
         self._models = SharedModels(2 * self._ahead, model_bytes)
 
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the workers."""
-        self.close()
-
     def close(self) -> None:
         """End the workers; they are forked again if there is more to train."""
         self.workers.close()
 
-    @property
-    def bits(self) -> str:
-        """The name of the executor whose bits these are."""
-        return "serial" if self.by_cohort is None else self.by_cohort.bits
-
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order.
+        """Return each cluster's update, in the order of the cohorts.
 
         Raises:
             RunError: as `Serial`, or a worker was killed again and again at the same client.
         """
-        whole = self.by_cohort is not None and screening is None and is_weighted_mean(combine)
+        whole = self.takes_whole(combine, screening)
         units = cohorts if whole else [client for cohort in cohorts for client in split_clients(cohort)]
         with self._working():
-            outcomes = self._train(units, whole, kept=whole or not is_weighted_mean(combine))
-            if whole:
-                return [ClusterUpdate(outcome.model, outcome.loss) for outcome in outcomes]
-            return combine_updates(cohorts, combine, outcomes, screening)
-
-    def carries_through(self, combine: Combine) -> bool:
-        """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
-        return self.by_cohort is not None and self.by_cohort.carries_through(combine)
+            updates = self._train(units, whole, kept=whole or not is_weighted_mean(combine))
+            return self.merge(cohorts, combine, updates, screening)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -143,10 +124,10 @@ class Cores:
         return np.hstack(columns)
 
     def _train(self, units: Sequence[Cohort], whole: bool, kept: bool) -> Iterator[ClientUpdate]:
-        """Yield what each unit comes to, in their order; with `kept` in memory of its own.
+        """Yield each unit's update, in their order; with `kept`, in memory of its own.
 
-        Otherwise a model stands until the next one is asked for: its slot may then be written again. Those that come
-        early are among the last ones, whose slots are not.
+        Otherwise a model is valid until the next one is requested: its slot may then be overwritten. Those that come
+        early are among the last ones, whose slots are not reused.
         """
         order = self._order(units)
         early: dict[int, ClientUpdate] = {}
@@ -189,7 +170,7 @@ class Cores:
         return mean_by_client(np.concatenate(list(self.workers.map(parts, len(parts), len(parts)))), rows)
 
     def _answer(self, work: _Training | _Measuring) -> Any:
-        """Carry out a piece of work, in a worker."""
+        """Do a piece of work, in a worker."""
         if isinstance(work, _Measuring):
             return self.trainer.sample_losses([self._models.view(*placed) for placed in work.models], work.rows)
         start = self._models.view(work.start, work.layout)
@@ -212,5 +193,5 @@ class Cores:
 
 
 def _cost(unit: Cohort, trainer: ClientTrainer) -> int:
-    """Return the samples that a unit's clients take a step on, which its time goes with."""
+    """Return the samples that a unit's clients take a step on, which its time is proportional to."""
     return trainer.samples_a_step(unit.clients) * unit.repeats

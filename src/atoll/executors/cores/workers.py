@@ -120,7 +120,7 @@ class Workers:
             self._end(worker)
 
     def _collect(self, pending: Requests, seconds: float | None = None) -> None:
-        """Wait for an answer, for so long, and take those that have come."""
+        """Wait so long for an answer, and take those that have come."""
         busy = {worker.pipe: worker for worker in self._workers if worker.under_way}
         ready = wait(list(busy), seconds) if busy else []
         for worker in [worker for pipe, worker in busy.items() if pipe in ready]:
@@ -133,14 +133,14 @@ class Workers:
                 pending.answers[number] = answer
 
     def _give_up(self, worker: _Worker, pending: Requests) -> None:
-        """Hand out again what a killed worker had; the first of that is what it was doing."""
+        """Hand out a killed worker's requests again; the first is the one that it was working on."""
         code = self._end(worker)
         lost = list(worker.under_way)
         number, request = lost[0]
         pending.deaths[number] += 1
         if pending.deaths[number] > RETRIES:
-            told = f"{self._name(request)} ended its worker process {RETRIES + 1} times (exit code {code})"
-            pending.answers[number] = RunError, f"{told}; use fewer run.workers, or 'serial'"
+            ended = f"{self._name(request)} ended its worker process {RETRIES + 1} times (exit code {code})"
+            pending.answers[number] = RunError, f"{ended}; use fewer run.workers, or 'serial'"
             lost.pop(0)
         pending.again += reversed(lost)  # the last one is taken first
 

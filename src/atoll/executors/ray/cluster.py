@@ -100,7 +100,7 @@ def connect(address: str | None, workers: int | None) -> Cluster:
             cluster of its own.
 
     Raises:
-        InputError: Ray is not installed or in use, or the address is none, does not answer or is not let in at.
+        InputError: Ray is not installed or in use, or the address is malformed, does not answer or refuses access.
     """
     if address is not None:
         _require_form(address)
@@ -134,14 +134,14 @@ def _start(ray: Any, workers: int) -> Cluster:
         with _own_signals():
             # 127.0.0.1 keeps other machines out; see `_import_ray`.
             own = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-            told = ray.init("local", **own, **_QUIET, _temp_dir=str(cluster.folder))
+            started = ray.init("local", **own, **_QUIET, _temp_dir=str(cluster.folder))
     except Exception as error:
         cluster.close()
         raise RunError(f"run.executor = 'ray': Ray cannot be started on this machine ({_line(error)})") from error
     except BaseException:  # the user's interrupt
         cluster.close()
         raise
-    cluster.address = told.address_info["gcs_address"]
+    cluster.address = started.address_info["gcs_address"]
     return cluster
 
 
@@ -149,9 +149,9 @@ def _join(ray: Any, address: str, workers: int | None) -> Cluster:
     _require_answer(address)
     try:
         with _own_signals():
-            told = ray.init(address, **_QUIET)
+            joined = ray.init(address, **_QUIET)
         cores = math.floor(ray.cluster_resources().get("CPU", 0))
-    except Exception as error:  # of many kinds, which Ray does not tell apart
+    except Exception as error:  # of many kinds, which Ray does not distinguish
         with suppress(Exception):
             ray.shutdown()
         raise InputError(
@@ -161,7 +161,7 @@ def _join(ray: Any, address: str, workers: int | None) -> Cluster:
     if not (workers or cores):
         ray.shutdown()
         raise InputError(f"run.address = {address!r}: the cluster has no cores for workers")
-    return Cluster(ray, told.address_info["gcs_address"], workers or cores, None)
+    return Cluster(ray, joined.address_info["gcs_address"], workers or cores, None)
 
 
 def _require_form(address: str) -> None:

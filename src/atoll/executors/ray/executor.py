@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from atoll.aggregation.mean import Combine, is_weighted_mean
+from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, combine_updates
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
+from atoll.executors.distributed import Distributed
 from atoll.executors.packing import pack, pack_all, unpack
 from atoll.executors.ray.cluster import Cluster, connect
 from atoll.executors.ray.worker import Measuring, Training
@@ -30,7 +31,7 @@ _MOST_BYTES = 8_000_000  # of their models, which are under way together
 _REQUESTS_A_WORKER = 8  # at least, where there are so many clients, so that the workers end together
 
 
-class Ray:
+class Ray(Distributed):
     """Trains clients in single-threaded processes of a Ray cluster, which hold the clients' data and the model.
 
     Results are combined here, in the order of the clients, so the bits are those of `Serial` for any number of workers
@@ -61,19 +62,11 @@ class Ray:
         """
         self.trainer = trainer
         self.by_cohort: Executor | None = Weighted(trainer) if whole and isinstance(trainer, Trainer) else None
-        self._wanted = address, workers
+        self._place = address, workers
         self._patience = patience
         self._cluster: Cluster | None = None
         self._workers: RayWorkers | None = None
         self._connect()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the workers and leave the cluster."""
-        self.close()
 
     def close(self) -> None:
         """End the workers and leave the cluster; it is connected to, or started, again if there is more to train."""
@@ -83,30 +76,18 @@ class Ray:
             self._cluster.close()
         self._workers, self._cluster = None, None
 
-    @property
-    def bits(self) -> str:
-        """The name of the executor whose bits these are."""
-        return "serial" if self.by_cohort is None else self.by_cohort.bits
-
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order.
+        """Return each cluster's update, in the order of the cohorts.
 
         Raises:
             RunError: as `Serial`; or workers were killed again and again at the same clients, none are left, or the
                 cluster is gone.
         """
-        whole = self.by_cohort is not None and screening is None and is_weighted_mean(combine)
+        whole = self.takes_whole(combine, screening)
         with self._working() as workers:
-            outcomes = self._train(workers, cohorts, whole)
-            if whole:
-                return [ClusterUpdate(outcome.model, outcome.loss) for outcome in outcomes]
-            return combine_updates(cohorts, combine, outcomes, screening)
-
-    def carries_through(self, combine: Combine) -> bool:
-        """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
-        return self.by_cohort is not None and self.by_cohort.carries_through(combine)
+            return self.merge(cohorts, combine, self._train(workers, cohorts, whole), screening)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -117,7 +98,7 @@ class Ray:
             return mean_by_client(np.concatenate(list(workers.map(parts, ahead=len(parts)))), rows)
 
     def _train(self, workers: RayWorkers, cohorts: Sequence[Cohort], whole: bool) -> Iterator[ClientUpdate]:
-        """Yield what each client, or each cohort, comes to, in their order."""
+        """Yield the update of each client, or of each cohort, in their order."""
         count = workers.cluster.workers
         clients = sum(len(cohort.clients) for cohort in cohorts)
         most = _MOST_BYTES // max(count_bytes(cohorts[0].start), 1) if cohorts else 1
@@ -137,7 +118,7 @@ class Ray:
 
     def _connect(self) -> RayWorkers:
         if self._workers is None:
-            address, workers = self._wanted
+            address, workers = self._place
             self._cluster = connect(address, workers)
             try:
                 held = self._cluster.put((self.trainer, self.by_cohort is not None))

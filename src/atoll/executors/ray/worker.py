@@ -1,9 +1,9 @@
 """What a worker of the executor `ray` does; it runs in a process of the cluster, on any of its machines."""
 
-import importlib.metadata
+import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from atoll.executors.packing import Packed, pack, pack_all, unpack, unpack_all
 from atoll.executors.serial import Serial
 from atoll.executors.weighted import Weighted
 from atoll.local.models import Model
+from atoll.support.environment import BITS_DEPEND_ON, package_versions
 from atoll.support.errors import RunError
 from atoll.support.process import keep_freed_memory
 
@@ -48,10 +49,10 @@ class Worker:
     """Holds the trainer, and with it the pool and the model's layers, and answers one request at a time."""
 
     def greet(self) -> Answer:
-        """Say that the process is there."""
+        """Show that the process is alive."""
         return None, None
 
-    def prepare(self, paths: Sequence[str], versions: dict[str, str], held: Sequence[Any]) -> Answer:
+    def prepare(self, paths: Sequence[str], versions: Mapping[str, str | None], held: Sequence[Any]) -> Answer:
         """Make ready for requests.
 
         Args:
@@ -66,14 +67,14 @@ class Worker:
         return try_to_answer(lambda reference: self._prepare(versions, reference), held[0], lambda _: "a Ray worker")
 
     def answer(self, request: Training | Measuring, models: Sequence[Packed]) -> Answer:
-        """Return what a request comes to with these models.
+        """Return the answer to a request about these models.
 
         To train: for each client, or for the cohort, the model, its loss and what clients keep. To measure: the losses
         [samples, models].
         """
         return try_to_answer(lambda it: self._answer(it, [unpack(model) for model in models]), request, str)
 
-    def _prepare(self, versions: dict[str, str], reference: Any) -> None:
+    def _prepare(self, versions: Mapping[str, str | None], reference: Any) -> None:
         require_same(versions)
         ray = importlib.import_module("ray")
         with warnings.catch_warnings():  # all workers of a machine read the same pool, and none may write to it
@@ -96,19 +97,14 @@ class Worker:
         return [self._serial.train([alone], only_model)[0] for alone in split_clients(cohort)]
 
 
-def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that bits depend on."""
-    return {name: importlib.metadata.version(name) for name in ("atoll", "torch", "numpy")}
-
-
-def require_same(versions: dict[str, str]) -> None:
+def require_same(versions: Mapping[str, str | None]) -> None:
     """Refuse to train with other packages than the run's process has.
 
     Raises:
         RunError: names the package and both versions.
     """
-    for name, here in package_versions().items():
-        if here != versions[name]:
+    for name in BITS_DEPEND_ON:
+        if (here := package_versions()[name]) != versions[name]:
             raise RunError(
                 f"run.executor = 'ray': a worker has {name} {here}, the run's process {versions[name]}; "
                 "all machines need the same version"

@@ -14,7 +14,8 @@ from typing import Any
 
 from atoll.executors.cores.workers import RETRIES, Requests
 from atoll.executors.ray.cluster import Cluster
-from atoll.executors.ray.worker import Worker, package_versions
+from atoll.executors.ray.worker import Worker
+from atoll.support.environment import package_versions
 from atoll.support.errors import RunError
 
 _AT_A_TIME = 2  # requests with a worker, so that it need not wait for the next while its answer travels
@@ -42,7 +43,7 @@ class _Handle:
 
     @property
     def awaited(self) -> Any:
-        """The reference to what it will say next; None if it has nothing to do."""
+        """The reference to its next answer; None if it has nothing to do."""
         if self.starting:
             return self.starting[0]
         return self.under_way[0][1] if self.under_way else None
@@ -132,7 +133,7 @@ class RayWorkers:
             handle.under_way.append((number, handle.actor.answer.remote(request, models)))
 
     def _collect(self, pending: Requests) -> None:
-        """Wait a moment for what a worker says next, and take it."""
+        """Wait a moment for a worker's next answer, and take it."""
         awaited = {handle.awaited: handle for handle in self._handles if handle.awaited is not None}
         if not awaited:
             time.sleep(_TICK_SECONDS / 10)
@@ -161,7 +162,7 @@ class RayWorkers:
         handle.starting.popleft()
 
     def _replace(self, handle: _Handle, pending: Requests) -> None:
-        """Give up a worker, and hand out again what it had; the first of that is what it was doing."""
+        """Give up a worker, and hand out its requests again; the first is the one that it was working on."""
         self._end(handle)
         if handle.starting:
             self._start_after = time.monotonic() + _PAUSE_SECONDS
@@ -170,8 +171,8 @@ class RayWorkers:
             pending.deaths[number] += 1
             if pending.deaths[number] > RETRIES:
                 request, _ = self._sent[number]
-                told = f"{request} ended its worker process {RETRIES + 1} times ({self._failure})"
-                pending.answers[number] = RunError, f"{told}; use fewer run.workers, or 'serial'"
+                ended = f"{request} ended its worker process {RETRIES + 1} times ({self._failure})"
+                pending.answers[number] = RunError, f"{ended}; use fewer run.workers, or 'serial'"
                 lost.remove(number)
         pending.again += [(number, self._sent[number]) for number in reversed(lost)]  # the last one is taken first
 

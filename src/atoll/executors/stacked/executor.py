@@ -56,7 +56,7 @@ class Stacked:
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return what each cohort comes to, in their order.
+        """Return each cluster's update, in the order of the cohorts.
 
         A combine rule that needs no more than the clients' weighted mean is given that mean, with their whole weight.
         """
@@ -66,11 +66,11 @@ class Stacked:
         return combine_updates(cohorts, combine, self._train_one_by_one(tasks), screening)
 
     def carries_through(self, combine: Combine) -> bool:
-        """Return False: every intra-cluster round is asked for on its own."""
+        """Return False: every intra-cluster round is requested on its own."""
         return False
 
     def close(self) -> None:
-        """Hold nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
     @one_thread()
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -137,7 +137,7 @@ class Stacked:
         return fitting if self.most_clients is None else min(fitting, self.most_clients)
 
     def _train_some(self, places: Ids, tasks: Sequence[ClientTask]) -> Iterator[tuple[Ids, TrainedStack]]:
-        """Train these in one stack, or in halves where memory does not hold them."""
+        """Train these in one stack, or in halves where they do not fit into memory."""
         if self.most_clients is None or len(places) <= self.most_clients:
             trained = self._try([tasks[i] for i in places])
             if trained is not None:
@@ -148,7 +148,7 @@ class Stacked:
         yield from self._train_some(places[middle:], tasks)
 
     def _try(self, tasks: Sequence[ClientTask]) -> TrainedStack | None:
-        """Train these in one stack; return None, and allow but half as many from now on, if memory runs out."""
+        """Train these in one stack; if memory runs out, return None and allow only half as many from now on."""
         try:
             with products_in(self.trainer.precision):
                 return train_stack(self.trainer, self.fit, tasks)
@@ -177,9 +177,8 @@ def _where(tasks: Sequence[ClientTask]) -> str:
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return any(
-        told in str(error) for told in ("DefaultCPUAllocator", "ALLOC_FAILED")
-    )  # of the CPU; of CUDA's libraries
+    messages = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU; of CUDA's libraries
+    return any(message in str(error) for message in messages)
 
 
 def _default_bytes(device: torch.device) -> int:

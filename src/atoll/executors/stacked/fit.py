@@ -1,4 +1,4 @@
-"""Whether clients of a trainer can train as one stack, found by trying it on two clients, and what that takes."""
+"""Whether clients of a trainer can train as one stack, tried out on two clients, and the memory that it takes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ _SAMPLES = 8  # samples of the pool that the module is tried on
 
 @dataclass(frozen=True)
 class Fit:
-    """What trying it has shown.
+    """What the trial on two clients has shown.
 
     Attributes:
         reason: why stacked clients would not train as they do apart; an empty text if they do.
@@ -95,7 +95,7 @@ def _try_optimizer(rule: LocalRule, module: nn.Module) -> tuple[str, int, frozen
             for optimizer in optimizers:
                 optimizer.step()
     except Exception as error:  # whatever a user's optimiser may raise
-        return f"the optimizer {name} cannot drive stacked models ({_tell(error)})", 0, frozenset()
+        return f"the optimizer {name} cannot drive stacked models ({_describe(error)})", 0, frozenset()
     if not all(
         torch.allclose(parameter[k], own[k], rtol=1e-9, atol=1e-12)
         for parameter, *own in zip(stacked, *apart, strict=True)
@@ -128,8 +128,8 @@ def _try_layers(module: nn.Module, inputs: Tensor) -> str:
             called.clear()
             forward_vmap(module, _stack_of_two(module), torch.stack([inputs, inputs]))
         except Exception as error:  # whatever a user's model may raise
-            told = "draws random numbers" if "randomness" in str(error) else f"cannot be stacked ({_tell(error)})"
-            return f"{_name(module, called[-1] if called else '')} {told}"
+            fault = "draws random numbers" if "randomness" in str(error) else f"cannot be stacked ({_describe(error)})"
+            return f"{_name(module, called[-1] if called else '')} {fault}"
     return ""
 
 
@@ -167,9 +167,9 @@ def _stack_of_two(module: nn.Module) -> Stack:
 @torch.no_grad()
 def _agrees(module: nn.Module, inputs: Tensor, independent: bool) -> bool:
     stack = _stack_of_two(module)
-    found = forward(module, stack, torch.stack([inputs, inputs.flip(0)]), independent)
+    stacked = forward(module, stack, torch.stack([inputs, inputs.flip(0)]), independent)
     return all(
-        _close(found[k], torch.func.functional_call(module, {n: own[k] for n, own in stack.items()}, (own_inputs,)))
+        _close(stacked[k], torch.func.functional_call(module, {n: own[k] for n, own in stack.items()}, (own_inputs,)))
         for k, own_inputs in enumerate((inputs, inputs.flip(0)))
     )
 
@@ -196,5 +196,5 @@ def _saved_bytes(module: nn.Module, inputs: Tensor) -> int:
     return sum(kept.values()) // len(inputs)
 
 
-def _tell(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -59,7 +59,7 @@ def forward(module: nn.Module, stack: Stack, inputs: Tensor, independent: bool) 
     """
     if type(module) is nn.Sequential and independent and len(stack) == len(module.state_dict()):
         return _forward_layers(module, stack, inputs)
-    return forward_vmap(module, stack, inputs)  # also where layers share parameters, which the stack has but once
+    return forward_vmap(module, stack, inputs)  # also where layers share parameters, which the stack has only once
 
 
 def forward_vmap(module: nn.Module, stack: Stack, inputs: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def forward_vmap(module: nn.Module, stack: Stack, inputs: Tensor) -> Tensor:
 
 def _forward_layers(module: nn.Sequential, stack: Stack, inputs: Tensor) -> Tensor:
     values = inputs
-    for name, layer in zip(module._modules, module, strict=True):  # named_children() gives a layer but once
+    for name, layer in zip(module._modules, module, strict=True):  # named_children() gives a layer only once
         own = {key.removeprefix(f"{name}."): tensor for key, tensor in stack.items() if key.startswith(f"{name}.")}
         if not own:
             values = layer(values.flatten(0, 1)).unflatten(0, values.shape[:2])

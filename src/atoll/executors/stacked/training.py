@@ -18,11 +18,11 @@ from atoll.support.process import one_thread
 
 @dataclass(frozen=True, eq=False)
 class TrainedStack:
-    """What stacked clients come to.
+    """What stacked clients send back.
 
     Attributes:
         stack: their parameters, and their moments where the rule carries them.
-        common: moments that are alike in all of them.
+        common: moments that all of them share.
         losses: mean training losses, [clients].
     """
 
@@ -32,7 +32,7 @@ class TrainedStack:
 
 
 def kind_of(task: ClientTask, trainer: Trainer, fit: Fit) -> object:
-    """Return what must be equal for tasks to share an optimiser: the learning rate, and the slots it has but once."""
+    """Return what must be equal for tasks to share an optimiser: the learning rate, and the slots they share."""
     rule = trainer.rule
     moments = [key for key in task.start if "@" in key] if rule.carry_moments else []
     slots = tuple((key, float(task.start[key]) if slot_of(key) in fit.shared else None) for key in moments)

@@ -86,26 +86,26 @@ def list_nodes(configuration: FleetConfiguration) -> "dict[str, NodeInfo]":
 
     keys = {read_public_key(node.public_key): node.name for node in configuration.nodes}
     with control_client(configuration) as control:
-        found = control.ListNodes(ListNodesRequest()).nodes_info
-    return {keys[info.public_key]: info for info in found if info.public_key in keys and info.status != "unregistered"}
+        infos = control.ListNodes(ListNodesRequest()).nodes_info
+    return {keys[info.public_key]: info for info in infos if info.public_key in keys and info.status != "unregistered"}
 
 
 def register_nodes(configuration: FleetConfiguration) -> dict[int, str]:
     """Let Flower accept the keys in ``fleet.toml`` and no others; return the nodes' names by Flower's numbers."""
     from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
 
-    wanted = {read_public_key(node.public_key): node.name for node in configuration.nodes}
+    names = {read_public_key(node.public_key): node.name for node in configuration.nodes}
     with control_client(configuration) as control:
         there = {
             info.public_key: info.node_id
             for info in control.ListNodes(ListNodesRequest()).nodes_info
             if info.status != "unregistered"
         }
-        for key in there.keys() - wanted.keys():
+        for key in there.keys() - names.keys():
             control.UnregisterNode(UnregisterNodeRequest(node_id=there[key]))
-        for key in wanted.keys() - there.keys():
-            there[key] = control.RegisterNode(RegisterNodeRequest(public_key=key, name=wanted[key])).node_id
-    return {there[key]: name for key, name in wanted.items()}
+        for key in names.keys() - there.keys():
+            there[key] = control.RegisterNode(RegisterNodeRequest(public_key=key, name=names[key])).node_id
+    return {there[key]: name for key, name in names.items()}
 
 
 def let_nodes_in(configuration: FleetConfiguration) -> None:
@@ -167,14 +167,14 @@ def status_of_nodes(configuration: FleetConfiguration) -> list[dict[str, Any]]:
         InputError: the server is not running.
     """
     try:
-        found = list_nodes(configuration)
+        rows = list_nodes(configuration)
     except Exception as error:
         if not is_transient(error):
             raise
         raise InputError(
             f"{configuration.folder}: nothing answers on port {configuration.port}; is atoll fleet server running?"
         ) from error
-    return [_row_of(node, found.get(node.name)) for node in configuration.nodes]
+    return [_row_of(node, rows.get(node.name)) for node in configuration.nodes]
 
 
 def _row_of(node: RegisteredNode, info: "NodeInfo | None") -> dict[str, Any]:

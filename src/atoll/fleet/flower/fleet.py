@@ -127,7 +127,7 @@ class FlowerFleet:
         try:
             there = self._online(until)
             present = [name for name in names if name in there]
-            asked = self._with_task(lambda found: self._push(found, present, task, payload, until), until)
+            asked = self._with_task(lambda now: self._push(now, present, task, payload, until), until)
         except Exception as error:
             self.superlink.require_up()
             if not is_transient(error):
@@ -144,8 +144,8 @@ class FlowerFleet:
     def _online(self, until: float) -> list[str]:
         from flwr.proto.runtime_pb2 import GetNodesRequest
 
-        found = self._with_task(lambda task: task.client.GetNodes(GetNodesRequest()), until)
-        return sorted(self._names[info.node_id] for info in found.nodes if info.node_id in self._names)
+        reply = self._with_task(lambda task: task.client.GetNodes(GetNodesRequest()), until)
+        return sorted(self._names[info.node_id] for info in reply.nodes if info.node_id in self._names)
 
     def _with_task(self, call: Callable[[_Task], _Result], until: float) -> _Result:
         """Return what a call makes of the task, begun again if Flower has given it up."""
@@ -243,10 +243,10 @@ class FlowerFleet:
         while arriving.missing:
             identifier = arriving.missing[0]
             request = PullObjectRequest(node=Node(node_id=SUPERLINK_NODE_ID), run_id=task.run_id, object_id=identifier)
-            found = task.client.PullObject(request)
-            if not found.object_available:
+            reply = task.client.PullObject(request)
+            if not reply.object_available:
                 return False
-            arriving.parts[arriving.missing.pop(0)] = found.object_content
+            arriving.parts[arriving.missing.pop(0)] = reply.object_content
         return True
 
     def _confirm(self, task: _Task, identifier: str) -> None:

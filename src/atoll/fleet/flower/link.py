@@ -68,7 +68,7 @@ def guarded(app: _App, secret: str, max_bytes: int, is_open: bool = True) -> _Ap
 
 
 def _limited(receive: _Receive, limit: int) -> _Receive:
-    """Return what hands a body on up to a limit, and then tells that the sender has gone."""
+    """Return what passes a body on up to a limit, and then reports the sender gone."""
     left = limit
 
     async def receive_limited() -> _Message:

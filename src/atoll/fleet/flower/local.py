@@ -44,7 +44,7 @@ class LocalFleet:
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Start the superlink and the nodes; `nodes` tells when they are there."""
+        """Start the superlink and the nodes; `nodes` shows when they are there."""
         with contextlib.ExitStack() as held:
             held.enter_context(self.flower)
             held.callback(self._end_nodes)

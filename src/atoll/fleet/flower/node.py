@@ -111,7 +111,7 @@ def _client(configuration: NodeConfiguration, key: Any, authority: bytes) -> "Fl
 def _linked(
     configuration: NodeConfiguration, client: "FleetHttpClient", key: Any, note: Path, tell: Callable[[str], None]
 ) -> Iterator[_Link]:
-    """Make the node known to the server, and let it know on leaving.
+    """Announce the node to the server, and its leaving.
 
     A node that was killed counts as there for a while, and Flower refuses another with its key. The node notes its
     number, so that when it comes back it can say that the one before it is gone.
@@ -175,12 +175,12 @@ def _receive(link: _Link) -> "Message | None":
     from flwr.proto.node_pb2 import Node
 
     node = Node(node_id=link.node_id)
-    found = link.client.PullMessages(PullMessagesRequest(node=node))
-    if not found.messages_list:
+    pulled = link.client.PullMessages(PullMessagesRequest(node=node))
+    if not pulled.messages_list:
         return None
-    metadata, parts = found.messages_list[0].metadata, dict[str, bytes]()
+    metadata, parts = pulled.messages_list[0].metadata, dict[str, bytes]()
     until = time.monotonic() + min(metadata.ttl, _SENDING_SECONDS)
-    for name in names_of(found.message_object_trees[0]):
+    for name in names_of(pulled.message_object_trees[0]):
         request = PullObjectRequest(node=node, run_id=metadata.run_id, object_id=name)
         part = insist(partial(link.client.PullObject, request), until)
         while not part.object_available:  # the server is still sending it
@@ -200,7 +200,7 @@ def _receive(link: _Link) -> "Message | None":
 def _reply_to(
     asked: "Message", answer: Answer, configuration: NodeConfiguration, tell: Callable[[str], None]
 ) -> bytes | int:
-    """Return the answer, or why there is none; what went wrong is told here and stays here."""
+    """Return the answer, or why there is none; what went wrong is logged here and stays here."""
     try:
         reply = answer(*read_task(asked))
     except Exception as error:
@@ -213,7 +213,7 @@ def _reply_to(
 
 
 def _send(link: _Link, asked: "Message", reply: bytes | int, began: float) -> None:
-    """Send a reply, as long as the server waits for it; `began` is when it was asked, as `time.monotonic` tells it."""
+    """Send a reply, as long as the server waits for it; `began` is when it was asked, as of `time.monotonic`."""
     from flwr.proto.fleet_pb2 import PushMessagesRequest
     from flwr.proto.message_pb2 import PushObjectRequest
     from flwr.proto.node_pb2 import Node

@@ -99,11 +99,17 @@ class Superlink:
 
     def _start(self) -> None:
         with open(self.configuration.state / "superlink.log", "ab") as log:
-            found = self.configuration
-            most = found.max_mib * 2**20 + OVERHEAD
-            words = [flower_link.__file__, str(found.folder), found.listen, str(found.port), str(most)]
+            configuration = self.configuration
+            most = configuration.max_mib * 2**20 + OVERHEAD
+            words = [
+                flower_link.__file__,
+                str(configuration.folder),
+                configuration.listen,
+                str(configuration.port),
+                str(most),
+            ]
             words += ["--open"] if self._is_open else []
-            self._child = start_child(words, log, environment(found.state))
+            self._child = start_child(words, log, environment(configuration.state))
 
     def _watch(self) -> None:
         starts = list[float]()
@@ -122,7 +128,7 @@ class Superlink:
 
 
 def start_child(words: Sequence[str], log: IO[bytes] | int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start Python with these words, in a session of its own, so that Ctrl-C comes to us alone.
+    """Start Python with these words, in a session of its own, so that Ctrl-C reaches us alone.
 
     The child is to end with its standard input, which we hold: it then ends with us however we end.
     """

@@ -108,7 +108,7 @@ def read_task(message: "Message") -> tuple[str, bytes]:
 
 
 def read_reply(message: "Message") -> bytes | Failure:
-    """Return a reply's bytes, or why there are none; whatever is not such a reply has ``failed``."""
+    """Return a reply's bytes, or why there are none; anything else counts as ``failed``."""
     if not message.has_content():
         return Failure("too_large" if message.error.code == TOO_LARGE else "failed")
     try:
@@ -148,12 +148,12 @@ def names_of(tree: "ObjectTree") -> list[str]:
     """Return the identifiers in a tree, but no more than one over the largest that is allowed."""
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
-    found = []
+    ids = []
     for part in iterate_object_tree(tree):
-        found.append(part.object_id)
-        if len(found) > LARGEST_TREE:
+        ids.append(part.object_id)
+        if len(ids) > LARGEST_TREE:
             break
-    return found
+    return ids
 
 
 def join_parts(identifier: str, parts: Mapping[str, bytes]) -> "Message":
@@ -229,7 +229,7 @@ def insist(call: Callable[[], _Result], until: float, pause: float = 0.5) -> _Re
 
 @contextlib.contextmanager
 def beating(beat: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call `beat` every so many seconds in another thread; that the other side is away does not end it."""
+    """Call `beat` every so many seconds in another thread; it goes on while the other side is away."""
     import threading
 
     is_over = threading.Event()

@@ -71,11 +71,11 @@ def _unfinished(runs: Sequence[Run]) -> Iterator[str]:
     if not open_:
         return
     names = ", ".join(name_of(run) for run in open_[:5]) + (f" and {len(open_) - 5} more" if len(open_) > 5 else "")
-    yield f"{len(open_)} of {len(runs)} runs have not come to their end, and are shown as far as they are: {names}."
+    yield f"{len(open_)} of {len(runs)} runs are not finished, and are shown as far as they are: {names}."
 
 
 def _gaps(run: Run) -> Iterator[str]:
-    """Tell of rows that are not there, and of values that are missing between others."""
+    """Report missing rows, and values that are missing between others."""
     event, rounds = run.rows["event"], run.rows["round"]
     if len(rounds) == 1:
         yield f"{name_of(run)} has a single row so far: a point, not a curve."

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from atoll.report.figures import MAX_CLIENTS
 from atoll.report.network import MARKERS, cluster_styles
@@ -16,6 +15,7 @@ from atoll.report.page.numbers import Pool
 from atoll.report.page.scenes import Scene, make_scene
 from atoll.report.runs import Run
 from atoll.report.style import PALETTE, format_seconds
+from atoll.support.arrays import Ids
 
 Figure: TypeAlias = dict[str, Any]
 """What a figure is drawn from: its `kind`, `title`, `alt`, a `note`, and numbers, arrays as places in the pool."""
@@ -24,8 +24,6 @@ MAX_BARS = 1500
 MAX_POINTS = 2000
 MAX_PROBES = 120
 MAX_BANDS = 144  # pairs of planted group and model beyond which bands cannot be told apart
-
-_Counts: TypeAlias = NDArray[np.int64]
 
 
 class Scenes:
@@ -36,8 +34,8 @@ class Scenes:
 
     def of(self, settings: Mapping[str, Any]) -> Scene | str:
         """Return the scene of these settings, or why there is none."""
-        told = {name: value for name, value in settings.items() if name not in ("name", "label", "panel", "run")}
-        key = json.dumps(told, sort_keys=True, default=str)
+        own = {name: value for name, value in settings.items() if name not in ("name", "label", "panel", "run")}
+        key = json.dumps(own, sort_keys=True, default=str)
         if key not in self._made:
             self._made[key] = make_scene(settings)
         return self._made[key]
@@ -51,14 +49,14 @@ def details(groups: Sequence[Group], pool: Pool, scenes: Scenes) -> list[dict[st
 def _detail(group: Group, pool: Pool, scenes: Scenes) -> dict[str, Any]:
     run = group.runs[0]
     scene = scenes.of(run.config)
-    found = [_gantt(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
+    figures = [_gantt(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
     if isinstance(scene, Scene):
-        found += [_map(scene, pool), _clusters(scene, pool), _shares(scene, pool)]
+        figures += [_map(scene, pool), _clusters(scene, pool), _shares(scene, pool)]
     seed = f", seed {run.config.get('seed', 0)}" if len(group.runs) > 1 else ""
     title = " · ".join(filter(None, (group.panel, group.label))) + seed
     return {
         "title": title,
-        "figures": [figure for figure in found if figure],
+        "figures": [figure for figure in figures if figure],
         "missing": "" if isinstance(scene, Scene) else f"Clusters and class shares: {scene}",
     }
 
@@ -102,7 +100,7 @@ def _identity(run: Run, pool: Pool) -> list[Figure]:
     """Return the share of each planted group that takes each model over rounds, and the last counts."""
     known = [(r, t) for r, t in zip(run.rows["round"], run.tables.get("confusion", ()), strict=False) if t is not None]
     try:
-        confusion: _Counts = np.array([table for _, table in known], dtype=np.int64)
+        confusion: Ids = np.array([table for _, table in known], dtype=np.int64)
     except (ValueError, TypeError):
         return []
     if confusion.ndim != 3 or 0 in confusion.shape:
@@ -221,7 +219,7 @@ def _shares(scene: Scene, pool: Pool) -> Figure:
     }
 
 
-def _evenly(count: int, most: int) -> _Counts:
+def _evenly(count: int, most: int) -> Ids:
     """Return at most `most` indices below `count`, evenly spaced, the first and the last among them.
 
     >>> _evenly(5, 3)

@@ -27,7 +27,7 @@ class Group:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that a mean is taken over: the finished ones, or all as long as none has finished."""
+        """The runs that a mean is taken over: the finished ones, or all while none has finished."""
         return tuple(run for run in self.runs if run.finished) or self.runs
 
 

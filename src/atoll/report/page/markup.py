@@ -26,11 +26,11 @@ def table(caption: str, header: Sequence[str], bodies: Iterable[Body], note: str
     """Return a table whose first column names its lines, in a region that scrolls sideways by keyboard, too."""
     columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     rows = "".join(_body(body, len(header)) for body in bodies)
-    told = paragraph(note, "note") if note else ""
+    below = paragraph(note, "note") if note else ""
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f'<table class="{escape(style)}"><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{columns}</tr></thead>{rows}</table></div>{told}"
+        f"<thead><tr>{columns}</tr></thead>{rows}</table></div>{below}"
     )
 
 

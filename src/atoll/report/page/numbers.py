@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from atoll.report.page.groups import Panel
 from atoll.report.runs import Run
-
-Floats = NDArray[np.float64]
+from atoll.support.arrays import Floats
 
 AXES = (
     ("round", "Rounds", "count"),
@@ -90,17 +89,17 @@ def curves(panels: Sequence[Panel], pool: Pool) -> dict[str, Any]:
 
     `style` is a group's place among the distinct labels, so that a label looks the same in every panel.
     """
-    found = quantities([run for panel in panels for run in panel.runs])
+    shown = quantities([run for panel in panels for run in panel.runs])
     labels = list(dict.fromkeys(group.label for panel in panels for group in panel.groups))
     return {
         "axes": [{"column": column, "title": title, "kind": kind} for column, title, kind in AXES],
-        "quantities": [{"column": q.column, "title": q.title, "share": q.is_share} for q in found],
+        "quantities": [{"column": q.column, "title": q.title, "share": q.is_share} for q in shown],
         "labels": labels,
         "panels": [
             {
                 "title": panel.title,
                 "groups": [
-                    {"style": labels.index(group.label), "runs": [_columns(run, found, pool) for run in group.runs]}
+                    {"style": labels.index(group.label), "runs": [_columns(run, shown, pool) for run in group.runs]}
                     for group in panel.groups
                 ],
             }
@@ -109,7 +108,7 @@ def curves(panels: Sequence[Panel], pool: Pool) -> dict[str, Any]:
     }
 
 
-def _columns(run: Run, found: Sequence[Quantity], pool: Pool) -> dict[str, int]:
+def _columns(run: Run, shown: Sequence[Quantity], pool: Pool) -> dict[str, int]:
     rows = {**run.rows, "bytes": bytes_sent(run)}
-    wanted = [column for column, _, _ in AXES] + [q.column for q in found]
-    return {name: pool.put(rows[name]) for name in wanted if name in rows and np.isfinite(rows[name]).any()}
+    names = [column for column, _, _ in AXES] + [q.column for q in shown]
+    return {name: pool.put(rows[name]) for name in names if name in rows and np.isfinite(rows[name]).any()}

@@ -20,7 +20,7 @@ MAX_CLIENTS = 20_000  # beyond this, dealing the data out again takes longer tha
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Who holds what, stands where, and belongs to whom, when a run begins.
+    """Which data each client holds, where it is, and its cluster, when a run begins.
 
     Attributes:
         labels: each client's cluster, -1 for one left out, [clients].
@@ -45,7 +45,7 @@ class Scene:
 
 
 def make_scene(settings: Mapping[str, Any]) -> Scene | str:
-    """Return the scene of a run with these settings, or the reason why there is none, in one sentence.
+    """Return the scene of a run with these settings, or why there is none, in one sentence.
 
     Nothing is downloaded, nothing is trained, and no code is run but Atoll's own: whoever reads a report need not
     trust the folder.
@@ -53,10 +53,10 @@ def make_scene(settings: Mapping[str, Any]) -> Scene | str:
     try:
         if reason := _own_code(settings):  # first, since settings are checked by the functions that they name
             return reason
-        wanted = validate(dict(settings))
-        if reason := _refusal(wanted):
+        checked = validate(dict(settings))
+        if reason := _refusal(checked):
             return reason
-        return _make(Experiment(wanted.model_copy(update={"data": wanted.data.model_copy(update={"fetch": False})})))
+        return _make(Experiment(checked.model_copy(update={"data": checked.data.model_copy(update={"fetch": False})})))
     except (AtollError, OSError, MemoryError) as error:
         return f"not drawn: {error}"
 
@@ -68,13 +68,13 @@ def _own_code(settings: Mapping[str, Any]) -> str:
     return f"not drawn: the run uses code of its own ({own[0]}), which a report does not run." if own else ""
 
 
-def _refusal(wanted: Settings) -> str:
+def _refusal(settings: Settings) -> str:
     """Return why a scene cannot be made cheaply, or nothing."""
-    if why := method_kind(wanted).why_one_place:
-        return f"not drawn: {wanted.method.name}, {why}."
-    if wanted.data.clients > MAX_CLIENTS:
+    if why := method_kind(settings).why_one_place:
+        return f"not drawn: {settings.method.name}, {why}."
+    if settings.data.clients > MAX_CLIENTS:
         return f"not drawn: there are more than {MAX_CLIENTS:,} clients; `atoll cluster` shows them."
-    if wanted.clustering.method == "feduc" and wanted.clustering.get("xi") == "gradients":
+    if settings.clustering.method == "feduc" and settings.clustering.get("xi") == "gradients":
         return "not drawn: the clustering needs gradients of the model; `atoll cluster` makes it again."
     return ""
 

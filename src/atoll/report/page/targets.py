@@ -24,8 +24,8 @@ def targets_table(panels: Sequence[Panel], targets: Sequence[float] | None) -> s
 
     Without `targets`, each panel's own are chosen as `rounds_to_target` does.
     """
-    found = [(panel, _choose(panel, targets)) for panel in panels]
-    tables = [_table(panel, chosen) for panel, chosen in found if chosen]
+    by_panel = [(panel, _choose(panel, targets)) for panel in panels]
+    tables = [_table(panel, chosen) for panel, chosen in by_panel if chosen]
     return "".join(tables) + paragraph(NOTE, "note") if tables else paragraph(NONE)
 
 
@@ -68,12 +68,12 @@ def _lines(groups: Sequence[Group], target: float) -> list[list[Cell]]:
 
 def _reached(group: Group, target: float, column: Callable[[Run], Floats]) -> list[float | None]:
     """Return the cost at each seed's first probe that meets the target; None where none does, or it is not known."""
-    found: list[float | None] = []
+    costs: list[float | None] = []
     for run in group.counted:
         met = np.flatnonzero(run.rows["test_accuracy"] >= target)
         cost = float(column(run)[met[0]]) if met.size else np.nan
-        found.append(cost if np.isfinite(cost) else None)
-    return found
+        costs.append(cost if np.isfinite(cost) else None)
+    return costs
 
 
 def _cell(values: Sequence[float | None], unit_of: UnitOf) -> Cell:

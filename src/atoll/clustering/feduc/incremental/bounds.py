@@ -27,7 +27,7 @@ class Rule(Protocol):
         ...
 
     def placed(self, clusters: Clusters, aggregator: int) -> None:
-        """Take note that one more client is now at the aggregator."""
+        """Note that one more client is now at the aggregator."""
         ...
 
 

@@ -30,7 +30,7 @@ class CenSyn:
         return np.asarray(np.exp(logs) * problem.initial_gap + delta)
 
     def placed(self, clusters: Clusters, aggregator: int) -> None:
-        """Keep nothing: all is in the running sums."""
+        """Do nothing: the running sums say it all."""
 
 
 class CenAsy:
@@ -48,6 +48,7 @@ class CenAsy:
         total, slowest, given, given_now = asynchronous_clock(problem, clusters, offer)
         met = given * offer.held
         met_now = given_now * clusters.held
+        # Over the other clusters: the sums of psi_j, psi_j D_j and psi_j D_j Gamma_j; then the candidate's own terms.
         others = sums_of_others(np.stack([given_now, met_now, met_now * clusters.gamma]))
         weight, met_sum, residual_sum = others + np.stack([given, met, met * offer.gamma])
         if problem.frequencies is not None:
@@ -56,7 +57,7 @@ class CenAsy:
         meeting = np.minimum(met_sum / (weight * offer.total), 1.0)
         kept = np.exp(period(problem) * log_rho(problem))
         taken = -np.expm1(period(problem) * log_rho(problem)) * meeting
-        # Where much is taken, 1 - taken would cancel.
+        # Where `taken` is near 1, 1 - taken would cancel.
         log_left = np.where(
             taken < 0.5, np.log1p(-np.minimum(taken, 0.5)), np.log(np.maximum(1 - meeting + meeting * kept, 1e-300))
         )
@@ -64,7 +65,7 @@ class CenAsy:
         return np.asarray(np.exp(exponent * log_left) * problem.initial_gap + residual_sum / (drop * met_sum))
 
     def placed(self, clusters: Clusters, aggregator: int) -> None:
-        """Keep nothing: all is in the running sums."""
+        """Do nothing: the running sums say it all."""
 
 
 def asynchronous_clock(problem: Problem, clusters: Clusters, offer: Offer) -> tuple[Floats, Floats, Floats, Floats]:

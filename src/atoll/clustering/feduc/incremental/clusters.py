@@ -1,4 +1,4 @@
-"""Running sums of every cluster, and what they become with one more client."""
+"""Running sums of every cluster, without and with one more client."""
 
 import math
 from dataclasses import dataclass
@@ -64,6 +64,7 @@ class Clusters:
         samples = float(self._problem.sizes[client])
         held = self.held + samples
         sums = self._deviation_sums + samples * self._problem.deviations[client]
+        # xi_j = || sums_j / D_j ||^2, so one division by D_j comes before the penalties are added and one after.
         gamma = np.einsum("jk,jk->j", sums, sums)
         gamma *= self._problem.lr / 2
         gamma /= held

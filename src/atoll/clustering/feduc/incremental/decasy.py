@@ -28,13 +28,13 @@ class DecAsy:
         psi *= (asynchronous_aggregations(problem, total) * period(problem) * log_rho(problem))[:, None]
         stale = np.exp(psi / staleness(problem, total, slowest)[:, None])
         kappa = np.einsum("jl,jl->j", held, stale) / offer.total
-        around = np.maximum(held @ self._near, 1e-300)  # no clients near: such a row counts for nothing
+        around = np.maximum(held @ self._near, 1e-300)  # no clients nearby: such a row has weight 0
         mixed = candidate_rows(clusters.held * clusters.gamma, offer.held * offer.gamma) @ self._near / around
         delta = np.einsum("jl,jl->j", held * -np.expm1(psi), mixed) / (offer.total * problem.mu * problem.lr)
         return np.asarray(kappa * problem.initial_gap + delta)
 
     def placed(self, clusters: Clusters, aggregator: int) -> None:
-        """Keep nothing: all is in the running sums."""
+        """Do nothing: the running sums say it all."""
 
 
 def candidate_rows(now: Floats, candidates: Floats) -> Floats:

@@ -5,9 +5,9 @@ With z = rho0^H, A the closed neighbourhoods (0 or 1), D the clusters' samples a
 
     B * (sum over r < R of z^r S^r) * S * Delta
 
-needs no sum where z^R is nothing beside 1: it is then the inverse of I - z S, and as S with one more client at j
+needs no sum where z^R is negligible beside 1: it is then the inverse of I - z S, and as S with one more client at j
 differs from S only in the rows of j's neighbours, a maintained inverse gives all candidates by small systems (Sherman,
-Morrison, Woodbury). Elsewhere every candidate is summed on its own; see `incremental_powers`.
+Morrison, Woodbury). Elsewhere every candidate is summed on its own; see `powers`.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from atoll.clustering.feduc.incremental.powers import residuals_of_short_runs
 from atoll.clustering.feduc.problem import Problem
 from atoll.support.arrays import Floats, Ids
 
-_NOTHING = -36.0  # exp(-36) is 2e-16, a rounding error
+_NEGLIGIBLE = -36.0  # exp(-36) is 2e-16, a rounding error
 _REFRESH = 64  # placements between two inversions from scratch
 
 
@@ -38,7 +38,7 @@ class DecSyn:
         aggregations = synchronous_aggregations(self._problem, clusters, offer)
         logs = aggregations * self._step
         now, own = self._lost * clusters.gamma, self._lost * offer.gamma
-        if logs.max() < _NOTHING:
+        if logs.max() < _NEGLIGIBLE:
             delta = self._inverse.residuals(clusters, offer, now, own)
         else:
             delta = residuals_of_short_runs(self._near, clusters, offer, now, own, aggregations, self._step)
@@ -53,7 +53,7 @@ class Inverse:
     """The inverse P of ``K = diag(N) - z A diag(D)``, by which Theorem 3's residual is ``D P A diag(D) Delta / total``.
 
     One more client with d samples at j adds to K, in each row l of j's closed neighbourhood, d at (l, l) and -z d at
-    (l, j). A row whose N is 0 counts for nothing and holds 1 at (l, l).
+    (l, j). A row whose N is 0 has no weight and holds 1 at (l, l).
     """
 
     def __init__(self, near: Floats, factor: float) -> None:
@@ -61,7 +61,7 @@ class Inverse:
         self._near, self._factor = near, factor
         degrees = near.sum(axis=1).astype(np.int64)
         self._real = np.asarray(np.arange(degrees.max()) < degrees[:, None], np.float64)
-        self._places = np.repeat(np.arange(aggregators)[:, None], degrees.max(), axis=1)  # padded with oneself
+        self._places = np.repeat(np.arange(aggregators)[:, None], degrees.max(), axis=1)  # padded with itself
         self._places[self._real > 0] = np.nonzero(near)[1]
         self._held = np.zeros(aggregators)
         self._inverse: Floats = np.eye(aggregators)
@@ -88,7 +88,7 @@ class Inverse:
         return np.asarray(whole / offer.total)
 
     def place(self, held: Floats, aggregator: int) -> None:
-        """Follow the samples held, which have grown at the aggregator."""
+        """Update for the samples held, which have grown at the aggregator."""
         self._placements += 1
         if self._placements % _REFRESH == 0:
             around = self._near @ held
@@ -104,7 +104,7 @@ class Inverse:
         self._held = held.copy()
 
     def _change(self, aggregators: Ids, samples: float) -> "_Change":
-        """Return what so many samples more at each of the aggregators, one at a time, do to K."""
+        """Return how so many more samples at each of the aggregators, one at a time, change K."""
         places, real = self._places[aggregators], self._real[aggregators]
         around = (self._near @ self._held)[places]
         diagonal = np.where(around > 0, samples, samples - 1) * real

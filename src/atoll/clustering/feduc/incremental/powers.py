@@ -1,9 +1,9 @@
 """DecSyn's residual error where the run is too short for the endless sum, for one more client at each aggregator.
 
 For each candidate ``B * (sum over r < R of z^r S^r) * S * Delta`` is summed on its own, either step by step, all
-candidates at once, or, where that takes longer, from the eigenvalues of S, which is similar to the symmetric
-``diag(g) A diag(g)`` with ``g = sqrt(D / N)``. Aggregators without clients take no part, so a candidate's arrays are
-over those with clients and, last, itself; the last counts for nothing where it has clients already.
+candidates at once, or, where that takes longer, from the eigenvalues of S. These are real: S is similar to the
+symmetric ``diag(g) A diag(g)`` with ``g = sqrt(D / N)``. Aggregators without clients take no part, so a candidate's
+arrays are over those with clients and, last, itself; the last has no weight where it has clients already.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from atoll.clustering.feduc.incremental.clusters import Clusters, Offer
 from atoll.clustering.feduc.incremental.decasy import candidate_rows
 from atoll.support.arrays import Floats
 
-_STEP_COST = 12_500  # one step takes as long as so many of the n^3 operations on each candidate's n x n matrix
+_STEP_COST = 12_500  # a step takes as long as so many of the n^3 operations on a candidate's n x n matrix
 _AT_ONCE = 4_000_000  # entries of candidates' matrices decomposed at a time, 32 MB
 
 
@@ -69,7 +69,7 @@ class _Candidates:
         return sums
 
     def held_around(self) -> Floats:
-        """Return N, and 1 where a row counts for nothing."""
+        """Return N, and 1 where a row has no weight."""
         around = self.around(self.held)
         return np.where(around > 0, around, 1.0)
 
@@ -119,6 +119,6 @@ def _discounted_sums(values: Floats, step: float, aggregations: Floats) -> Float
 
 
 def _whole_and_part(aggregations: Floats, step: float) -> tuple[Floats, Floats]:
-    """Return the finished aggregations, and what the unfinished one counts."""
+    """Return the finished aggregations, and the weight of the unfinished one."""
     whole = np.floor(aggregations)
     return whole, np.expm1((aggregations - whole) * step) / np.expm1(step)

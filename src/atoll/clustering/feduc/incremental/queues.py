@@ -9,11 +9,11 @@ _AFTER_ALL = np.iinfo(np.int64).max
 
 
 class Queues:
-    """Every cluster's clients in the order in which they upload, with what an insertion needs to know.
+    """Every cluster's clients in the order in which they upload, with the sums that an insertion needs.
 
-    By eq. 50 a cluster completes after the longest of ``L^c_i + the uploads of i and of all who go after it``. A new
+    By eq. 50 a cluster completes after the longest of ``L^c_i + the uploads of i and of all that go after it``. A new
     client adds its upload to those sums of the clients before it and leaves those after it as they are, so three
-    numbers at its place in the order are enough: the longest sum before, the uploads after, the longest sum after.
+    numbers at its place in the order suffice: the longest sum before, the uploads after, the longest sum after.
 
     Each cluster has a block of one pool, with room to grow. A block's keys are its number times (clients + 1) plus its
     clients' places in the order of all, and blocks are numbered as they lie, so that the keys of the whole pool ascend
