@@ -19,7 +19,7 @@ from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """A finished run, held in memory.
 
@@ -41,6 +41,11 @@ class Result:
     summary: dict[str, Any]
     state: State
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        title = ", ".join(filter(None, (self.settings.name, self.settings.panel, self.settings.label)))
+        rows = len(self.history["event"])
+        return f"Result({title!r}, {rows} rows, {self.summary['events']} events, folder={str(self.folder)!r})"
 
     def model(self, cluster: int | None = None) -> Model:
         """Return the run's model as tensors by name, or a cluster's (counted from 0), as `SavedRun.model` chooses it.
