@@ -13,6 +13,7 @@ import torch
 from atoll import Evaluator, Experiment, InputError, Population, RunError, State, find_runs, run, run_events
 from atoll.evaluation.scores import heterogeneity
 from atoll.experiment.validation import validate
+from atoll.fleet.memory import MemoryFleet
 from atoll.local.models import Model
 from atoll.report import page, write_report
 from atoll.report.tables import as_dicts, as_markdown, rounds_to_target
@@ -20,6 +21,7 @@ from atoll.runs.columns import is_built_in
 from atoll.runs.probes import check_probes
 from atoll.support.arrays import Ids
 from atoll.trackers.base import numbers_of
+from tests.fleets import open_sites
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -42,7 +44,7 @@ MOVING = {
 
 def experiment(*probes: str, **changes: Any) -> Experiment:
     """Return a tiny experiment with probes of this file."""
-    own = {"probes": [f"{__name__}:{name}" for name in probes], **changes.pop("run", {})}
+    own = {"probes": [f"{__name__}:{name}" for name in probes], **changes.get("run", {})}
     return Experiment(validate({**TINY, **changes, "run": {**TINY["run"], **own}}))
 
 
@@ -207,6 +209,25 @@ def test_names_and_columns_come_once() -> None:
 def test_the_servers_model_is_there_only_with_a_server() -> None:
     with pytest.raises(InputError, match=r":loss_again': is measured at the server's model, and method.name = 'ifca'"):
         check_probes(experiment("loss_again", method=IFCA))
+
+
+def test_a_live_run_has_the_columns_of_a_simulated_one(tmp_path: Path) -> None:
+    each = experiment("loss_again", "share_of_first", data={"clients": 4, "samples": 8})
+    simulated = carry_out(each, tmp_path / "simulated")
+    fleet = MemoryFleet(open_sites(each, tmp_path / "shards"))
+    for _ in run_events(each, tmp_path / "live", fleet=fleet):
+        pass
+    for name in ("loss_again", "share_of_first"):
+        assert [row[name] for row in rows_of(tmp_path / "live")] == [row[name] for row in simulated]
+
+
+def test_a_clustering_that_changes_while_a_live_run_goes_on_is_not_offered() -> None:
+    changes = {"run": {"executor": "fleet"}, "fleet": {"recluster_every": 1}}
+    with pytest.raises(
+        InputError, match=r":share_of_first': asks for 'labels', and fleet\.recluster_every = 1 "
+    ):
+        check_probes(experiment("share_of_first", **changes))
+    check_probes(experiment("loss_again", **changes))
 
 
 @pytest.mark.parametrize(("probe", "told"), [("soon", "ZeroDivisionError"), ("grows", "grows is not finite")])

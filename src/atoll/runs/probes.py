@@ -157,18 +157,26 @@ class Probes:
         return {key: _read_number(name, made, value) for key, value in found.items()}
 
     def _require_offered(self, name: str, function: Probe) -> None:
-        told = f"run.{name} = true" if name not in self.experiment.settings.run.probes else f"run.probes = {name!r}"
+        """Refuse a function that asks for what is not there in this run, or never."""
+        settings = self.experiment.settings
+        told = f"run.probes = {name!r}" if name in settings.run.probes else f"run.{name} = true"
         try:
             needed = [key for key, each in parameters_of(function).items() if each.default is REQUIRED]
         except ValueError:  # `call` refuses it, and says so
             return
-        if "model" in needed and not self.experiment.method.schedule.has_server:
-            method = self.experiment.settings.method.name
-            raise InputError(f"{told}: is measured at the server's model, and method.name = {method!r} has none")
         offered = self.offered(State(0, None, (), ()))
-        for key in needed:
-            if key not in offered:
-                raise InputError(f"{told}: its parameter {key!r} is {unknown(key, offered)}")
+        if missing := [key for key in needed if key not in offered]:
+            raise InputError(f"{told}: its parameter {missing[0]!r} is {unknown(missing[0], offered)}")
+        if "model" in needed and not self.experiment.method.schedule.has_server:
+            raise InputError(
+                f"{told}: is measured at the server's model, and method.name = {settings.method.name!r} has none"
+            )
+        anew = settings.fleet.recluster_every if settings.run.executor == "fleet" else None
+        if anew is not None and (changing := {"clustering", "labels"}.intersection(needed)):
+            raise InputError(
+                f"{told}: asks for {min(changing)!r}, and fleet.recluster_every = {anew} changes it on the way; unset "
+                "one of them"
+            )
 
 
 def check_probes(experiment: Experiment) -> Numbers:
