@@ -9,21 +9,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from queue import SimpleQueue
-from threading import Event as Flag
-from threading import Thread
 
 import numpy as np
 
-from atoll.aggregation.mean import Combine
-from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
+from atoll.engine.cohorts import Executor
 from atoll.engine.engine import Method, State, Step, merge, train_together
 from atoll.engine.events import EventResult
-from atoll.local.models import Model
+from atoll.engine.flights import Flights
 from atoll.schedules.events import Event
 from atoll.schedules.timeline import Arrivals, Work
-from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import RunError
 
 DROPPED = ("gone", "failed")
@@ -101,13 +95,13 @@ def _follow_arrivals(live: LiveRun, executor: Executor, state: State, past: Sequ
     for event in past[: state.events_done]:
         downloaded[[cluster for cluster, _ in event.starts]] = event.index
     failing, last, refused = set[int](), live.clock(), Counter[str]()
-    flights = _Flights(live, executor)
+    flights = Flights(executor, live.clock)
     try:
         while state.events_done < len(live.method.schedule):
             arrivals, index = _arrivals_of(live.method), state.events_done
             for cluster, work in arrivals.beginning(index, set(range(clusters)) - flights.going):
                 begun = _begin(live.method, cluster, work, int(downloaded[cluster]))
-                flights.begin(work, begun, state, live.pause_seconds if cluster in failing else 0.0)
+                flights.begin(live.method, work, begun, state, live.pause_seconds if cluster in failing else 0.0)
             landed = flights.next()
             if _is_fruitless(landed.trained):
                 failing.update(landed.work.active)
@@ -206,87 +200,3 @@ def _require_patience(live: LiveRun, last: float) -> None:
             f"no client has answered for {waited:.0f} s, longer than fleet.wait_seconds = {live.wait_seconds:g}; "
             "what was done before is kept"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Landed:
-    """Work that is done: when it began and ended, and its result."""
-
-    work: Work
-    began: float
-    seconds: float
-    trained: EventResult
-
-
-class _Dropped(Exception):
-    """The run is over, so the work is no longer needed."""
-
-
-class _Flights:
-    """Work under way, each cluster's in a thread.
-
-    Attributes:
-        going: the clusters at work.
-    """
-
-    def __init__(self, live: LiveRun, executor: Executor) -> None:
-        self.going: set[int] = set()
-        self._live = live
-        self._executor = executor
-        self._over = Flag()
-        self._landed: SimpleQueue[_Landed | BaseException] = SimpleQueue()
-
-    def begin(self, work: Work, event: Event, state: State, delay: float) -> None:
-        """Begin a cluster's work, after so many seconds."""
-        self.going.update(work.active)
-        # A daemon, so that the process can end without waiting for a client's deadline.
-        Thread(target=self._carry_out, args=(work, event, state, delay), daemon=True).start()
-
-    def next(self) -> _Landed:
-        """Return the next work to be done.
-
-        Raises:
-            AtollError: it failed.
-        """
-        landed = self._landed.get()
-        if isinstance(landed, BaseException):
-            raise landed
-        self.going.difference_update(landed.work.active)
-        return landed
-
-    def drop(self) -> None:
-        """Let work under way end with its current intra-cluster round."""
-        self._over.set()
-
-    @property
-    def bits(self) -> str:
-        """The name of the executor whose bits these are."""
-        return self._executor.bits
-
-    def train(
-        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
-    ) -> list[ClusterUpdate]:
-        """Train, unless the run is over."""
-        if self._over.is_set():
-            raise _Dropped
-        return self._executor.train(cohorts, combine, screening)
-
-    def carries_through(self, combine: Combine) -> bool:
-        """Return False: work that is no longer needed ends after its current intra-cluster round."""
-        return False
-
-    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]."""
-        return self._executor.losses(models, clients, round_)
-
-    def close(self) -> None:
-        """Leave the executor as it is."""
-
-    def _carry_out(self, work: Work, event: Event, state: State, delay: float) -> None:
-        self._over.wait(delay)
-        method, began = self._live.method, self._live.clock()
-        try:
-            (trained,) = train_together(method, self, state, [event])
-            self._landed.put(_Landed(work, began, self._live.clock(), trained))
-        except BaseException as error:  # raised again where it can be seen
-            self._landed.put(error)

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from atoll.data.population import Population
-from atoll.local.batches import Batches, measure_models, measure_samples
-from atoll.local.models import Model, Shape
+from atoll.local.models import Shape
 from atoll.local.precision import Precision
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import descend, require_finite
+from atoll.local.trainer import Trainer, descend, require_finite
 from atoll.local.weights import load_model, read_model
 from atoll.methods.parties import split_shape
-from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator, layers_drawing_from
 
@@ -46,13 +44,12 @@ class Parties(nn.Module):
         return sum(outputs[1:], outputs[0])
 
 
-class PartyTrainer:
-    """Trains one party after the other on one device; used instead of `Trainer`; a client is a party.
+class PartyTrainer(Trainer):
+    """Trains one party after the other on one device; a client is a party, which holds its features of all samples.
 
-    All parties of a round see the same batch, which depends on the seed and the round alone.
+    All parties of a round see the same batch, which depends on the seed and the round alone. No step is made by hand.
     """
 
-    keeps_state = False
     why_one_by_one = "parties hold different models"
 
     def __init__(
@@ -63,23 +60,18 @@ class PartyTrainer:
         seed: int,
         device: str = "cpu",
         precision: Precision = "float32",
-        by_hand: bool = True,
+        by_hand: bool = False,
         tolerant: bool = False,
     ) -> None:
-        """Put the module, which is scratch space, and the pool on the device; no step is made by hand.
+        """Put the module, which is scratch space, and the pool on the device.
 
         Raises:
             InputError: the module is not of parties, or of another number of them than the population.
         """
         if not isinstance(module, Parties) or len(module.parties) != len(population):
             raise InputError(f"the model must be Parties of {len(population)} parties, as the population is")
-        self.module = module.to(device)
-        self.population = population
-        self.rule = rule
-        self.seed = seed
-        self.precision = precision
-        self.tolerant = tolerant
-        self.batches = Batches(population.data, module)
+        super().__init__(module, population, rule, seed, device, precision, by_hand=False, tolerant=tolerant)
+        self.parties = module
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the party's block of the model after its local steps, the other parties' outputs frozen.
@@ -90,7 +82,7 @@ class PartyTrainer:
         load_model(self.module, task.start)
         self.module.train()
         inputs, targets = self.batches.gather(self._draw_batch(task))
-        blocks, networks, k = self.module.split(inputs), self.module.parties, task.client
+        blocks, networks, k = self.parties.split(inputs), self.parties.parties, task.client
         prefix = f"parties.{k}."
         own = {prefix + name: parameter for name, parameter in networks[k].named_parameters()}
         with layers_drawing_from(self.seed, "layers", task.event, task.repeat, k):
@@ -104,23 +96,6 @@ class PartyTrainer:
         if not self.tolerant:
             require_finite(task, block, mean_loss, self.rule)
         return ClientUpdate(block | moments, mean_loss)
-
-    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each party's samples, which are all samples, [parties, models]."""
-        return measure_models(self.module, self.batches, models, self.identity_rows(clients, round_)).losses
-
-    def identity_rows(self, clients: Ids, round_: int) -> list[npt.NDArray[np.int32]]:
-        """Return the positions in the pool of each party's samples, which are all samples."""
-        return [self.population.samples(int(party)) for party in clients]
-
-    def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
-        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
-        return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
-
-    def samples_a_step(self, clients: Ids) -> int:
-        """Return how many samples one step of all these parties takes."""
-        size = self.rule.batch_size
-        return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
 
     def _draw_batch(self, task: ClientTask) -> npt.NDArray[np.int32]:
         samples = self.population.samples(task.client)

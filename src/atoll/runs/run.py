@@ -1,7 +1,6 @@
 """Running an experiment: the loop around the engine that probes, records and checkpoints."""
 
-from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ import numpy as np
 
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step, init, train
-from atoll.engine.live import LiveRun, follow
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.reclustering import Planner
 from atoll.fleet.transport import Fleet
@@ -20,12 +18,11 @@ from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.folder import Row, RunFolder, slug
+from atoll.runs.live import Live, recorded
 from atoll.runs.rows import Recorder, first_of
 from atoll.runs.variants import join, replaying, with_fleet
 from atoll.schedules.files import digest_of, keep_events
-from atoll.schedules.recorded import line_of
 from atoll.support.errors import InputError, RunError
-from atoll.support.files import append_line
 
 
 @dataclass(frozen=True)
@@ -107,21 +104,6 @@ def run_events(
         yield from _carry_out(recorder, executor, folder, resume, overwrite, live)
 
 
-@dataclass(frozen=True, eq=False)
-class Live:
-    """What a run needs when clients may fail to answer.
-
-    Attributes:
-        is_anyone_there: returns whether any client could answer now.
-        planner: makes the plan, and revises it.
-        warnings: what the user should know of them.
-    """
-
-    is_anyone_there: Callable[[], bool]
-    planner: Planner
-    warnings: tuple[str, ...] = ()
-
-
 def _carry_out(
     recorder: Recorder, executor: Executor, folder: RunFolder, resume: bool, overwrite: bool, live: Live | None = None
 ) -> Generator[Progress]:
@@ -151,7 +133,7 @@ def _carry_out(
         steps = train(method, executor, state)
     else:
         live.planner.begin(state.events_done)
-        steps = _noted(live, executor, folder, recorder, state)
+        steps = recorded(live, executor, folder, recorder, state)
     yield from _train(steps, folder, recorder, saver, rows, clock, warnings)
 
 
@@ -185,30 +167,6 @@ def _train(
             saver.save()
         raise
     folder.write_summary(recorder.summarize(rows))
-
-
-def _course(recorder: Recorder, state: State, live: Live) -> LiveRun:
-    """Return what drives a live run; its clock goes on from the last event."""
-    past, fleet_settings = recorder.events[: state.events_done], recorder.experiment.settings.fleet
-    watch = Stopwatch(past[-1].seconds if past else 0.0)
-    return LiveRun(
-        live.planner.method(state.events_done), watch.seconds, live.is_anyone_there, fleet_settings.wait_seconds
-    )
-
-
-def _noted(live: Live, executor: Executor, folder: RunFolder, recorder: Recorder, state: State) -> Generator[Step]:
-    """Pass on the events of a live run, each recorded first; between two of them the plan may change."""
-    course = _course(recorder, state, live)
-    before: Mapping[str, int] = state.refused
-    with closing(follow(course, executor, state, recorder.events)) as steps:
-        for step in steps:
-            done, event = step.state.events_done, step.event
-            recorder.take(event)
-            refused = Counter(step.state.refused) - Counter(before)
-            append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
-            before = step.state.refused
-            course.method = live.planner.method(done)  # before a checkpoint, so that its measurements are in it
-            yield step
 
 
 def _checksum(experiment: Experiment) -> str | None:

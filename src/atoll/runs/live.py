@@ -1,0 +1,55 @@
+"""Live runs on a fleet: their events are recorded as they take place, and their plan may change on the way."""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from atoll.engine.cohorts import Executor
+from atoll.engine.engine import State, Step
+from atoll.engine.live import LiveRun, follow
+from atoll.fleet.reclustering import Planner
+from atoll.runs.checkpointer import Stopwatch
+from atoll.runs.folder import RunFolder
+from atoll.runs.rows import Recorder
+from atoll.schedules.recorded import line_of
+from atoll.support.files import append_line
+
+
+@dataclass(frozen=True, eq=False)
+class Live:
+    """What a run needs when clients may fail to answer.
+
+    Attributes:
+        is_anyone_there: returns whether any client could answer now.
+        planner: makes the plan, and revises it.
+        warnings: what the user should know of them.
+    """
+
+    is_anyone_there: Callable[[], bool]
+    planner: Planner
+    warnings: tuple[str, ...] = ()
+
+
+def _live_run(recorder: Recorder, state: State, live: Live) -> LiveRun:
+    """Return what drives a live run; its clock goes on from the last event."""
+    past, fleet_settings = recorder.events[: state.events_done], recorder.experiment.settings.fleet
+    watch = Stopwatch(past[-1].seconds if past else 0.0)
+    return LiveRun(
+        live.planner.method(state.events_done), watch.seconds, live.is_anyone_there, fleet_settings.wait_seconds
+    )
+
+
+def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Recorder, state: State) -> Generator[Step]:
+    """Pass on the events of a live run, each recorded first; between two of them the plan may change."""
+    live_run = _live_run(recorder, state, live)
+    before: Mapping[str, int] = state.refused
+    with closing(follow(live_run, executor, state, recorder.events)) as steps:
+        for step in steps:
+            done, event = step.state.events_done, step.event
+            recorder.take(event)
+            refused = Counter(step.state.refused) - Counter(before)
+            append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
+            before = step.state.refused
+            live_run.method = live.planner.method(done)  # before a checkpoint, so that its measurements are in it
+            yield step
