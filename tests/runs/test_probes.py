@@ -223,9 +223,7 @@ def test_a_live_run_has_the_columns_of_a_simulated_one(tmp_path: Path) -> None:
 
 def test_a_clustering_that_changes_while_a_live_run_goes_on_is_not_offered() -> None:
     changes = {"run": {"executor": "fleet"}, "fleet": {"recluster_every": 1}}
-    with pytest.raises(
-        InputError, match=r":share_of_first': asks for 'labels', and fleet\.recluster_every = 1 "
-    ):
+    with pytest.raises(InputError, match=r":share_of_first': asks for 'labels', and fleet\.recluster_every = 1 "):
         check_probes(experiment("share_of_first", **changes))
     check_probes(experiment("loss_again", **changes))
 
