@@ -14,13 +14,13 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "scale.py"
 PROGRAM = """
 import json, sys, time
 import numpy as np
-from atoll import Dataset, generator, make_population, partition
+from atoll import Dataset, generator, make_population, partitions
 
 rng = np.random.default_rng(0)
 images = np.zeros((60_000, 1, 28, 28), np.uint8)
 data = Dataset("mnist's size", images, rng.integers(0, 10, 60_000), images[:1], np.zeros(1, int), 10, 1 / 255)
 began = time.perf_counter()
-parts = partition.PARTITIONS[sys.argv[1]](data.targets, 10**6, 10, generator(0, "partition"), samples=50)
+parts = partitions.PARTITIONS[sys.argv[1]](data.targets, 10**6, 10, generator(0, "partition"), samples=50)
 population = make_population(data, parts)
 seconds = time.perf_counter() - began
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))

@@ -55,6 +55,8 @@ def another_value(path: str, field: FieldInfo) -> tuple[str, Any]:
         if get_origin(kind) is Literal:
             text = next(value for value in get_args(kind) if value != field.default)
             return text, text
+        if kind == list[str]:
+            return '["own:probe"]', ["own:probe"]
         if get_origin(kind) is list:
             return ("[[0, 1]]", [[0, 1]]) if get_origin(get_args(kind)[0]) is list else ("[0.25, 0.5]", [0.25, 0.5])
         if kind is bool:
