@@ -48,7 +48,7 @@ class Choice:
     @property
     def functions(self) -> Mapping[str, Function]:
         """The built-in functions by name."""
-        return _table(self.table)
+        return _load(self.table)  # type: ignore[no-any-return]
 
     def resolve(self, name: str) -> Function:
         """Return the function of this name.
@@ -153,11 +153,6 @@ def choices_that_take(section: str, key: str) -> list[Choice]:
     """Return the settings that may name a built-in function which takes this one."""
     named = {who.partition(" = ")[0] for who in takers(section)[key]}
     return [choice for choice in CHOICES if choice.setting in named]
-
-
-@cache
-def _table(place: str) -> Mapping[str, Function]:
-    return _load(place)  # type: ignore[no-any-return]
 
 
 def _load(place: str) -> Any:

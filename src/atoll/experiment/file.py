@@ -109,21 +109,17 @@ def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, l
         InputError: a setting that is unknown, has no use where it stands, or is of a wrong type or out of range.
     """
     whole: Table = reduce(overlay, layers)
-    whole = _without(whole, [(section, key) for section, key in unused(whole) if whole[section][key] is None])
-    inherited = _inherited(whole, layers, several)
-    return validate(_without(whole, inherited)), inherited
+    idle = unused(whole)
+    unset = [(section, key) for section, key in idle if whole[section][key] is None]
+    inherited = [each for each in idle if each not in unset and _is_inherited(*each, layers, several)]
+    return validate(_without(whole, unset + inherited)), inherited
 
 
-def _inherited(whole: Table, layers: Sequence[Table], several: bool) -> list[tuple[str, str]]:
-    """Return the settings that nothing takes and that come from below what decided it, or from what runs share."""
-    found = []
-    for section, key in unused(whole):
-        decided = max(_last_layer(layers, choice.section, choice.key) for choice in choices_that_take(section, key))
-        at = _last_layer(layers, section, key)
-        is_shared = several and at != _OWN
-        if at < decided or is_shared:
-            found.append((section, key))
-    return found
+def _is_inherited(section: str, key: str, layers: Sequence[Table], several: bool) -> bool:
+    """Return whether a setting that nothing takes comes from below what decided that, or from what runs share."""
+    decided = max(_last_layer(layers, choice.section, choice.key) for choice in choices_that_take(section, key))
+    at = _last_layer(layers, section, key)
+    return at < decided or (several and at != _OWN)
 
 
 def _last_layer(layers: Sequence[Table], section: str, key: str) -> int:

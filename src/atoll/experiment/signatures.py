@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, get_args, get_origin
+from typing import Any
 
 Function = Callable[..., Any]
 
@@ -116,14 +116,3 @@ def _descriptions(function: Function) -> dict[str, str]:
     return {
         name: " ".join(said.split()).removesuffix(".") for name, said in zip(entries[::2], entries[1::2], strict=True)
     }
-
-
-def is_optional(annotation: Any) -> bool:
-    """Return whether a type allows None.
-
-    >>> is_optional(int | None), is_optional(int)
-    (True, False)
-    """
-    if get_origin(annotation) is not None and hasattr(annotation, "__metadata__"):
-        return is_optional(get_args(annotation)[0])
-    return annotation is Any or type(None) in get_args(annotation)
