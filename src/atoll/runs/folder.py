@@ -12,7 +12,7 @@ import tomli_w
 
 from atoll.experiment.file import resolved
 from atoll.experiment.settings import Settings
-from atoll.runs.fingerprint import differences
+from atoll.runs.fingerprint import as_written, differences
 from atoll.schedules.events import Schedule
 from atoll.schedules.files import write_schedule
 from atoll.schedules.recorded import head_of
@@ -222,10 +222,9 @@ class RunFolder:
             before = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
-        now = tomllib.loads(tomli_w.dumps(resolved(settings)))
-        if changes := differences(before, now):
+        if changes := differences(before, settings):
             raise InputError(f"--resume: {self.path} was run with other settings: {changes}")
-        if before != now:
+        if before != as_written(settings):
             self._write_settings(settings)
 
     def require_kind(self, is_live: bool, replayed: str | None) -> None:

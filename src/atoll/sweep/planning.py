@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from atoll.experiment.executor import require_no_fleet
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import Table, make_runs, resolved
+from atoll.experiment.file import Table, make_runs
 from atoll.experiment.settings import Settings
 from atoll.runs.fingerprint import differences
 from atoll.runs.folder import RunFolder
@@ -155,7 +153,7 @@ def require_same(folder: Path, settings: Settings) -> None:
         before = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"--resume: {folder / 'config.toml'} cannot be read ({error})") from error
-    if changes := differences(before, tomllib.loads(tomli_w.dumps(resolved(settings)))):
+    if changes := differences(before, settings):
         raise InputError(f"--resume: {folder} was run with other settings: {changes}")
 
 
