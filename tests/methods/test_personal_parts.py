@@ -320,7 +320,7 @@ def test_killed_and_resumed_it_has_the_same_bits(tmp_path: Path, changes: tuple[
     [
         (["method.name=fedbn"], "'fedbn'.*no normalisation layer"),
         (["method.name=fedper", "method.personal_layers=2"], r"method\.personal_layers = 2.*less than the model's 2"),
-        (["method.name=fedrep", "method.body_steps=3"], r"method\.body_steps = 3.*less than local\.steps = 3"),
+        (["method.name=fedrep", "method.body_steps=3"], r"method\.body_steps = 3.*less than .* local steps, which may be 3"),
         (["method.name=fedrep", "method.personal_layers=0"], r"method\.personal_layers"),
         (['model.travels=["body.*"]'], r"model\.travels: 'body\.\*' matches none.*1\.weight, 1\.bias"),
         (["model.travels=[]"], r"model\.travels = \[\].*something must travel"),
