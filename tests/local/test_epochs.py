@@ -12,7 +12,8 @@ from atoll import Cores, Experiment, InputError, Method, Stacked, fedavg, fedrep
 from atoll.executors.weighted import Weighted
 from atoll.local.task import ClientTask
 from atoll.support.arrays import Floats
-from tests.methods.twins import LR, POPULATION, RULE, START, gradients, make, run, same_bits, server, sizes
+from tests.methods.running import same_bits
+from tests.methods.twins import LR, POPULATION, RULE, START, gradients, make, run, server, sizes
 from tests.problems import linear_module
 
 EPOCHS = 1.5

@@ -1,6 +1,5 @@
 """The field's methods on every executor that they allow, and with what they do not go with."""
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from atoll import (
-    Cores,
     Experiment,
     InputError,
     Method,
@@ -26,9 +24,8 @@ from atoll import (
     make_runs,
     scaffold,
 )
-from atoll.executors.ray.executor import Ray
 from tests.killing import carry_to_end
-from tests.methods.twins import CLOCK, POPULATION, RULE, make, run, same_bits, server
+from tests.methods.twins import CLOCK, POPULATION, RULE, make, run, server
 
 MAKE: dict[str, Callable[[], Method]] = {
     "fedavgm": lambda: fedavgm(POPULATION, RULE, 4, fraction=0.5),
@@ -42,19 +39,6 @@ MAKE: dict[str, Callable[[], Method]] = {
     "fedat": lambda: fedat(POPULATION, RULE, CLOCK, 8, 3, 0.7),
 }
 OWN_TRAINER = ("scaffold", "fednova", "feddyn")
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_workers_give_the_same_bits(name: str) -> None:
-    method = MAKE[name]()
-    same_bits(run(method, Cores(make(method), 2, 1000)), run(method))
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
-@pytest.mark.parametrize("name", [*OWN_TRAINER, "fedadam", "fedbuff"])
-def test_workers_of_ray_give_the_same_bits(name: str) -> None:
-    method = MAKE[name]()
-    same_bits(run(method, Ray(make(method), 2)), run(method))
 
 
 @pytest.mark.parametrize("name", OWN_TRAINER)
