@@ -218,7 +218,8 @@ class Experiment:
         zeta = speeds(self.settings, len(self.clients))
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
             zeta = np.full(len(sizes), zeta.mean())
-        compute = np.asarray(batch * local.steps * zeta, float)
+        steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
+        compute = np.asarray(batch * steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
         return Clock(compute, np.full(len(sizes), network.upload_seconds), np.inf if deadline is None else deadline)
 
@@ -311,7 +312,7 @@ class Experiment:
 
     def _rehearse(self) -> ClientUpdate | None:
         """Train one client for one step; return what it sends back, unless that is not finite."""
-        trainer = self._make_trainer(replace(self.method.rule, steps=1))
+        trainer = self._make_trainer(replace(self.method.rule, steps=1, epochs=None))
         first = self.method.schedule.occupied.events[0]
         return rehearse(self.settings, trainer, first, self.method.sent(read_model(self._copy_module())))
 

@@ -72,6 +72,9 @@ class Local(Section):
     optimizer: str = Field("sgd", description="what takes a step; or module:function returning an Optimizer")
     lr: PositiveFloat = Field(0.05, description="learning rate")
     steps: Positive = Field(20, description="local steps in one local training")
+    epochs: PositiveFloat | None = Field(
+        None, description="in the place of steps: as many as so many epochs of a client's own samples need"
+    )
     batch_size: Positive | Literal["full"] = Field(30, description="samples a step, or full")
     proximal: NotNegative = Field(0.0, description="FedProx's mu")
     lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can differ in it and share lr")
