@@ -103,7 +103,7 @@ def test_a_node_that_does_not_answer_is_named(fault: Fault, told: str, fleet: Me
 
 def test_two_nodes_cannot_be_one_client(fleet: MemoryFleet) -> None:
     class Unregistered:
-        call, close = fleet.call, fleet.close
+        allow, call, close = fleet.allow, fleet.call, fleet.close
 
         def nodes(self) -> dict[str, Properties]:
             return {name: {} for name in fleet.sites}

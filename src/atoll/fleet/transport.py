@@ -41,6 +41,10 @@ class Fleet(Protocol):
         """Return the nodes that are there now, by name."""
         ...
 
+    def allow(self, most: int) -> None:
+        """Take no reply from now on that has more bytes; one fails as ``too_large``."""
+        ...
+
     def call(
         self, names: Sequence[str], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:

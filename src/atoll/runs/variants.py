@@ -8,6 +8,7 @@ from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import agree, require_fleet
 from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import Joined, wait_for_nodes
+from atoll.fleet.messages import most_bytes
 from atoll.fleet.reclustering import require_reclustering
 from atoll.fleet.transport import Fleet
 from atoll.schedules.files import read_schedule
@@ -65,6 +66,7 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     """
     settings = experiment.settings
     agreement = agree(settings, experiment.population.data, experiment.module, experiment.method.rule)
+    fleet.allow(most_bytes(agreement.form))
     fleet_settings = settings.fleet
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
     executor = FleetExecutor(fleet, joined.nodes, agreement, fleet_settings.deadline_seconds, joined.samples)

@@ -87,6 +87,10 @@ class LocalFleet:
                 raise RunError(f"{name} ended: {lines[-1].removeprefix('error: ') if lines else 'it said nothing'}")
         return there
 
+    def allow(self, most: int) -> None:
+        """Take no longer replies; see `FlowerFleet.allow`."""
+        self.flower.allow(most)
+
     def call(
         self, names: Sequence[str], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:
