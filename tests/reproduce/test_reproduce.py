@@ -11,7 +11,7 @@ import pytest
 
 from atoll.experiment.file import make_runs, read_experiment, resolved
 from atoll.report import Run
-from atoll.report.runs import COLUMNS
+from atoll.report.records import COLUMNS
 from atoll.reproduce import costs
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.judging import judge, measure_plan, measure_run

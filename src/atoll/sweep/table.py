@@ -14,7 +14,7 @@ from atoll import report
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.experiment.wording import unknown
-from atoll.report.runs import COLUMNS
+from atoll.report.records import COLUMNS
 from atoll.report.tables import DASH, markdown_table
 from atoll.runs.probes import check_probes
 from atoll.support.errors import InputError
