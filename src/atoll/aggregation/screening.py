@@ -1,10 +1,12 @@
 """Screening: which of the clients' results are left out before the rest are combined."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from atoll.local.models import Model, form_of, without_moments
 from atoll.local.task import ClientUpdate
+from atoll.support.arrays import Ids
 
 Reason = Literal["wrong_form", "not_finite", "too_large"]
 REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
@@ -21,6 +23,10 @@ class Screening:
 
     tolerate: bool = True
     max_update_norm: float | None = None
+
+    def sent(self, clients: Ids, start: Model, updates: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
+        """Return what these clients send, one by one, given what they trained: the same, unless they collude."""
+        return updates
 
     def why_refused(self, update: ClientUpdate, start: Model) -> Reason | None:
         """Return why a result is left out, or None if it is good."""

@@ -198,6 +198,8 @@ def _combine(
     weights: list[float] = []
     refused: Counter[str] = Counter()
     states: dict[int, Model] = {}
+    if screening:
+        updates = screening.sent(cohort.clients, cohort.start, updates)
 
     def good() -> Iterator[tuple[float, Model]]:
         for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):

@@ -22,7 +22,7 @@ from atoll.experiment.checks import read_clustering
 from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
-from atoll.experiment.faults import add_attackers, add_faults, require_single_results
+from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
 from atoll.experiment.models import draw_module, make_rule, rehearse, require_device
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
 from atoll.experiment.plugins import call, resolve
@@ -113,10 +113,10 @@ class Experiment:
             return self.clients
         return call("method.name", make, {**dict(self.settings.method), "population": self.clients})  # type: ignore[no-any-return]
 
-    @property
+    @cached_property
     def reported(self) -> Population:
         """The population as its clients report it, which clusterings and schedules are made by."""
-        return self.population if self.known is None else self.known.population
+        return as_claimed(self.settings, self.population) if self.known is None else self.known.population
 
     @cached_property
     def clustering(self) -> Clustering:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.aggregation.mean import Combine, is_weighted_mean
-from atoll.aggregation.robust import ROBUST
+from atoll.aggregation.robust import ROBUST, TIMES_BYZANTINE
 from atoll.aggregation.screening import Screening
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
@@ -16,7 +16,8 @@ from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import FaultSettings, Settings
 from atoll.experiment.signatures import asks_for
 from atoll.experiment.wording import show
-from atoll.faults.attacks import Attacked, draw_attackers
+from atoll.faults.attacks import Attacked, claim_samples, draw_attackers
+from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.faults.dropouts import lose_clients
 from atoll.local.trainer import Trainer
 from atoll.schedules.events import Clock
@@ -40,8 +41,6 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
     wanted = settings.faults
     _require_clients(settings)
     combine = _choose_combine(settings, method)
-    screens = wanted.tolerate or wanted.max_update_norm is not None
-    screening = Screening(wanted.tolerate, wanted.max_update_norm) if screens else None
     schedule = method.schedule
     keeps = asks_for(method_kind(settings).make, "deadline_seconds")
     if wanted.deadline_seconds is not None and clock is None and not keeps:
@@ -58,7 +57,17 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
                 f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}: "
                 "leave no client in any event"
             )
-    return replace(method, schedule=schedule, combine=combine, screening=screening)
+    return replace(method, schedule=schedule, combine=combine, screening=_make_screening(settings, len(population)))
+
+
+def as_claimed(settings: Settings, population: Population) -> Population:
+    """Return the population as its clients report it, of whom attackers may lie."""
+    wanted = settings.faults
+    if wanted.claimed_samples == 1 or not wanted.attackers:
+        return population
+    return claim_samples(
+        population, draw_attackers(wanted.attackers, len(population), settings.seed), wanted.claimed_samples
+    )
 
 
 def add_attackers(settings: Settings, trainer: ClientTrainer) -> ClientTrainer:
@@ -80,7 +89,7 @@ def add_attackers(settings: Settings, trainer: ClientTrainer) -> ClientTrainer:
             f"atoll.Trainer, that of method.name = {settings.method.name!r} is a {type(trainer).__name__}"
         )
     attackers = draw_attackers(wanted.attackers, len(trainer.population), settings.seed)
-    return Attacked(trainer, attackers, wanted.attack, wanted.attack_strength)
+    return Attacked(trainer, attackers, wanted.attack, wanted.attack_strength, wanted.claimed_loss)
 
 
 def require_single_results(settings: Settings) -> None:
@@ -105,6 +114,16 @@ def is_counted(settings: Settings) -> bool:
     return bool(loses or wanted.tolerate or wanted.max_update_norm is not None)
 
 
+def _make_screening(settings: Settings, clients: int) -> Screening | None:
+    """Return what results must meet, and who colludes before; None: all are combined as they come."""
+    wanted = settings.faults
+    if wanted.attackers and wanted.attack in COLLUSIONS:
+        attackers = frozenset(draw_attackers(wanted.attackers, clients, settings.seed).tolist())
+        return Colluding(wanted.tolerate, wanted.max_update_norm, attackers, wanted.attack, wanted.attack_strength)
+    screens = wanted.tolerate or wanted.max_update_norm is not None
+    return Screening(wanted.tolerate, wanted.max_update_norm) if screens else None
+
+
 def _require_clients(settings: Settings) -> None:
     """Refuse faults where there are no clients that could fail."""
     name, wanted = settings.method.name, settings.faults
@@ -125,25 +144,26 @@ def _choose_combine(settings: Settings, method: Method) -> Combine:
         raise InputError(
             f"method.combine = {wanted.combine!r}: takes the place of the mean of models, but {told} combines otherwise"
         )
-    if wanted.combine == "krum" and (byzantine := wanted.get("byzantine")) is not None:
-        _require_enough(method, byzantine)
+    if wanted.combine in TIMES_BYZANTINE and (byzantine := wanted.get("byzantine")) is not None:
+        _require_enough(method, wanted.combine, byzantine)
     rule = call("method.combine", resolve("method.combine", wanted.combine, ROBUST), dict(wanted), wanted.model_extra)
     if not callable(rule):
         raise InputError(f"method.combine = {wanted.combine!r}: must return a combine rule, a function")
     return rule  # type: ignore[no-any-return]
 
 
-def _require_enough(method: Method, byzantine: int) -> None:
-    """Refuse Krum where a cluster's cohort, with everybody there, has fewer than 2 f + 3 clients."""
+def _require_enough(method: Method, rule: str, byzantine: int) -> None:
+    """Refuse a rule where a cluster's cohort, with everybody there, has fewer clients than it needs."""
     least = min(
         len(event.cohort) if event.clusters is None else int(np.unique(event.clusters, return_counts=True)[1].min())
         for event in method.schedule.events
     )
-    if least < 2 * byzantine + 3:
-        most = (least - 3) // 2
+    times = TIMES_BYZANTINE[rule]
+    if least < (needed := times * byzantine + 3):
+        most = (least - 3) // times
         advice = f"give at most {most}" if most >= 0 else "use another rule, or larger cohorts"
         raise InputError(
-            f"method.byzantine = {byzantine}: krum needs 2 x {byzantine} + 3 = {2 * byzantine + 3} clients in each "
+            f"method.byzantine = {byzantine}: {rule} needs {times} x {byzantine} + 3 = {needed} clients in each "
             f"cohort, the smallest has {least}; {advice}"
         )
 

@@ -162,12 +162,18 @@ class FaultSettings(Section):
     attackers: BelowOne = Field(
         0.0, description="share of the clients that attack; the seed says which, for the whole run"
     )
-    attack: Literal["sign-flip", "noise", "label-flip", "not-finite"] = Field(
-        "sign-flip", description="what attackers do: see Faults"
+    attack: Literal[
+        "sign-flip", "noise", "label-flip", "free-rider", "not-finite", "little-is-enough", "inner-product", "none"
+    ] = Field("sign-flip", description="what attackers do: see Faults")
+    attack_strength: PositiveFloat | None = Field(
+        None,
+        description="sign-flip, noise (5): length of what attackers send, in lengths of their honest update; "
+        "inner-product (0.5): the same, of the mean honest update; little-is-enough (1.5): standard deviations",
     )
-    attack_strength: PositiveFloat = Field(
-        5.0, description="sign-flip, noise: length of what attackers send, in lengths of their honest update"
+    claimed_samples: PositiveFloat = Field(
+        1.0, description="attackers say that they hold so many times their samples, which weigh them and cluster them"
     )
+    claimed_loss: Number | None = Field(None, description="training loss that attackers report; unset: their own")
 
 
 class Run(Section):
