@@ -128,7 +128,7 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
     if before.get("kind") != note["kind"]:
         raise InputError(f"--resume: {out} holds a {before.get('kind')}, not a {note['kind']}; give another folder")
     if note["kind"] == "search":
-        if changed := [key for key in ("over", "metric", "settings") if before.get(key) != note[key]]:
+        if changed := [key for key in ("over", "metric", "target", "settings") if before.get(key) != note[key]]:
             raise InputError(
                 f"--resume: {out} holds another search; what differs: {', '.join(changed)}; give the same options "
                 "again (more --trials are fine), or another folder"
