@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # PyTorch is imported where an optimiser is made, so that reading settings does not wait for it
     from torch import nn, optim
 
-from atoll.support.limits import BelowOne
+from atoll.support.errors import InputError
+from atoll.support.limits import BelowOne, Count, NotNegative, Positive, PositiveFloat, Share
+from atoll.support.requiring import require_fields
 
 MakeOptimizer = Callable[[Iterable["nn.Parameter"], float], "optim.Optimizer"]
 
@@ -31,16 +33,25 @@ class LocalRule:
         resample_parts: with resampling, the number of disjoint parts of each client's data, 2 a round; else 0.
         carry_moments: whether the optimiser's state travels with the model, averaged like it; else every client starts
             afresh in every event.
+
+    Raises:
+        InputError: a number out of range, or an optimiser that is no function.
     """
 
     optimizer: MakeOptimizer
-    lr: float
-    steps: int = 20
-    batch_size: int | Literal["full"] = 30
-    proximal: float = 0.0
-    lr_decay: float = 1.0
-    resample_parts: int = 0
+    lr: PositiveFloat
+    steps: Positive = 20
+    batch_size: Positive | Literal["full"] = 30
+    proximal: NotNegative = 0.0
+    lr_decay: Share = 1.0
+    resample_parts: Count = 0
     carry_moments: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range, in the words that settings have."""
+        if not callable(self.optimizer):
+            raise InputError(f"local.optimizer = {self.optimizer!r}: must be a function, such as atoll.optimizers.sgd")
+        require_fields(self, "local.")
 
     def lr_at(self, round_: int) -> float:
         """Return the learning rate in a round."""

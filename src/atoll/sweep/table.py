@@ -13,12 +13,12 @@ import numpy as np
 from atoll import report
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
-from atoll.experiment.wording import unknown
 from atoll.report.runs import COLUMNS
 from atoll.report.tables import DASH, markdown_table
 from atoll.runs.probes import check_probes
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate, estimate
+from atoll.support.wording import unknown
 from atoll.sweep.axes import short_names
 from atoll.sweep.planning import Member
 
