@@ -30,7 +30,6 @@ from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
-from atoll.experiment.wording import show
 from atoll.local.models import Model, without
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
@@ -45,6 +44,7 @@ from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.files import fitting
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
+from atoll.support.wording import show
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,13 +15,13 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import FaultSettings, Settings
 from atoll.experiment.signatures import asks_for
-from atoll.experiment.wording import show
 from atoll.faults.attacks import Attacked, claim_samples, draw_attackers
 from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.faults.dropouts import lose_clients
 from atoll.local.trainer import Trainer
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
+from atoll.support.wording import show
 
 _SINGLE = ("weighted", "stacked")  # executors that never hold a single client's result, or refuse one that is broken
 

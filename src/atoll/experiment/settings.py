@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, NotNegative, Number, Positive, PositiveFloat, Range
 
 MAY_DIFFER = "a run may go on with another value"
@@ -27,6 +28,10 @@ class Section(BaseModel):
         return isinstance(other, Section) and type(self).__name__ == type(other).__name__ and dict(self) == dict(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse: settings that may change are settings that were never checked."""
+        raise InputError(f"{name}: settings do not change; run with others, as in atoll.run(settings, {name}=...)")
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a setting that may not be one of the section's, since none of the functions that it names takes it."""
@@ -244,8 +249,26 @@ class FleetSettings(Section):
     )
 
 
-class Settings(Section):
-    """All settings of one run."""
+class _Checked(type(BaseModel)):  # type: ignore[misc]
+    """Makes of ``Settings(...)`` what an experiment file with these tables gives."""
+
+    def __call__(cls, *args: Any, **table: Any) -> Any:
+        """Check the table as a file's, whose sections have what the functions take that they name."""
+        if cls is not Settings:
+            return super().__call__(*args, **table)
+        from atoll.experiment.validation import validate
+
+        if args:
+            raise InputError("Settings: are given by name, such as Settings(rounds=5, local={'lr': 0.1})")
+        return validate(table)
+
+
+class Settings(Section, metaclass=_Checked):
+    """All settings of one run.
+
+    >>> Settings(rounds=5, method={"name": "fedavg", "fraction": 0.5}).method.fraction
+    0.5
+    """
 
     name: Annotated[str, MAY_DIFFER] = Field(
         "experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name"

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from atoll.engine.cohorts import Executor
 from atoll.experiment.file import Table, resolved
 from atoll.experiment.settings import MAY_DIFFER, Settings
-from atoll.experiment.wording import show
+from atoll.support.wording import show
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The run folder: settings, metrics, schedule, environment and summary, written so that nothing is left half done."""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path

@@ -9,10 +9,10 @@ import numpy as np
 from atoll import report
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
-from atoll.experiment.wording import unknown
 from atoll.report.tables import falls, first_met
 from atoll.runs.probes import check_probes
 from atoll.support.errors import InputError
+from atoll.support.wording import unknown
 
 COSTS = ("round", "virtual_time", "wall_time", "client_updates", "bytes_up", "bytes_down")
 """Columns that grow whatever is learned: they are compared at the probe that reaches a target."""

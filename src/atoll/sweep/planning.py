@@ -1,7 +1,6 @@
 """The runs of a sweep, seen through before the first of them begins."""
 
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
