@@ -1,11 +1,12 @@
 """From settings to faults: a method whose events lose clients and whose rule bears attackers, and the attackers."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.aggregation.mean import Combine, is_weighted_mean
+from atoll.aggregation.mean import Combine, is_weighted_mean, needs_only_mean, says
 from atoll.aggregation.robust import ROBUST
 from atoll.aggregation.screening import Screening
 from atoll.data.population import Population
@@ -130,7 +131,8 @@ def _choose_combine(settings: Settings, method: Method) -> Combine:
     rule = call("method.combine", resolve("method.combine", wanted.combine, ROBUST), dict(wanted), wanted.model_extra)
     if not callable(rule):
         raise InputError(f"method.combine = {wanted.combine!r}: must return a combine rule, a function")
-    return rule  # type: ignore[no-any-return]
+    # A new object, since the rule may be a function of the user's own that serves elsewhere too.
+    return rule if needs_only_mean(rule) else says("median_of_losses")(partial(rule))
 
 
 def _require_enough(method: Method, byzantine: int) -> None:

@@ -57,6 +57,7 @@ class FleetExecutor:
         agreement: Agreement,
         deadline_seconds: float,
         samples: Mapping[int, int] | None = None,
+        is_sound: Callable[[Model], bool] = lambda _: True,
     ) -> None:
         """Train on this fleet.
 
@@ -66,12 +67,14 @@ class FleetExecutor:
             agreement: what the nodes must have in common with this side (`fleet.agreement.agree`).
             deadline_seconds: that a call may take, from asking to the last reply.
             samples: how many each client said that it holds; of others any number is taken.
+            is_sound: tells whether what replies were combined to can be used; else none of them counts.
         """
         self.fleet = fleet
         self.nodes = dict(nodes)
         self.agreement = agreement
         self.deadline_seconds = deadline_seconds
         self.samples = samples or {}
+        self.is_sound = is_sound
         self.measured = Measured(agreement.clients)
         self.refused: Counter[str] = Counter()
         self._lock = Lock()
@@ -93,15 +96,17 @@ class FleetExecutor:
             for call in self._ask_to_train(number, cohort, bodies[id(cohort.start)], limit)
         ]
         collected = self._collect([cohort.clients for cohort in cohorts], calls, self._read_trained)
-        lost: Counter[int] = Counter()
-        answered = []
-        for cohort, replies in zip(cohorts, collected, strict=True):
-            answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
-            lost[cohort.event] += cohort.weights[~answered[-1]].sum()
-        return [
-            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
-            for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
-        ]
+        while True:
+            updates = _average_all(cohorts, combine, collected)
+            bad = [
+                replies
+                for replies, update in zip(collected, updates, strict=True)
+                if replies.results and not self.is_sound(update.model)
+            ]
+            if not bad:
+                return updates
+            for replies in bad:  # the others are combined again, since their share of the event is now another
+                self._leave_out(replies)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return False: in every intra-cluster round other clients may answer."""
@@ -207,6 +212,13 @@ class FleetExecutor:
                 self.refused.update(into.refused)
         return collected
 
+    def _leave_out(self, replies: _Collected[CheckedUpdate]) -> None:
+        """Let good replies whose combination is not sound count as refused."""
+        replies.refused["bad_average"] += len(replies.results)
+        with self._lock:
+            self.refused["bad_average"] += len(replies.results)
+        replies.results.clear()
+
     def _read_trained(self, asked: Asked, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)
         if isinstance(result, CheckedUpdate):
@@ -216,6 +228,21 @@ class FleetExecutor:
 
 def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:
     return read_losses(asked, reply.sender, reply.content)
+
+
+def _average_all(
+    cohorts: Sequence[Cohort], combine: Combine, collected: Sequence[_Collected[CheckedUpdate]]
+) -> list[ClusterUpdate]:
+    """Combine each cohort's results; whom an event has lost counts in none of its clusters."""
+    lost: Counter[int] = Counter()
+    answered = []
+    for cohort, replies in zip(cohorts, collected, strict=True):
+        answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
+        lost[cohort.event] += cohort.weights[~answered[-1]].sum()
+    return [
+        _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
+        for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
+    ]
 
 
 def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:

@@ -165,7 +165,7 @@ class Planner:
             InputError: there is no such clustering.
         """
         executor, base = self._executor, self.experiment
-        self._reports |= ask_again(executor.fleet, executor.agreement, executor.nodes, _ASKING_SECONDS)
+        self._reports |= ask_again(executor.fleet, executor.agreement, executor.nodes, _ASKING_SECONDS, self._tell)
         executor.samples = {client: report.samples for client, report in self._reports.items()}
         population = as_reported(base.reported, self._table())
         network = _measured_network(base.networks[0], executor.measured) if base.has_network else None
