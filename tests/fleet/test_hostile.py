@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,20 @@ import pytest
 import torch
 
 from atoll import Experiment, run_events
+from atoll.fleet.belief import believe
 from atoll.fleet.memory import Fault, MemoryFleet
-from atoll.fleet.messages import ClientReport, DescribeReply, LossesReply, TrainReply, decode, encode
-from atoll.fleet.transport import Failure
+from atoll.fleet.messages import (
+    ClientReport,
+    DescribeReply,
+    LossesReply,
+    TrainReply,
+    TrainRequest,
+    decode,
+    encode,
+    pack,
+)
+from atoll.fleet.node import Reporting
+from atoll.fleet.transport import Failure, Properties
 from atoll.local.models import Model
 from tests.fleets import open_sites, replying, small
 
@@ -21,8 +33,8 @@ FIRST = "1.weight"
 RULES: dict[str, dict[str, Any]] = {
     "mean": {},
     "median": {"combine": "median"},
-    "trimmed": {"combine": "trimmed-mean", "trim": 0.3},
-    "clipped": {"combine": "norm-clipping", "clip_norm": 1.0},
+    "trimmed": {"combine": "trimmed-mean", "trim": 0.34},
+    "clipped": {"combine": "norm-clipping", "clip_norm": 0.3},
 }
 
 
@@ -47,8 +59,6 @@ def both(change: Callable[[str, Any, list[Model]], tuple[Any, list[Model]]]) -> 
     kinds: dict[str, Any] = {"train": TrainReply, "losses": LossesReply, "describe": DescribeReply}
 
     def fault(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes | Failure | None:
-        from atoll.fleet.messages import pack
-
         head, models = decode(honest(), kinds[task])
         head, models = change(task, head, models)
         return encode(head, pack(models) if models else b"")
@@ -141,8 +151,11 @@ def test_weights_that_overflow_refuse_their_sender_or_else_the_event(
 def assert_replays(experiment: Experiment, folder: Path) -> None:
     for _ in run_events(experiment, folder / "replay", schedule=folder / "live" / "happened.jsonl"):
         pass
-    last = [max((folder / name / "checkpoint").glob("*.safetensors")).read_bytes() for name in ("live", "replay")]
-    assert last[0] == last[1]
+    assert last_models(folder / "live") == last_models(folder / "replay")
+
+
+def last_models(folder: Path) -> bytes:
+    return max((folder / "checkpoint").glob("*.safetensors")).read_bytes()
 
 
 def test_a_bad_average_in_one_cluster_leaves_the_others_as_if_those_clients_were_away(tmp_path: Path) -> None:
@@ -184,7 +197,8 @@ def test_a_description_that_cannot_be_refuses_the_node(
     fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": saying(clients=clients)})
     rows, told = carry(experiment, fleet, tmp_path / "live")
     assert rows[-1]["train_loss"] < rows[0]["train_loss"]
-    assert f"node 'node-1' is left out: {why}" in told
+    assert f"node 'node-1' is left out: it {why}" in told
+    assert rows[-1]["refused_gone"] == 3
     assert any(sentence.endswith(f"missing: 1; node 'node-1' {why}") for sentence in told)
 
 
@@ -197,8 +211,6 @@ def test_a_description_that_cannot_be_keeps_the_last_report_when_clusters_are_ma
         clustering={"clusters": 1, "method": "dataw"},
         fleet={"wait_seconds": 0.5, "deadline_seconds": 20.0, "recluster_every": 2},
     )
-    from atoll.fleet.node import Reporting
-
     fleet = MemoryFleet(open_sites(experiment, tmp_path / "data", Reporting(class_counts=True)))
     told: list[str] = []
     for progress in run_events(experiment, tmp_path / "live", fleet=fleet, tell=told.append):
@@ -228,3 +240,118 @@ def test_losses_by_which_clusters_are_chosen_concern_their_sender_only(
     assert all(np.isfinite(row["train_loss"]) for row in rows)
     assert rows[-1]["dropped"] == (0 if loss == 1e14 else 3)
     assert_replays(experiment, tmp_path)
+
+
+def lying_count(samples: int) -> Fault:
+    """Return the fault of a node that says that it holds so many samples, in its description and in each reply."""
+
+    def change(task: str, head: Any, models: list[Model]) -> tuple[Any, list[Model]]:
+        if task == "describe":
+            (own,) = head.clients
+            return head.model_copy(update={"clients": (own.model_copy(update={"samples": samples}),)}), models
+        return head.model_copy(update={"samples": samples} if task == "train" else {}), models
+
+    return both(change)
+
+
+def backwards(fault: Fault, strength: float = 10.0) -> Fault:
+    """Return the fault of a node that also sends its updates backwards."""
+
+    def other(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes | Failure | None:
+        if task != "train":
+            return fault(task, payload, honest)
+        _, (start,) = decode(payload, TrainRequest)
+        flip = replying(lambda head, own: (head, {k: start[k].lerp(v, -strength) for k, v in own.items()}))
+        reply = flip(task, payload, honest)
+        assert isinstance(reply, bytes)
+        return fault(task, payload, lambda: reply)
+
+    return other
+
+
+@pytest.mark.parametrize(
+    "rule", [RULES[name] for name in ("median", "trimmed", "clipped")], ids=["median", "trimmed", "clipped"]
+)
+def test_a_lying_count_changes_nothing_under_a_robust_rule(rule: dict[str, Any], tmp_path: Path) -> None:
+    """One node in three that sends its updates backwards: whatever it says that it holds, to the same bits."""
+    experiment = hostile(data={"clients": 3}, method={"name": "fedavg", "fraction": 1.0, **rule})
+    honest = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": backwards(lying_count(40))})
+    assert carry(experiment, honest, tmp_path / "honest")[1] == []
+    fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": backwards(lying_count(10**15))})
+    _, told = carry(experiment, fleet, tmp_path / "live")
+    assert last_models(tmp_path / "live") == last_models(tmp_path / "honest")
+    assert told == [
+        "node 'node-1' says that client 1 holds 1000000000000000 samples and counts for 80, since the most is "
+        "fleet.samples_limit = 2 times the median"
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "live" / "happened.jsonl").read_text().splitlines()]
+    assert all(line["weights"] == [1.0] * 3 for line in lines[1:])
+    assert_replays(experiment, tmp_path)
+
+
+def test_a_lying_count_weighs_no_more_than_the_limit_under_the_mean(tmp_path: Path) -> None:
+    experiment = hostile(data={"clients": 3}, method={"name": "fedavg", "fraction": 1.0})
+    fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": lying_count(10**15)})
+    carry(experiment, fleet, tmp_path / "live")
+    lines = [json.loads(line) for line in (tmp_path / "live" / "happened.jsonl").read_text().splitlines()]
+    assert all(line["weights"] == [40.0, 80.0, 40.0] for line in lines[1:])
+    assert_replays(experiment, tmp_path)
+
+
+class Agreed(MemoryFleet):
+    """A fleet whose owners agreed on how many samples their clients count for."""
+
+    def nodes(self) -> dict[str, Properties]:
+        return {name: {**known, "samples": "40"} for name, known in super().nodes().items()}
+
+
+def test_an_agreed_count_stands_whatever_a_node_says(tmp_path: Path) -> None:
+    experiment = hostile(data={"clients": 3}, method={"name": "fedavg", "fraction": 1.0})
+    fleet = Agreed(open_sites(experiment, tmp_path / "data"), {"node-1": lying_count(70)})
+    _, told = carry(experiment, fleet, tmp_path / "live")
+    lines = [json.loads(line) for line in (tmp_path / "live" / "happened.jsonl").read_text().splitlines()]
+    assert all(line["weights"] == [40.0] * 3 for line in lines[1:])
+    assert told == [
+        "node 'node-1' says that client 1 holds 70 samples and counts for 40, since fleet.toml has another number"
+    ]
+
+
+def test_of_two_clients_neither_is_its_own_measure() -> None:
+    believed, remarks = believe({0: report(0), 1: ClientReport(client=1, samples=10**15)}, {}, 2.0)
+    assert [each.samples for each in believed.values()] == [40, 80]
+    assert list(remarks) == [1]
+    believed, _ = believe({0: report(0), 1: ClientReport(client=1, samples=10**15)}, {1: 7}, 2.0)
+    assert [each.samples for each in believed.values()] == [14, 7]
+
+
+LIES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "slot": (
+        {"method": "availability", "clusters": 2, "slots_per_client": 1},
+        {"slots": (86_399,)},
+        "node 'node-1' says that client 1 can train in slot 86399 of 2 and counts as always there",
+    ),
+    "offset": (
+        {"method": "timezone", "clusters": 2},
+        {"utc_offset": 6.0},
+        "what nodes report makes no plan (",
+    ),
+    "epsilon": (
+        {"method": "dataw", "clusters": 2},
+        {"class_counts": (4,) * 10, "epsilon": 1e-300},
+        "node 'node-1' is left out: it reports classes with epsilon = 1e-300, which tell nothing, for client 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("clustering", "lie", "told"), LIES.values(), ids=LIES)
+def test_a_lie_that_makes_no_clustering_ends_no_run(
+    clustering: dict[str, Any], lie: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    experiment = hostile(clustering=clustering)
+    reporting = [Reporting(slots=(k % 2,), utc_offset=6.0 if k != 1 else -6.0, class_counts=True) for k in range(4)]
+    sites = open_sites(experiment, tmp_path / "data")
+    sites = {name: replace(site, reporting=own) for (name, site), own in zip(sites.items(), reporting, strict=True)}
+    fleet = MemoryFleet(sites, {"node-1": saying(clients=(report(1, **lie),))})
+    rows, warnings = carry(experiment, fleet, tmp_path / "live")
+    assert len(rows) == 4
+    assert any(warning.startswith(told) for warning in warnings)

@@ -112,7 +112,7 @@ def test_a_node_that_gives_no_proper_answer_is_not_waited_for_longer(
     fleet.faults["node-2"] = fault
     joined = wait_for_nodes(fleet, AGREEMENT, None, 0.1, poll_seconds=0.05)
     assert sorted(joined.nodes) == [0, 1, 3]
-    assert joined.warnings == [f"node 'node-2' is left out: gave no proper answer ({reason})"]
+    assert joined.warnings == [f"node 'node-2' is left out: it gave no proper answer ({reason})"]
     fleet.gone.add("node-3")
     with pytest.raises(RunError, match=f"2 of 4 .*missing: 2, 3; node 'node-2' gave no proper answer .{reason}.$"):
         wait_for_nodes(fleet, AGREEMENT, None, 0.1, poll_seconds=0.05)

@@ -20,6 +20,7 @@ from atoll.experiment.wording import show
 from atoll.faults.attacks import Attacked, draw_attackers
 from atoll.faults.dropouts import lose_clients
 from atoll.local.trainer import Trainer
+from atoll.methods.equal_clients import weigh_equally
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
 
@@ -59,7 +60,8 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
                 f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}: "
                 "leave no client in any event"
             )
-    return replace(method, schedule=schedule, combine=combine, screening=screening)
+    made = replace(method, schedule=schedule, combine=combine, screening=screening)
+    return weigh_equally(made) if _weighs_equally(settings, method) else made
 
 
 def add_attackers(settings: Settings, trainer: ClientTrainer) -> ClientTrainer:
@@ -113,6 +115,24 @@ def _require_clients(settings: Settings) -> None:
     if why and (is_counted(settings) or wanted.attackers):
         setting = next(key for key, value in dict(wanted).items() if value != FaultSettings.model_fields[key].default)
         raise InputError(f"faults.{setting}: does not go with method.name = {name!r}, {why}")
+
+
+def _weighs_equally(settings: Settings, method: Method) -> bool:
+    """Return whether all clients of a cohort count alike; `method` is as its name makes it.
+
+    Raises:
+        InputError: the method needs weights of its own.
+    """
+    wanted = settings.method
+    if wanted.weights is not None and not is_weighted_mean(method.combine):
+        raise InputError(
+            f"method.weights = {wanted.weights!r}: is for methods that take the mean of models, method.name = "
+            f"{wanted.name!r} combines otherwise"
+        )
+    if wanted.weights is None:
+        # On a fleet samples are clients' own word, and a rule that weighs by them bears no lie about them.
+        return settings.run.executor == "fleet" and wanted.combine != "mean"
+    return wanted.weights == "equal"
 
 
 def _choose_combine(settings: Settings, method: Method) -> Combine:

@@ -44,6 +44,7 @@ class FleetExecutor:
     Attributes:
         nodes: the node of each client that has been there.
         measured: how long each client took so far.
+        left_out: names of nodes that are not asked, since they describe what cannot be.
         refused: results of trainings and of losses that are missing or were refused so far, by reason
             (`fleet.replies.REASONS`).
     """
@@ -76,6 +77,7 @@ class FleetExecutor:
         self.samples = samples or {}
         self.is_sound = is_sound
         self.measured = Measured(agreement.clients)
+        self.left_out: set[str] = set()
         self.refused: Counter[str] = Counter()
         self._lock = Lock()
 
@@ -180,7 +182,8 @@ class FleetExecutor:
     def _find(self, clients: Sequence[int]) -> dict[int, str]:
         """Return the node of each client that has one, after looking for new nodes if some have none."""
         if any(client not in self.nodes for client in clients):
-            present = {client: name for name, known in self.fleet.nodes().items() for client in clients_of(known)}
+            there = {name: known for name, known in self.fleet.nodes().items() if name not in self.left_out}
+            present = {client: name for name, known in there.items() for client in clients_of(known)}
             with self._lock:
                 self.nodes = present | self.nodes
         return {client: self.nodes[client] for client in clients if client in self.nodes}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from atoll.fleet.agreement import Agreement
 from atoll.fleet.messages import ClientReport, DescribeReply, DescribeRequest, encode, most_bytes
+from atoll.fleet.private import LEAST_EPSILON
 from atoll.fleet.replies import open_reply
 from atoll.fleet.transport import Failure, Fleet, Properties, clients_of
 from atoll.support.environment import BITS_DEPEND_ON, package_versions
@@ -44,11 +45,13 @@ class Joined:
     Attributes:
         nodes: each client's node.
         reports: what nodes say of each client.
+        left_out: names of nodes that are there, but describe what cannot be.
         warnings: what the user should know, a sentence each.
     """
 
     nodes: dict[int, str] = field(default_factory=dict)
     reports: dict[int, ClientReport] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -102,10 +105,14 @@ def wait_for_nodes(
         refused = {name: unfit for name, unfit in refused.items() if name in there}
         joined = _join(known)
         is_over = time.monotonic() >= until
-        wanted = agreement.clients - (len(_never_fit(refused, there, agreement.clients)) if is_over else 0)
+        joined.left_out.update(name for name, unfit in refused.items() if unfit.is_description)
+        unfit_clients = {client for name in joined.left_out for client in clients_of(there[name])}
+        wanted = agreement.clients - (len(unfit_clients & set(range(agreement.clients))) if is_over else 0)
         if known and (len(joined.nodes) >= wanted or (nodes is not None and len(known) >= nodes)):
             joined.warnings.extend(sentence for name in known for sentence in warnings[name])
-            joined.warnings.extend(f"node {name!r} is left out: {unfit.why}" for name, unfit in refused.items())
+            joined.warnings.extend(
+                f"node {name!r} is left out: it {refused[name].why}" for name in sorted(joined.left_out)
+            )
             return joined
         sentence = _missing(joined, agreement.clients, refused)
         if nodes is not None:
@@ -206,15 +213,11 @@ def _contradicts(report: ClientReport, classes: int) -> str | None:
         return None
     if len(counts) != classes:
         return f"reports {len(counts)} classes, where the data have {classes},"
+    if report.epsilon is not None and report.epsilon < LEAST_EPSILON:
+        return f"reports classes with epsilon = {report.epsilon:g}, which tell nothing,"
     if sum(counts) != report.samples:
         return f"reports {report.samples} samples, but {sum(counts)} in all classes,"
     return None
-
-
-def _never_fit(refused: Mapping[str, Unfit], there: Mapping[str, Properties], clients: int) -> set[int]:
-    """Return the clients whose nodes are there, but describe what cannot be."""
-    own = (clients_of(there[name]) for name, unfit in refused.items() if unfit.is_description)
-    return {client for each in own for client in each if client < clients}
 
 
 def _join(known: Mapping[str, DescribeReply]) -> Joined:

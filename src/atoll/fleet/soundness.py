@@ -27,7 +27,7 @@ class Soundness:
         first = replace(data, inputs=data.inputs[:_SAMPLES], targets=data.targets[:_SAMPLES], turns=(0,), groups=None)
         self._module = module
         self._batches = Batches(first, module)
-        self._rows = np.arange(len(first))
+        self._rows = np.arange(len(first), dtype=np.int32)
         self._lock = Lock()
 
     def __call__(self, model: Model) -> bool:

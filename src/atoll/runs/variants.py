@@ -71,6 +71,7 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
     is_sound = Soundness(deepcopy(experiment.module), experiment.population.data)
     executor = FleetExecutor(fleet, joined.nodes, agreement, fleet_settings.deadline_seconds, joined.samples, is_sound)
+    executor.left_out |= joined.left_out
     return executor, joined
 
 
