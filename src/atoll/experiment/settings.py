@@ -142,6 +142,11 @@ class MethodSettings(Section):
         "mean", description="how clients' models become their cluster's; or module:function returning a rule"
     )
     select: str = Field("uniform", description="who is in a cohort; or module:function returning an atoll.Selection")
+    weights: Literal["samples", "equal"] | None = Field(
+        None,
+        description="what a client counts for in its cluster's model; unset: its samples, mostly; on a fleet "
+        "with another rule than the mean all count alike, since samples are clients' own word",
+    )
 
 
 class FaultSettings(Section):
@@ -246,6 +251,11 @@ class FleetSettings(Section):
     )
     recluster_every: Positive | None = Field(
         None, description="rounds after which clients are clustered anew by what was measured of them; unset: never"
+    )
+    samples_limit: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = Field(
+        2.0,
+        description="a client counts for at most so many times the median of the samples that clients report, unless "
+        "fleet.toml says how many it holds; unset: any number",
     )
 
 

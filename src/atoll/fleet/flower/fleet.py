@@ -298,8 +298,9 @@ class FlowerFleet:
 
 
 def _properties_of(node: RegisteredNode) -> Properties:
+    agreed = {} if node.samples is None else {"samples": ",".join(map(str, node.samples))}
     first, *others = node.clients
-    return {"clients": ",".join(map(str, node.clients))} if others else {"client": first}
+    return {"clients": ",".join(map(str, node.clients)), **agreed} if others else {"client": first, **agreed}
 
 
 def _joined(arriving: _Arriving) -> bytes | Failure:

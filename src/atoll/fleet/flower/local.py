@@ -34,7 +34,8 @@ class LocalFleet:
             words: of ``atoll fleet node`` that name the experiment.
         """
         clients = len(experiment.population)
-        plan = FleetPlan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port())
+        samples = tuple(experiment.population.sizes.tolist())
+        plan = FleetPlan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port(), samples=samples)
         self.configuration = init_fleet(folder / "fleet", plan)
         write_shards(experiment, folder / "data")
         self.flower = FlowerFleet(self.configuration)
