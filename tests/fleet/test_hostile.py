@@ -286,7 +286,6 @@ def test_a_lying_count_changes_nothing_under_a_robust_rule(rule: dict[str, Any],
     ]
     lines = [json.loads(line) for line in (tmp_path / "live" / "happened.jsonl").read_text().splitlines()]
     assert all(line["weights"] == [1.0] * 3 for line in lines[1:])
-    assert_replays(experiment, tmp_path)
 
 
 def test_a_lying_count_weighs_no_more_than_the_limit_under_the_mean(tmp_path: Path) -> None:
