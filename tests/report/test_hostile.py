@@ -169,7 +169,6 @@ ELSEWHERE: list[dict[str, dict[str, object]]] = [
     {"data": {"dataset": "regression", "partition": "planted", "samples": 10**9}},
     {"data": {"dataset": "regression", "partition": "planted", "width": 10**9}},
     {"clustering": {"clusters": 10**9}},
-    {"model": {"name": "mlp", "hidden": 10**9}, "clustering": {"method": "comaw"}},
 ]
 
 

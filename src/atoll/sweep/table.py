@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.experiment.wording import unknown
 from atoll.report.records import COLUMNS
+from atoll.report.runs import NotBegun
 from atoll.report.tables import DASH, markdown_table
+from atoll.runs.folder import RunFolder
 from atoll.runs.probes import check_probes
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 from atoll.support.estimates import Estimate, estimate
 from atoll.sweep.axes import short_names
 from atoll.sweep.planning import Member
@@ -89,7 +92,9 @@ def read_values(folder: Path, metric: str) -> tuple[float, float] | None:
     """Return a run's metric at the last and at its best probe; None if it is not finished or has not recorded it."""
     try:
         run = report.read_run(folder)
-    except InputError:  # it has not begun
+    except InputError as error:
+        if RunFolder(folder).is_run and not isinstance(error, NotBegun):
+            warn(f"left out: {error}", SettingWarning, 2)
         return None
     values = run.rows.get(metric, np.empty(0))
     if not run.finished or not np.isfinite(values).any() or not np.isfinite(values[-1]):
