@@ -95,6 +95,19 @@ def find_runs(paths: Iterable[Path | str]) -> list[Run]:
     return _with_unique_labels([read_run(folder) for folder in folders.values()])
 
 
+def overlay(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of all panels as those of one, called by panel and label, so that all are compared."""
+    return [_out_of_panel(run) for run in runs]
+
+
+def _out_of_panel(run: Run) -> Run:
+    def joined(label: str) -> str:
+        return ", ".join(dict.fromkeys(filter(None, (run.panel, label))))
+
+    config = {**run.config, "panel": "", "label": joined(str(run.config.get("label") or run.name))}
+    return replace(run, panel="", label=joined(run.label), config=config)
+
+
 def _run_folders(path: Path) -> list[Path]:
     if not path.is_dir() or _is_run(path):
         return [path]
