@@ -100,7 +100,6 @@ def experiment(name: str, *changes: str) -> Experiment:
         ("fednova", ["method.combine=median"], r"method\.combine = 'median'.*'fednova' combines otherwise"),
         ("fedbuff", ["method.combine=median"], r"method\.combine = 'median'.*'fedbuff' combines otherwise"),
         ("fedasync", ["method.combine=median"], r"method\.combine = 'median'.*'fedasync' combines otherwise"),
-        ("scaffold", ["run.executor=fleet"], r"run\.executor = 'fleet'.*trainer of its own"),
         ("feddyn", ["run.executor=stacked"], r"run\.executor = 'stacked': .*keeps a state"),
         ("fednova", ["run.executor=stacked"], r"run\.executor = 'stacked': .*trains single clients"),
         ("fednova", ["faults.deadline_seconds=3"], r"faults\.deadline_seconds = 3: .*'fednova'"),

@@ -48,7 +48,8 @@ Reason = (
 - ``wrong_event``, ``repeated``: an answer to another event, or to another call than this one;
 - ``wrong_count``: other samples than reported; ``wrong_form``: other names, shapes or types;
 - ``not_finite``, ``too_large``: a NaN or an infinity, an update longer than allowed;
-- ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``.
+- ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``;
+- ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged.
 """
 
 REASONS: tuple[Reason, ...] = (
@@ -67,6 +68,7 @@ REASONS: tuple[Reason, ...] = (
     "unknown_task",
     "wrong_settings",
     "wrong_client",
+    "no_state",
 )
 
 
@@ -85,6 +87,7 @@ class Asked:
         samples: how many it said that it holds; None: it was not asked.
         max_update_norm: the longest update that is taken; None: any.
         models: how many models it was to measure.
+        state: what stands for what it then keeps, where clients keep anything.
     """
 
     node: str
@@ -97,6 +100,7 @@ class Asked:
     samples: int | None = None
     max_update_norm: float | None = None
     models: int = 0
+    state: Model | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +137,7 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Chec
     limit = asked.max_update_norm
     if limit is not None and asked.start is not None and not update_norm(model, asked.start) <= limit:
         return "too_large"
-    return CheckedUpdate(ClientUpdate(model, head.loss), head.seconds, head.passed)
+    return CheckedUpdate(ClientUpdate(model, head.loss, asked.state), head.seconds, head.passed)
 
 
 def read_losses(asked: Asked, sender: str, reply: bytes | base.Failure) -> Floats | Reason:

@@ -64,7 +64,7 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
         RunError: too few nodes within `fleet.wait_seconds`.
     """
     settings = experiment.settings
-    agreement = agree(settings, experiment.population.data, experiment.module, experiment.method.rule)
+    agreement = agree(settings, experiment.population.data, experiment.module, experiment.method)
     fleet_settings = settings.fleet
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
     executor = FleetExecutor(fleet, joined.nodes, agreement, fleet_settings.deadline_seconds, joined.samples)
