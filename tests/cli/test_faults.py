@@ -72,6 +72,14 @@ REFUSED = [
     (["faults.attackers=0.05"], ["faults.attackers = 0.05", "none of 6 clients"]),
     (["faults.attack_strength=0"], ["faults.attack_strength = 0", "greater than 0"]),
     (["faults.attack=flip"], ["faults.attack = 'flip'", "'sign-flip' or 'noise' or 'label-flip'"]),
+    (["faults.claimed_samples=0"], ["faults.claimed_samples = 0", "greater than 0"]),
+    (["faults.claimed_loss=nan"], ["faults.claimed_loss = nan", "finite"]),
+    (
+        ["method.combine=bulyan", "method.byzantine=1", "method.name=fedavg", "method.fraction=1.0"],
+        ["method.byzantine = 1", "bulyan needs 4 x 1 + 3 = 7", "the smallest has 6; give at most 0"],
+    ),
+    (["method.combine=multi-krum"], ["method.byzantine is not set"]),
+    (["method.combine=centred-clipping"], ["method.clip_norm is not set"]),
     (["faults.attackers=0.5", "faults.attack=not-finite"], ["faults.attack = 'not-finite'", "faults.tolerate = true"]),
     (["faults.deadline_seconds=0.5"], ["faults.deadline_seconds = 0.5", "the fastest needs 1.008 s"]),
     (["faults.deadline_seconds=0"], ["faults.deadline_seconds = 0", "greater than 0"]),
@@ -84,6 +92,7 @@ REFUSED = [
     (["method.combine=trimmed-mean", "method.trim=0.5"], ["method.trim = 0.5", "less than 0.5"]),
     (["method.combine=norm-clipping"], ["method.clip_norm is not set"]),
     (["method.combine=krum"], ["method.byzantine is not set"]),
+    (["method.combine=multi-krum", "method.byzantine=1"], ["multi-krum needs 2 x 1 + 3 = 5 clients", "has 2"]),
     (["method.combine=krum", "method.byzantine=1"], ["method.byzantine = 1", "needs 2 x 1 + 3 = 5", "has 2", "rule"]),
     (
         ["method.combine=krum", "method.byzantine=2", "method.name=fedavg", "method.fraction=1.0"],

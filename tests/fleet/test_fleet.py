@@ -49,7 +49,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "ditto": {"method": {"name": "ditto", "fraction": 0.5}, "rounds": 6},
     "bcd": {"method": {"name": "bcd"}},
     "local": {"method": {"name": "local"}},
-    "fednova": {"method": {"name": "fednova"}},
     "fedper": {"method": {"name": "fedper"}},
     "fedrep": {"method": {"name": "fedrep"}},
     "fedbn": {"method": {"name": "fedbn"}, "model": {"name": "tests.fleet.test_fleet:dropping"}},
@@ -243,7 +242,7 @@ def test_what_a_transport_delivers_twice_or_from_nobody_asked_does_not_count(tmp
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
 
     class Repeating:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
         def call(self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float) -> Any:
             for name, content in fleet.call(heads, task, payload, timeout):
@@ -268,7 +267,7 @@ def test_a_node_cannot_answer_for_another(tmp_path: Path) -> None:
     fleet = MemoryFleet(sites)
 
     class Swapping:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
         def call(self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float) -> Any:
             swapped = {"node-0": "node-1", "node-1": "node-0"}
@@ -363,7 +362,7 @@ def test_a_slow_transport_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.M
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
 
     class Stuck:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
         def call(self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float) -> Any:
             yield from fleet.call(dict([*heads.items()][:1]), task, payload, timeout)
@@ -392,7 +391,7 @@ def test_what_a_node_raises_is_known_to_its_owner_only(tmp_path: Path, caplog: p
     fleet = MemoryFleet(sites)
 
     class Overheard:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
         def call(self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float) -> Any:
             for item in fleet.call(heads, task, payload, timeout):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, app, out, print_json
+from atoll.cli.common import JsonOption, app, err, out, print_json
 from atoll.support.errors import InputError
 
 TargetOption = Annotated[
@@ -38,7 +38,9 @@ def report_command(
         _check_page(page)
     from atoll import report
 
-    runs = report.find_runs(folders)
+    runs, faults = report.find_readable(folders)
+    for fault in faults:
+        err.print(f"warning: left out: {fault}", markup=False)
     rows = report.rounds_to_target(runs, target or None, stable=stable)
     place = folder or (None if page else folders[0] / "report")
     if place and place.exists() and not place.is_dir():
@@ -47,7 +49,8 @@ def report_command(
     if page:
         from atoll.report.page import write_page
 
-        write_page(runs, page, target or None, _command(folders, page, target, stable), stable)
+        notices = [f"Left out: {fault}" for fault in faults]
+        write_page(runs, page, target or None, _command(folders, page, target, stable), stable, notices)
         files.append(page)
     if as_json:
         print_json(report.as_dicts(rows))

@@ -21,6 +21,7 @@ from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.settings import Run, Settings
 from atoll.local.models import Model
 from atoll.local.trainer import Trainer
+from atoll.methods.requirements import refuse_epochs
 from atoll.support.errors import InputError
 from atoll.support.process import keep_freed_memory
 
@@ -128,6 +129,7 @@ def require_states_apart(method: Method) -> None:
     Raises:
         InputError: says which executors take it.
     """
+    refuse_epochs(method.rule, "run.executor = 'fleet', whose nodes take local.steps; use another executor")
     if method.labels is not None:
         raise InputError(
             "run.executor = 'fleet': the method's clusters are learned from clients' data or updates, which nodes "

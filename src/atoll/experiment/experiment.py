@@ -22,7 +22,7 @@ from atoll.experiment.checks import read_clustering
 from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
-from atoll.experiment.faults import add_attackers, add_faults, require_single_results
+from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse, require_device
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
 from atoll.experiment.plugins import call, resolve
@@ -111,10 +111,10 @@ class Experiment:
             return self.clients
         return call("method.name", make, {**dict(self.settings.method), "population": self.clients})  # type: ignore[no-any-return]
 
-    @property
+    @cached_property
     def reported(self) -> Population:
         """The population as its clients report it, which clusterings and schedules are made by."""
-        return self.population if self.known is None else self.known.population
+        return as_claimed(self.settings, self.population) if self.known is None else self.known.population
 
     @cached_property
     def clustering(self) -> Clustering:
@@ -216,7 +216,8 @@ class Experiment:
         zeta = speeds(self.settings, len(self.clients))
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
             zeta = np.full(len(sizes), zeta.mean())
-        compute = np.asarray(batch * local.steps * zeta, float)
+        steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
+        compute = np.asarray(batch * steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
         return Clock(compute, np.full(len(sizes), network.upload_seconds), np.inf if deadline is None else deadline)
 
@@ -298,7 +299,7 @@ class Experiment:
 
     def _rehearse(self) -> ClientUpdate | None:
         """Train one client for one step; return what it sends back, unless that is not finite."""
-        trainer = self._make_trainer(replace(self.method.rule, steps=1))
+        trainer = self._make_trainer(replace(self.method.rule, steps=1, epochs=None))
         first = self.method.schedule.occupied.events[0]
         return rehearse(self.settings, trainer, first, self.method.sent(read_model(self._copy_module())))
 

@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from atoll.experiment.choices import choices_that_take
 from atoll.experiment.settings import Settings
 from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes
-from atoll.experiment.wording import unknown
 from atoll.support.errors import InputError, SettingWarning
+from atoll.support.wording import unknown
 
 Table = dict[str, Any]
 

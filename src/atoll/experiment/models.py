@@ -13,7 +13,6 @@ from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
 from atoll.experiment.plugins import bind, call, resolve
 from atoll.experiment.settings import Settings
-from atoll.experiment.wording import show
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
 from atoll.local.state import why_wrong_state
@@ -24,6 +23,7 @@ from atoll.methods.staying import keep_at_clients
 from atoll.schedules.events import Event
 from atoll.support.errors import InputError, RunError
 from atoll.support.seeds import layers_drawing_from
+from atoll.support.wording import show
 
 
 def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: int = 0) -> nn.Module:
@@ -67,6 +67,7 @@ def make_rule(settings: Settings) -> LocalRule:
         batch_size=wanted.batch_size,
         proximal=wanted.proximal,
         lr_decay=wanted.lr_decay,
+        epochs=wanted.epochs,
     )
 
 

@@ -55,12 +55,14 @@ class Agreement:
         digest: of the settings that a client's work depends on.
         form: of the model that a client sends back, with the moments that its rule carries.
         clients: their number.
+        classes: of their data; 0: there are none.
         keeps_state: whether clients keep a state from task to task; each does at its own node.
     """
 
     digest: str
     form: Form
     clients: int
+    classes: int = 0
     keeps_state: bool = False
 
 
@@ -72,7 +74,7 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
     """
     require_fleet(settings)
     digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
-    return Agreement(digest, form, settings.data.clients, method.keeps_state)
+    return Agreement(digest, form, settings.data.clients, data.classes, method.keeps_state)
 
 
 def require_fleet(settings: Settings) -> None:
@@ -133,7 +135,7 @@ def _answer_form(settings: Settings, data: Dataset, module: nn.Module, method: M
     Raises:
         InputError: the step fails.
     """
-    short = replace(method, rule=replace(method.rule, steps=1, resample_parts=0))
+    short = replace(method, rule=replace(method.rule, steps=1, epochs=None, resample_parts=0))
     copy = place(deepcopy(module))
     start = method.sent(read_model(copy))
     trainer = make_trainer(settings, short, copy, nobodys(data, settings.data.clients), "cpu", tolerant=True)
@@ -145,6 +147,6 @@ def nobodys(data: Dataset, clients: int) -> Population:
     """Return so many clients that all hold the same two samples, zeros of the form that the data have."""
     inputs, targets = (np.zeros((2, *each.shape[1:]), each.dtype) for each in (data.inputs, data.targets))
     blank = Dataset(
-        "nobody's", inputs, targets, inputs[:0], targets[:0], data.classes, data.scale, data.standard, data.loss
+        "nobody's", inputs, targets, inputs, targets, data.classes, data.scale, data.standard, data.loss
     )
     return Population(blank, np.tile(np.arange(2, dtype=np.int32), clients), 2 * np.arange(clients + 1))

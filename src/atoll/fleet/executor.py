@@ -45,6 +45,7 @@ class FleetExecutor:
     Attributes:
         nodes: the node of each client that has been there.
         measured: how long each client took so far.
+        left_out: names of nodes that are not asked, since they describe what cannot be.
         refused: results of trainings and of losses that are missing or were refused so far, by reason
             (`fleet.replies.REASONS`).
     """
@@ -58,6 +59,7 @@ class FleetExecutor:
         agreement: Agreement,
         deadline_seconds: float,
         samples: Mapping[int, int] | None = None,
+        is_sound: Callable[[Model], bool] = lambda _: True,
     ) -> None:
         """Train on this fleet.
 
@@ -67,13 +69,16 @@ class FleetExecutor:
             agreement: what the nodes must have in common with this side (`fleet.agreement.agree`).
             deadline_seconds: that a call may take, from asking to the last reply.
             samples: how many each client said that it holds; of others any number is taken.
+            is_sound: tells whether what replies were combined to can be used; else none of them counts.
         """
         self.fleet = fleet
         self.nodes = dict(nodes)
         self.agreement = agreement
         self.deadline_seconds = deadline_seconds
         self.samples = samples or {}
+        self.is_sound = is_sound
         self.measured = Measured(agreement.clients)
+        self.left_out: set[str] = set()
         self.refused: Counter[str] = Counter()
         self._resumable: Sequence[Mapping[int, Model]] = ()
         self._lock = Lock()
@@ -95,15 +100,17 @@ class FleetExecutor:
             for call in self._ask_to_train(number, cohort, bodies[id(cohort.start)], limit)
         ]
         collected = self._collect([cohort.clients for cohort in cohorts], calls, self._read_trained)
-        lost: Counter[int] = Counter()
-        answered = []
-        for cohort, replies in zip(cohorts, collected, strict=True):
-            answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
-            lost[cohort.event] += cohort.weights[~answered[-1]].sum()
-        return [
-            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
-            for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
-        ]
+        while True:
+            updates = _average_all(cohorts, combine, collected)
+            bad = [
+                replies
+                for replies, update in zip(collected, updates, strict=True)
+                if replies.results and not self.is_sound(update.model)
+            ]
+            if not bad:
+                return updates
+            for replies in bad:  # the others are combined again, since their share of the event is now another
+                self._leave_out(replies)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return False: in every intra-cluster round other clients may answer."""
@@ -194,7 +201,8 @@ class FleetExecutor:
     def _find(self, clients: Sequence[int]) -> dict[int, str]:
         """Return the node of each client that has one, after looking for new nodes if some have none."""
         if any(client not in self.nodes for client in clients):
-            present = {client: name for name, known in self.fleet.nodes().items() for client in clients_of(known)}
+            there = {name: known for name, known in self.fleet.nodes().items() if name not in self.left_out}
+            present = {client: name for name, known in there.items() for client in clients_of(known)}
             with self._lock:
                 self.nodes = present | self.nodes
         return {client: self.nodes[client] for client in clients if client in self.nodes}
@@ -226,6 +234,13 @@ class FleetExecutor:
                 self.refused.update(into.refused)
         return collected
 
+    def _leave_out(self, replies: _Collected[CheckedUpdate]) -> None:
+        """Let good replies whose combination is not sound count as refused."""
+        replies.refused["bad_average"] += len(replies.results)
+        with self._lock:
+            self.refused["bad_average"] += len(replies.results)
+        replies.results.clear()
+
     def _read_trained(self, asked: Asked, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)
         if isinstance(result, CheckedUpdate):
@@ -235,6 +250,21 @@ class FleetExecutor:
 
 def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:
     return read_losses(asked, reply.sender, reply.content)
+
+
+def _average_all(
+    cohorts: Sequence[Cohort], combine: Combine, collected: Sequence[_Collected[CheckedUpdate]]
+) -> list[ClusterUpdate]:
+    """Combine each cohort's results; whom an event has lost counts in none of its clusters."""
+    lost: Counter[int] = Counter()
+    answered = []
+    for cohort, replies in zip(cohorts, collected, strict=True):
+        answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
+        lost[cohort.event] += cohort.weights[~answered[-1]].sum()
+    return [
+        _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
+        for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
+    ]
 
 
 def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:

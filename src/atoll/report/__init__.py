@@ -6,7 +6,7 @@ from atoll.report.figures import plot_clusters, plot_gantt, plot_shares
 from atoll.report.files import save_figure, write_report
 from atoll.report.identity import plot_identity
 from atoll.report.network import plot_map
-from atoll.report.runs import Run, find_runs, read_run
+from atoll.report.runs import Run, find_readable, find_runs, read_run
 from atoll.report.spread import Moments, Spread, spread_as_markdown, spread_as_rich, spread_over_seeds
 from atoll.report.style import format_seconds
 from atoll.report.tables import Reached, Row, as_dicts, as_markdown, as_rich, rounds_to_target
@@ -20,6 +20,7 @@ __all__ = [
     "as_dicts",
     "as_markdown",
     "as_rich",
+    "find_readable",
     "find_runs",
     "format_seconds",
     "plot_bars",
