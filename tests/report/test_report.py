@@ -297,8 +297,8 @@ class TestTables:
             "best_test_accuracy": 0.7,
             "metric": "test_accuracy",
             "targets": (
-                {"target": 0.5, "round": 1, "client_updates": 100, "virtual_time": 60.0},
-                {"target": 0.6, "round": 2, "client_updates": 200, "virtual_time": 120.0},
+                {"target": 0.5, "round": 1, "client_updates": 100, "virtual_time": 60.0, "bytes": 3000},
+                {"target": 0.6, "round": 2, "client_updates": 200, "virtual_time": 120.0, "bytes": 6000},
             ),
         }
         assert slow["targets"][1] == {
@@ -306,6 +306,7 @@ class TestTables:
             "round": None,
             "client_updates": None,
             "virtual_time": None,
+            "bytes": None,
         }
 
     def test_a_stable_target_is_one_that_is_not_lost_again(self, tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ class TestTables:
         first, stable = (rounds_to_target(runs, [0.5], stable=stable) for stable in (False, True))
         assert [row.targets[0].round for row in first] == [1, 1]
         assert [row.targets[0].round for row in stable] == [3, None]
-        assert "virtual time of the first probe from which on all meet it." in as_markdown(stable)
+        assert "bytes sent of the first probe from which on all meet it." in as_markdown(stable)
         assert [row.get("stable") for row in (as_dicts(first)[0], as_dicts(stable)[0])] == [None, True]
         assert as_rich(stable).caption == "To a target: round of the first probe from which on all meet it."
 
@@ -361,12 +362,12 @@ class TestTables:
 
     def test_markdown(self, tmp_path: Path) -> None:
         assert as_markdown(rounds_to_target(write_pair(tmp_path), [0.6])) == (
-            "| Run  | Final loss | Final accuracy | Best accuracy |         To 60 % |\n"
-            "| ---- | ---------: | -------------: | ------------: | --------------: |\n"
-            "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min |\n"
-            "| slow |     0.6667 |        50.00 % |       50.00 % |               – |\n"
+            "| Run  | Final loss | Final accuracy | Best accuracy |                To 60 % |\n"
+            "| ---- | ---------: | -------------: | ------------: | ---------------------: |\n"
+            "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min / 6 kB |\n"
+            "| slow |     0.6667 |        50.00 % |       50.00 % |                      – |\n"
             "\n"
-            "To a target: round / client updates / virtual time of the first probe that meets it.\n"
+            "To a target: round / client updates / virtual time / bytes sent of the first probe that meets it.\n"
         )
 
     def test_markdown_of_panels_pipes_and_unfinished_runs(self, tmp_path: Path) -> None:
@@ -375,7 +376,7 @@ class TestTables:
         lines = as_markdown(rounds_to_target([read_run(folder)], [0.5])).splitlines()
         assert lines[0].startswith("| Panel | Run ")
         assert lines[2].startswith("| left  | a\\|b (unfinished) |          – |")
-        assert lines[2].endswith("| 0 / – / – |")
+        assert lines[2].endswith("| 0 / – / – / – |")
         assert as_markdown([]).startswith("| Run |")
 
     def test_rich(self, tmp_path: Path) -> None:
@@ -386,6 +387,14 @@ class TestTables:
         assert "a[red]b" in stream.getvalue()
         assert stream.getvalue().splitlines()[4].split("│")[5].strip() == "1"  # rounds alone, so that it fits
         assert "–" in stream.getvalue()
+
+    def test_of_single_clients_the_terminal_has_mean_and_worst(self, tmp_path: Path) -> None:
+        measured = {"client_accuracy": 0.5, "client_accuracy_std": 0.1, "p10_client_accuracy": 0.3, "gap": 1.0}
+        rows = [make_row(0, loss=1.0, accuracy=0.5, **measured, worst_client_accuracy=0.2)]
+        found = rounds_to_target([read_run(write_run(tmp_path / "r", rows))], [])
+        titles = [str(column.header) for column in as_rich(found).columns]
+        assert titles[-3:] == ["Client accuracy", "Gap", "Worst client accuracy"]
+        assert {"Client accuracy std", "P10 client accuracy"} < {cell.strip() for cell in as_markdown(found).split("|")}
 
 
 class TestPictures:

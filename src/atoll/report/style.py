@@ -82,6 +82,22 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / unit.seconds:.3g} {unit.symbol}"
 
 
+def size_unit(count: float) -> tuple[float, str]:
+    """Return how many bytes the best unit for so many has, and its symbol."""
+    sizes = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+    return next((each for each in sizes if count >= each[0]), sizes[-1])
+
+
+def format_bytes(count: float) -> str:
+    """Write a number of bytes in its own best unit, to three digits.
+
+    >>> format_bytes(1_234_000)
+    '1.23 MB'
+    """
+    length, symbol = size_unit(count)
+    return f"{count / length:.3g} {symbol}"
+
+
 def format_count(value: float, _position: object = None) -> str:
     """Write a count briefly, as tick labels do (matplotlib passes the tick's position, which is not needed).
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atoll.report.runs import Run
-from atoll.report.style import format_seconds
+from atoll.report.style import format_bytes, format_seconds
 from atoll.runs.columns import is_built_in, title_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
@@ -28,6 +28,7 @@ class Reached:
     round: int | None
     client_updates: int | None
     virtual_time: float | None
+    bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def as_markdown(rows: Sequence[Row]) -> str:
     """Return the rows as a Markdown table with aligned columns; what is unreached is an en dash."""
     texts = 2 if any(row.panel for row in rows) else 1
-    note = _note(rows, "round / client updates / virtual time")
+    note = _note(rows, "round / client updates / virtual time / bytes sent")
     return markdown_table(_cells(rows), texts) + (f"\n{note}\n" if note else "")
 
 
@@ -139,9 +140,12 @@ def markdown_table(cells: Sequence[Sequence[str]], texts: int) -> str:
 
 
 def as_rich(rows: Sequence[Row], title: str = "") -> Table:
-    """Return the rows as a table for the terminal, with rounds alone to fit; what is unreached is an en dash."""
+    """Return the rows as a table for the terminal; what is unreached is an en dash.
+
+    To fit, costs are rounds alone, and probes of single clients are their mean and the worst.
+    """
     texts = 2 if any(row.panel for row in rows) else 1
-    return rich_table(_cells(rows, _round), texts, title, _note(rows, "round"))
+    return rich_table(_cells(rows, _round, brief=True), texts, title, _note(rows, "round"))
 
 
 def _note(rows: Sequence[Row], costs: str) -> str:
@@ -172,6 +176,12 @@ def _probed(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.final))
 
 
+def _without_spread(columns: Sequence[str]) -> list[str]:
+    """Leave out the deviation and the percentile of what a probe measures of single clients, see `spread_of`."""
+    spread = {name for column in columns for name in (f"{column}_std", f"p10_{column}", f"p90_{column}")}
+    return [column for column in columns if column not in spread]
+
+
 def _first_probe(run: Run, target: float, metric: str, stable: bool) -> int | None:
     return first_met(run.rows.get(metric, np.empty(0)), target, falls(metric), stable)
 
@@ -179,9 +189,11 @@ def _first_probe(run: Run, target: float, metric: str, stable: bool) -> int | No
 def _reach(run: Run, target: float, metric: str, stable: bool) -> Reached:
     probe = _first_probe(run, target, metric, stable)
     if probe is None:
-        return Reached(target, None, None, None)
+        return Reached(target, None, None, None, None)
     at = {name: _number(column[probe]) for name, column in run.rows.items()}
-    return Reached(target, _whole(at["round"]), _whole(at["client_updates"]), at["virtual_time"])
+    up, down = _whole(at["bytes_up"]), _whole(at["bytes_down"])
+    sent = None if up is None or down is None else up + down
+    return Reached(target, _whole(at["round"]), _whole(at["client_updates"]), at["virtual_time"], sent)
 
 
 def _choose_targets(runs: Sequence[Run], metric: str, stable: bool) -> list[float]:
@@ -213,9 +225,10 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None) -> list[list[str]]:
+def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None, brief: bool = False) -> list[list[str]]:
     """Return the table as text, its header first; panel, adjusted Rand index and probes only where there are any."""
     panels, aris, probed = any(row.panel for row in rows), _has_ari(rows), _probed(rows)
+    probed = _without_spread(probed) if brief else probed
     header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
     header += [*(["ARI"] if aris else []), *map(title_of, probed)]
     if rows:
@@ -264,5 +277,6 @@ def _cost(reached: Reached) -> str:
         _round(reached),
         DASH if reached.client_updates is None else f"{reached.client_updates:,}",
         DASH if reached.virtual_time is None else format_seconds(reached.virtual_time),
+        DASH if reached.bytes is None else format_bytes(reached.bytes),
     ]
     return DASH if set(parts) == {DASH} else " / ".join(parts)
