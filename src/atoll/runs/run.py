@@ -9,6 +9,7 @@ import numpy as np
 
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step, init, train
+from atoll.experiment.choices import method_kind
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.reclustering import Planner
 from atoll.fleet.transport import Fleet
@@ -235,6 +236,11 @@ def warnings_of(experiment: Experiment) -> list[str]:
             limits = ", ".join(f"{limit:g}" for limit in np.unique(experiment.problem.limits[over]))
             warnings.append(f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}")
     warnings += _contradicted_frequencies(experiment)
+    untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
+    if untested and not any(probe.endswith("client_accuracy") for probe in probes):
+        warnings.append(
+            f"test_accuracy is that of a server's model without {untested}; set run.probes = ['client_accuracy']"
+        )
     if experiment.needs("phases") and experiment.settings.method.get("pattern") in ("decsyn", "decasy"):
         cut = [phase.round for phase in experiment.phases if cut_by_empty(phase.network, phase.clustering)]
         if cut:
