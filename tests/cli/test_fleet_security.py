@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def post(configuration: FleetConfiguration, call: str, content: Any = b"", **hea
 
 def test_an_unregistered_key_is_refused(node: NodeConfiguration) -> None:
     node.key.write_bytes(make_key_pair("stranger")[0])
-    with pytest.raises(RunError, match="refuses node-0; its key is not registered there"):
+    with pytest.raises(RunError, match="refuses node-0; its key is not registered there$"):
         be(node)
 
 
@@ -103,18 +103,52 @@ def test_plaintext_is_refused(running: FlowerFleet) -> None:
 
 
 def test_a_second_machine_with_the_same_key_is_refused(
-    running: FlowerFleet, node: NodeConfiguration, tmp_path: Path
+    running: FlowerFleet, node: NodeConfiguration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(flower_node, "_GONE_SECONDS", 1.0)
     with linked(node):
         assert list(running.nodes()) == ["node-0"]
         assert running.nodes() == {"node-0": {"client": 0}}
         there = {row["node"]: row["status"] for row in status_of_nodes(running.configuration)}
         assert there == {"node-0": "online", "node-1": "registered"}
         shutil.copytree(running.configuration.folder / "nodes" / "node-0", tmp_path / "copy")
-        with pytest.raises(RunError, match="another machine is this node already"):
+        with pytest.raises(RunError, match="refuses node-0; another machine is this node already$"):
             be(read_node(tmp_path / "copy"))
         assert list(running.nodes()) == ["node-0"]
     assert running.nodes() == {}
+
+
+def test_a_node_whose_goodbye_was_not_heard_comes_back_at_once(running: FlowerFleet, node: NodeConfiguration) -> None:
+    note, told = node.folder / "state" / "node-id", list[str]()
+    with linked(node) as client:
+        client.DeactivateNode = failing
+    assert note.exists()
+    assert list(running.nodes()) == ["node-0"]  # it counts as there
+    with linked(node, told.append):
+        assert [sentence.split(": ")[1][:9] for sentence in told] == ["calling 1", "connected"]
+    assert not note.exists()
+    assert running.nodes() == {}
+
+
+def failing(*_: object) -> None:
+    """Be a call that does not come through."""
+    raise httpx.ConnectError("the network is away")
+
+
+def test_a_node_that_counts_as_there_waits_until_it_does_not(running: FlowerFleet, node: NodeConfiguration) -> None:
+    """As one that was killed on another machine, or has lost its state: it says so once, and is then let in."""
+    told, first = list[str](), contextlib.ExitStack()
+    first.enter_context(linked(node))
+    (node.folder / "state" / "node-id").unlink()
+
+    def tell(sentence: str) -> None:
+        told.append(sentence)
+        if "counts it as there" in sentence:
+            first.close()
+
+    with linked(node, tell):
+        assert list(running.nodes()) == ["node-0"]
+    assert [sentence.split(": ")[1][:9] for sentence in told] == ["calling 1", "the serve", "connected"]
 
 
 def test_a_second_process_with_the_same_key_is_refused(node: NodeConfiguration) -> None:
@@ -324,15 +358,15 @@ def _reply(node: NodeConfiguration, content: bytes) -> bytes | int:
 
 
 @contextlib.contextmanager
-def linked(node: NodeConfiguration) -> Iterator[None]:
-    """Be there as a node."""
+def linked(node: NodeConfiguration, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[Any]:
+    """Be there as a node; yield what it calls with."""
     key, state = read_private_key(node.key), node.folder / "state"
     state.mkdir(exist_ok=True)
     with (
         flower_node._client(node, key, node.authority.read_bytes()) as client,
-        flower_node._linked(node, client, key, state / "node-id", lambda sentence: None),
+        flower_node._linked(node, client, key, state / "node-id", tell),
     ):
-        yield
+        yield client
 
 
 @pytest.mark.parametrize("apart", [-3600.0, 0.0, 3600.0])
