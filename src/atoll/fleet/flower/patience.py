@@ -1,4 +1,4 @@
-"""Connections that do not wait for ever: how long and how large a request's head may be, and how many may come at once."""
+"""Connections that do not wait for ever: how long and how large a request's head may be, and one request at a time."""
 
 import asyncio
 from typing import Any
