@@ -27,7 +27,8 @@ def late_in(is_late: Callable[[int], bool], asked: list[int], reply: Failure | N
     def fault(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes | Failure | None:
         if task == "describe":
             return honest()
-        request, _ = decode(payload, TrainRequest if task == "train" else LossesRequest)
+        kind: Any = TrainRequest if task == "train" else LossesRequest
+        request, _ = decode(payload, kind)
         asked.append(request.round)
         return (reply or Failure("late")) if is_late(request.round) else honest()
 

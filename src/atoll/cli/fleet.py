@@ -113,7 +113,7 @@ def up(
     name = str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment
     words = experiment_words(name, scale, changes, only)
     with tempfile.TemporaryDirectory(prefix="atoll-fleet-") as place:
-        fleet = LocalFleet(Path(place), found, nodes, words)
+        fleet = LocalFleet(Path(place), found, nodes, words, _tell)
         _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
 
 
@@ -137,7 +137,7 @@ def server(
     from atoll.fleet.flower.fleet import FlowerFleet
 
     found = _one_experiment(experiment, changes, scale, only)
-    _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config)))
+    _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config), _tell))
 
 
 @fleet_app.command("node")

@@ -66,7 +66,9 @@ class Attendance:
         """
         self._path = path
         try:
-            lines = [Noted.model_validate_json(line) for line in (whole_lines(path) if path.exists() else ())]
+            lines = [
+                Noted.model_validate_json(line) for line in (whole_lines(path, path.parent) if path.exists() else ())
+            ]
         except (OSError, ValueError) as error:
             raise InputError(f"--resume: {path} is damaged; add --overwrite to start again") from error
         kept = [line for line in lines if line.event < events_done]
