@@ -79,10 +79,10 @@ class FlowerFleet:
     Flower gives our task up, the next call begins another one.
     """
 
-    def __init__(self, configuration: FleetConfiguration) -> None:
-        """Note whose fleet it is; nothing is started."""
+    def __init__(self, configuration: FleetConfiguration, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Note whose fleet it is; nothing is started. `tell` is given what its operator should know."""
         self.configuration = configuration
-        self.superlink = Superlink(configuration)
+        self.superlink = Superlink(configuration, tell)
         self._most = configuration.max_mib * 2**20
         self._properties = {node.name: _properties_of(node) for node in configuration.nodes}
         self._names = dict[int, str]()
