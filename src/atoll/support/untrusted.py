@@ -64,11 +64,10 @@ def read_bytes(path: Path, within: Path | None = None, most: int = MOST_BYTES) -
         OSError: as `open_regular`; or it is longer than `most` bytes.
     """
     with open_regular(path, within) as file:
-        size = os.fstat(file.fileno()).st_size  # reading takes memory for as much as is asked for
-        content = file.read(size + 1) if size <= most else None
-    if content is None or len(content) > most:
-        raise OSError(errno.EFBIG, f"is longer than {most >> 20} MiB", str(path))
-    return content
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"is longer than {most >> 20} MiB", str(path))
+        return file.read(size)
 
 
 def read_json(path: Path, within: Path | None = None) -> Any:
