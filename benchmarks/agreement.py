@@ -124,7 +124,7 @@ def with_fedlab() -> Iterator[Comparison]:
     yield Comparison("fedavg", "FedLab", fedavg(EVEN, RULE, ROUNDS, 0.5))
     yield Comparison("fedprox", "FedLab", fedavg(EVEN, replace(RULE, proximal=0.3), ROUNDS, 0.5), {"mu": 0.3})
     yield Comparison("scaffold", "FedLab", scaffold(EVEN, RULE, ROUNDS, 0.8, 0.5), {"lr_g": 0.8})
-    nova = fednova(UNEVEN, replace(RULE, batch_size=BLOCK), ROUNDS, EPOCHS, 1.0)
+    nova = fednova(UNEVEN, replace(RULE, batch_size=BLOCK, epochs=EPOCHS), ROUNDS, 1.0)
     yield Comparison("fednova", "FedLab", nova, population=UNEVEN, copies=UNEVEN_BLOCKS)
     dyn = feddyn(EVEN, RULE, ROUNDS, 0.1, 0.5)
     yield Comparison("feddyn", "FedLab", dyn, {"alpha": 0.1, "put_right": False}, PAPERS_FEDDYN, "differs")

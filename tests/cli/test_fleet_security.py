@@ -148,9 +148,148 @@ def test_what_is_longer_than_allowed_is_not_kept(running: FlowerFleet, length: d
     assert _most_memory(running.superlink.pid) - before < 32 * 2**20
 
 
-def test_a_length_that_is_too_long_is_refused_at_once(running: FlowerFleet) -> None:
-    for call, length in (("push-object", 2**20 + 2**16 + 1), ("push-messages", 2**16 + 1)):
-        assert post(running.configuration, f"/v1/fleet/{call}", bytes(length)).status_code == 413
+def test_a_length_that_is_too_long_is_refused_at_once(running: FlowerFleet, node: NodeConfiguration) -> None:
+    for call, status in (("push-object", 409), ("push-messages", 413), ("send-node-heartbeat", 413)):
+        told = post(running.configuration, f"/v1/fleet/{call}", bytes(2**16 + 1), **signed(node))
+        assert told.status_code == status
+
+
+def signed(node: NodeConfiguration) -> dict[str, str]:
+    """Return the headers by which a node shows its key, as Flower's own node makes them."""
+    from types import SimpleNamespace
+
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    key, request = read_private_key(node.key), httpx.Request("POST", "https://here")
+    NodeAuthHttpInterceptor(key, key.public_key()).intercept(SimpleNamespace(request=request), lambda context: None)
+    return {name: value for name, value in request.headers.items() if name.startswith("flwr")}
+
+
+@pytest.mark.slow
+def test_a_hundred_strangers_with_250_mib_each_take_no_memory(tmp_path: Path) -> None:
+    """Each sends as fast and for as long as it is let; half of them with headers that look like a key's."""
+    import base64
+    import socket
+    import ssl
+    from concurrent.futures import ThreadPoolExecutor
+
+    plan = FleetPlan(2, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    configuration = init_fleet(tmp_path / "fleet", plan)
+    context = ssl.create_default_context(cafile=str(configuration.folder / "ca.pem"))
+    forged = base64.b64encode(bytes(150)).decode()
+    shown = f"flwr-public-key: {forged}\r\nflwr-signature: {forged}\r\nflwr-timestamp: 2026-01-01T00:00:00\r\n"
+    length = 250 * 2**20
+
+    def send(number: int) -> int:
+        head = "POST /v1/fleet/push-object HTTP/1.1\r\nhost: here\r\ncontent-type: application/protobuf\r\n"
+        head += (shown if number % 2 else "") + f"content-length: {length}\r\n\r\n"
+        sent = 0
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", configuration.port)) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as caller,
+        ):
+            caller.sendall(head.encode())
+            while sent < length:
+                caller.sendall(bytes(2**18))
+                sent += 2**18
+        return sent
+
+    with Superlink(configuration) as superlink, ThreadPoolExecutor(100) as pool:
+        superlink.open()
+        assert post(configuration, "/v1/fleet/activate-node").status_code == 401
+        before = _most_memory(superlink.pid)
+        sent = list(pool.map(send, range(100)))
+        more = (_most_memory(superlink.pid) - before) / 2**20
+        print(f"{more:.1f} MB more memory, of {sum(sent) / 2**20:.0f} MiB that 100 strangers sent")
+        assert more < 50
+        assert max(sent) < length  # each was cut
+        assert post(configuration, "/v1/fleet/activate-node").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"src_node_id": "other", "dst_node_id": "other"},
+        {"src_node_id": "server", "dst_node_id": "other"},
+        {"src_node_id": "server", "dst_node_id": "other", "reply_to_message_id": ""},
+        {"src_node_id": "other"},
+        {"reply_to_message_id": "0" * 64},
+        {"reply_to_message_id": ""},
+    ],
+)
+def test_a_node_can_task_no_other(running: FlowerFleet, node: NodeConfiguration, changes: dict[str, str]) -> None:
+    """Whatever it says of itself, of the other and of the server, and though both are there and a message waits."""
+    from flwr.common.constant import SUPERLINK_NODE_ID
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.node_pb2 import Node
+
+    from atoll.fleet.flower.wire import make_reply, make_task, pack
+
+    other = read_node(running.configuration.folder / "nodes" / "node-1")
+    numbers = {name: number for number, name in running._names.items()} | {"server": SUPERLINK_NODE_ID}
+    numbers["other"] = numbers["node-1"]
+    with linked(node), linked(other), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
+        asked = ask(running, "node-0")
+        forged = make_task(asked.metadata.run_id, numbers["other"], "train", b"evil", 60.0, 1000)
+        message = forged if changes.get("reply_to_message_id") == "" else make_reply(asked, b"evil", 0.1)
+        for name, value in changes.items():
+            message.metadata.__dict__[f"_{name}"] = numbers.get(value, value)
+        packed = pack(message)
+        request = PushMessagesRequest(
+            node=Node(node_id=numbers["node-0"]), messages_list=[packed.message], message_object_trees=[packed.tree]
+        )
+        with pytest.raises(httpx.HTTPStatusError) as raised:
+            client.PushMessages(request)
+        assert raised.value.response.status_code in (400, 403)
+        with flower_node._client(other, read_private_key(other.key), authority(other)) as theirs:
+            assert flower_node._receive(flower_node._Link(theirs, numbers["other"])) is None
+
+
+def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, node: NodeConfiguration) -> None:
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+    from flwr.proto.node_pb2 import Node
+
+    number = next(number for number, name in running._names.items() if name == "node-0")
+    other = read_node(running.configuration.folder / "nodes" / "node-1")
+    with linked(node), linked(other), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
+        theirs = ask(running, "node-1")
+        told = {"node": Node(node_id=number), "run_id": theirs.metadata.run_id}
+        for call, request in (
+            (
+                client.ConfirmMessageReceived,
+                ConfirmMessageReceivedRequest(message_object_id=theirs.metadata.message_id, **told),
+            ),
+            (client.PushObject, PushObjectRequest(object_id=theirs.metadata.message_id, object_content=b"1", **told)),
+        ):
+            with pytest.raises(httpx.HTTPStatusError) as raised:
+                call(request)
+            assert raised.value.response.status_code in (403, 409)
+
+
+def ask(running: FlowerFleet, name: str) -> Any:
+    """Send a node a task that waits there; return its message, as the node would read it."""
+    from atoll.fleet.flower.wire import make_task, pack
+
+    kept: list[Any] = []
+
+    def push(task: Any) -> Any:
+        number = next(number for number, known in running._names.items() if known == name)
+        kept.append(make_task(task.run_id, number, "train", b"work", 60.0, 1000))
+        packed = pack(kept[0])
+        from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+
+        sent = PushAppMessagesRequest(messages_list=[packed.message], message_object_trees=[packed.tree])
+        return task.client.PushMessages(sent)
+
+    assert running.nodes().keys() >= {name}
+    assert running._with_task(push, time.monotonic() + 30).message_ids[0]
+    return kept[0]
+
+
+def authority(node: NodeConfiguration) -> bytes:
+    """Return the certificate that a node trusts."""
+    return node.authority.read_bytes()
 
 
 def _most_memory(process: int) -> int:
@@ -172,7 +311,7 @@ def test_what_a_handler_raises_stays_on_its_node(node: NodeConfiguration) -> Non
 
     from atoll.fleet.flower.wire import make_task
 
-    message = make_task(1, 2, "train", b"", 60.0)
+    message = make_task(1, 2, "train", b"", 60.0, 2**20)
     assert flower_node._reply_to(message, answer, node, told.append) == 2
     assert "a patient's name" in told[0]
 
@@ -180,7 +319,7 @@ def test_what_a_handler_raises_stays_on_its_node(node: NodeConfiguration) -> Non
 def _reply(node: NodeConfiguration, content: bytes) -> bytes | int:
     from atoll.fleet.flower.wire import make_task
 
-    message = make_task(1, 2, "train", b"", 60.0)
+    message = make_task(1, 2, "train", b"", 60.0, 2**20)
     return flower_node._reply_to(message, lambda task, payload: content, node, lambda sentence: None)
 
 
@@ -188,7 +327,7 @@ def _reply(node: NodeConfiguration, content: bytes) -> bytes | int:
 def linked(node: NodeConfiguration) -> Iterator[None]:
     """Be there as a node."""
     key, state = read_private_key(node.key), node.folder / "state"
-    state.mkdir()
+    state.mkdir(exist_ok=True)
     with (
         flower_node._client(node, key, node.authority.read_bytes()) as client,
         flower_node._linked(node, client, key, state / "node-id", lambda sentence: None),
@@ -200,7 +339,7 @@ def linked(node: NodeConfiguration) -> Iterator[None]:
 def test_a_reply_keeps_to_the_clock_of_who_asked(apart: float) -> None:
     from atoll.fleet.flower.wire import make_reply, make_task
 
-    asked = make_task(1, 2, "train", b"", 60.0)
+    asked = make_task(1, 2, "train", b"", 60.0, 2**20)
     asked.metadata.created_at += apart
     reply = make_reply(asked, b"", 10.0)
     assert reply.metadata.created_at == asked.metadata.created_at + 10

@@ -215,7 +215,7 @@ def test_what_a_transport_delivers_twice_or_from_nobody_asked_does_not_count(tmp
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
 
     class Repeating:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
         def call(self, names: Sequence[str], task: str, payload: bytes, timeout: float) -> Any:
             for name, content in fleet.call(names, task, payload, timeout):
@@ -240,7 +240,7 @@ def test_a_node_cannot_answer_for_another(tmp_path: Path) -> None:
     fleet = MemoryFleet(sites)
 
     class Swapping:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
         def call(self, names: Sequence[str], task: str, payload: bytes, timeout: float) -> Any:
             swapped = {"node-0": "node-1", "node-1": "node-0"}
@@ -335,7 +335,7 @@ def test_a_slow_transport_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.M
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
 
     class Stuck:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
         def call(self, names: Sequence[str], task: str, payload: bytes, timeout: float) -> Any:
             yield from fleet.call(names[:1], task, payload, timeout)
@@ -364,7 +364,7 @@ def test_what_a_node_raises_is_known_to_its_owner_only(tmp_path: Path, caplog: p
     fleet = MemoryFleet(sites)
 
     class Overheard:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
         def call(self, names: Sequence[str], task: str, payload: bytes, timeout: float) -> Any:
             for item in fleet.call(names, task, payload, timeout):

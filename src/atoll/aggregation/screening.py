@@ -17,7 +17,8 @@ class Screening:
     """What results must meet to be combined; with it, results are checked one by one, whatever the combine rule.
 
     Attributes:
-        tolerate: whether results of another form, or not finite, are left out; else they are an error.
+        tolerate: whether results of another form, not finite or absurdly large (`weights.is_bounded`) are left out;
+            else those of another form or not finite are an error.
         max_update_norm: the largest norm of an update that is accepted; None: any.
     """
 
@@ -31,12 +32,14 @@ class Screening:
     def why_refused(self, update: ClientUpdate, start: Model) -> Reason | None:
         """Return why a result is left out, or None if it is good."""
         from atoll.aggregation.reductions import update_norm  # here, since a method's settings do not wait for PyTorch
-        from atoll.local.weights import is_finite
+        from atoll.local.weights import is_bounded, is_finite
 
         if self.tolerate and not _has_form(update.model, start):
             return "wrong_form"
         if self.tolerate and not is_finite(update.model, update.loss):
             return "not_finite"
+        if self.tolerate and not is_bounded(update.model, update.loss):
+            return "too_large"
         if self.max_update_norm is not None and not update_norm(update.model, start) <= self.max_update_norm:
             return "too_large"
         return None

@@ -61,7 +61,7 @@ def recipes_show(name: Annotated[str, typer.Argument(metavar="NAME", help="The r
     Example: atoll recipes show quickstart > mine.toml
     """
     from atoll.experiment.file import recipe_names, recipe_path
-    from atoll.experiment.wording import unknown
+    from atoll.support.wording import unknown
 
     path = recipe_path(name)
     if path is None:

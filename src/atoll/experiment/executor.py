@@ -21,6 +21,7 @@ from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.settings import Run, Settings
 from atoll.local.models import Model
 from atoll.local.trainer import Trainer
+from atoll.methods.requirements import refuse_epochs
 from atoll.support.errors import InputError
 from atoll.support.process import keep_freed_memory
 
@@ -133,6 +134,7 @@ def require_plain_trainer(method: Method) -> None:
             "run.executor = 'fleet': nodes train with atoll.Trainer, but the method has a trainer of its own; "
             "use 'serial', 'cores', 'ray' or 'auto'"
         )
+    refuse_epochs(method.rule, "run.executor = 'fleet', whose nodes take local.steps; use another executor")
     if method.stays:
         raise InputError(
             "run.executor = 'fleet': nodes are sent whole models, but of this one a part does not travel "

@@ -30,7 +30,6 @@ from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
-from atoll.experiment.wording import show
 from atoll.local.models import Model, without
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
@@ -45,6 +44,7 @@ from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.files import fitting
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
+from atoll.support.wording import show
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +218,8 @@ class Experiment:
         zeta = speeds(self.settings, len(self.clients))
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
             zeta = np.full(len(sizes), zeta.mean())
-        compute = np.asarray(batch * local.steps * zeta, float)
+        steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
+        compute = np.asarray(batch * steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
         return Clock(compute, np.full(len(sizes), network.upload_seconds), np.inf if deadline is None else deadline)
 
@@ -311,7 +312,7 @@ class Experiment:
 
     def _rehearse(self) -> ClientUpdate | None:
         """Train one client for one step; return what it sends back, unless that is not finite."""
-        trainer = self._make_trainer(replace(self.method.rule, steps=1))
+        trainer = self._make_trainer(replace(self.method.rule, steps=1, epochs=None))
         first = self.method.schedule.occupied.events[0]
         return rehearse(self.settings, trainer, first, self.method.sent(read_model(self._copy_module())))
 

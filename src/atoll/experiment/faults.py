@@ -1,11 +1,12 @@
 """From settings to faults: a method whose events lose clients and whose rule bears attackers, and the attackers."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.aggregation.mean import Combine, is_weighted_mean
+from atoll.aggregation.mean import Combine, is_weighted_mean, needs_only_mean, says
 from atoll.aggregation.robust import ROBUST, TIMES_BYZANTINE
 from atoll.aggregation.screening import Screening
 from atoll.data.population import Population
@@ -15,13 +16,14 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import FaultSettings, Settings
 from atoll.experiment.signatures import asks_for
-from atoll.experiment.wording import show
 from atoll.faults.attacks import Attacked, claim_samples, draw_attackers
 from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.faults.dropouts import lose_clients
 from atoll.local.trainer import Trainer
+from atoll.methods.equal_clients import weigh_equally
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
+from atoll.support.wording import show
 
 _SINGLE = ("weighted", "stacked")  # executors that never hold a single client's result, or refuse one that is broken
 
@@ -57,7 +59,8 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
                 f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}: "
                 "leave no client in any event"
             )
-    return replace(method, schedule=schedule, combine=combine, screening=_make_screening(settings, len(population)))
+    made = replace(method, schedule=schedule, combine=combine, screening=_make_screening(settings, len(population)))
+    return weigh_equally(made) if _weighs_equally(settings, method) else made
 
 
 def as_claimed(settings: Settings, population: Population) -> Population:
@@ -133,6 +136,24 @@ def _require_clients(settings: Settings) -> None:
         raise InputError(f"faults.{setting}: does not go with method.name = {name!r}, {why}")
 
 
+def _weighs_equally(settings: Settings, method: Method) -> bool:
+    """Return whether all clients of a cohort count alike; `method` is as its name makes it.
+
+    Raises:
+        InputError: the method needs weights of its own.
+    """
+    wanted = settings.method
+    if wanted.weights is not None and not is_weighted_mean(method.combine):
+        raise InputError(
+            f"method.weights = {wanted.weights!r}: is for methods that take the mean of models, method.name = "
+            f"{wanted.name!r} combines otherwise"
+        )
+    if wanted.weights is None:
+        # On a fleet samples are clients' own word, and a rule that weighs by them bears no lie about them.
+        return settings.run.executor == "fleet" and wanted.combine != "mean"
+    return wanted.weights == "equal"
+
+
 def _choose_combine(settings: Settings, method: Method) -> Combine:
     """Return the rule that the settings name; the mean is whatever the method itself has."""
     wanted = settings.method
@@ -149,7 +170,8 @@ def _choose_combine(settings: Settings, method: Method) -> Combine:
     rule = call("method.combine", resolve("method.combine", wanted.combine, ROBUST), dict(wanted), wanted.model_extra)
     if not callable(rule):
         raise InputError(f"method.combine = {wanted.combine!r}: must return a combine rule, a function")
-    return rule  # type: ignore[no-any-return]
+    # A new object, since the rule may be a function of the user's own that serves elsewhere too.
+    return rule if needs_only_mean(rule) else says("median_of_losses")(partial(rule))
 
 
 def _require_enough(method: Method, rule: str, byzantine: int) -> None:

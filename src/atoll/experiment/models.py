@@ -61,6 +61,7 @@ def make_rule(settings: Settings) -> LocalRule:
         batch_size=wanted.batch_size,
         proximal=wanted.proximal,
         lr_decay=wanted.lr_decay,
+        epochs=wanted.epochs,
     )
 
 

@@ -13,8 +13,10 @@ from pydantic.fields import FieldInfo
 from atoll.experiment.choices import CHOICES, Choice, choices_that_take, chosen, every_parameter, taken, takers
 from atoll.experiment.settings import Section, Settings
 from atoll.experiment.signatures import REQUIRED, Function, Parameter, takes_any
-from atoll.experiment.wording import explain, show, unknown
+from atoll.experiment.wording import explain
 from atoll.support.errors import InputError
+from atoll.support.requiring import plain
+from atoll.support.wording import show, unknown
 
 Table = dict[str, Any]
 
@@ -30,6 +32,7 @@ def validate(table: Mapping[str, Any]) -> Settings:
     Raises:
         InputError: one sentence that names the setting, its value and what is allowed.
     """
+    table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
     functions = chosen(table)
     model = settings_model(tuple(functions.items()))
     try:

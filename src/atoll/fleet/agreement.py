@@ -54,11 +54,13 @@ class Agreement:
         digest: of the settings that a client's work depends on.
         form: of the model that a client sends back, with the moments that its rule carries.
         clients: their number.
+        classes: of their data; 0: there are none.
     """
 
     digest: str
     form: Form
     clients: int
+    classes: int = 0
 
 
 def agree(settings: Settings, data: Dataset, module: nn.Module, rule: LocalRule) -> Agreement:
@@ -68,7 +70,8 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, rule: LocalRule)
         InputError: the settings cannot run on a fleet.
     """
     require_fleet(settings)
-    return Agreement(digest_of(settings, DataForm.of(data)), _answer_form(rule, module), settings.data.clients)
+    digest = digest_of(settings, DataForm.of(data))
+    return Agreement(digest, _answer_form(rule, module), settings.data.clients, data.classes)
 
 
 def require_fleet(settings: Settings) -> None:

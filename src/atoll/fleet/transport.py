@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Properties = Mapping[str, str | int | float]
-"""What is certain about a node: ``{"client": 3}``, or ``{"clients": "0,4"}`` if it is several; nothing private."""
+"""What is certain about a node: ``{"client": 3}``, or ``{"clients": "0,4"}`` if it is several; nothing private.
+
+``samples``, where its owner agreed on them, are those of each of its clients: ``{"clients": "0,4", "samples": "9,7"}``.
+"""
 
 Reason = Literal["late", "gone", "failed", "too_large"]
 
@@ -34,11 +37,26 @@ def clients_of(properties: Properties) -> tuple[int, ...]:
     return tuple(int(client) for client in listed.split(",") if client)
 
 
+def samples_of(properties: Properties) -> dict[int, int]:
+    """Return the samples of each client that a node's owner agreed on; empty if there is no such agreement.
+
+    >>> samples_of({"clients": "0,4", "samples": "40,70"}), samples_of({"client": 3})
+    ({0: 40, 4: 70}, {})
+    """
+    listed = str(properties.get("samples", ""))
+    samples = [int(each) for each in listed.split(",") if each]
+    return dict(zip(clients_of(properties), samples, strict=True)) if samples else {}
+
+
 class Fleet(Protocol):
     """Nodes that carry out tasks by name; safe to call from several threads."""
 
     def nodes(self) -> dict[str, Properties]:
         """Return the nodes that are there now, by name."""
+        ...
+
+    def allow(self, most: int) -> None:
+        """Take no reply from now on that has more bytes; one fails as ``too_large``."""
         ...
 
     def call(

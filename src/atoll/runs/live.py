@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step
 from atoll.engine.live import LiveRun, follow
+from atoll.fleet.attendance import Attendance
+from atoll.fleet.notices import Notices
 from atoll.fleet.reclustering import Planner
 from atoll.runs.checkpointer import Stopwatch
 from atoll.runs.folder import RunFolder
@@ -23,11 +25,15 @@ class Live:
     Attributes:
         is_anyone_there: returns whether any client could answer now.
         planner: makes the plan, and revises it.
+        attendance: says which clients are asked.
+        notices: tells what was refused.
         warnings: what the user should know of them.
     """
 
     is_anyone_there: Callable[[], bool]
     planner: Planner
+    attendance: Attendance
+    notices: Notices
     warnings: tuple[str, ...] = ()
 
 
@@ -51,5 +57,7 @@ def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Record
             refused = Counter(step.state.refused) - Counter(before)
             append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
             before = step.state.refused
+            live.notices.tell(event.index)
             live_run.method = live.planner.method(done)  # before a checkpoint, so that its measurements are in it
+            live.attendance.note(event.index)
             yield step

@@ -24,7 +24,6 @@ from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.signatures import REQUIRED, asks_for, parameters_of
-from atoll.experiment.wording import unknown
 from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
 from atoll.local.weights import place
@@ -34,6 +33,7 @@ from atoll.runs.columns import is_built_in
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
+from atoll.support.wording import unknown
 
 Probe = Callable[..., Any]
 Numbers = dict[str, float | None]

@@ -34,7 +34,8 @@ class LocalFleet:
             words: of ``atoll fleet node`` that name the experiment.
         """
         clients = len(experiment.population)
-        plan = FleetPlan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port())
+        samples = tuple(experiment.population.sizes.tolist())
+        plan = FleetPlan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port(), samples=samples)
         self.configuration = init_fleet(folder / "fleet", plan)
         write_shards(experiment, folder / "data")
         self.flower = FlowerFleet(self.configuration)
@@ -86,6 +87,10 @@ class LocalFleet:
                 lines = self.log_of(name).read_text(errors="replace").strip().splitlines()
                 raise RunError(f"{name} ended: {lines[-1].removeprefix('error: ') if lines else 'it said nothing'}")
         return there
+
+    def allow(self, most: int) -> None:
+        """Take no longer replies; see `FlowerFleet.allow`."""
+        self.flower.allow(most)
 
     def call(
         self, names: Sequence[str], task: str, payload: bytes, timeout: float

@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.fleet.certificates import read_private_key, require_flower, require_valid
 from atoll.fleet.configuration import NodeConfiguration
+from atoll.fleet.flower.guard import UNANNOUNCED
 from atoll.fleet.flower.wire import (
     FAILED,
+    PARTS_OF_A_TASK,
     TOO_LARGE,
     beating,
     insist,
     is_transient,
     join_parts,
     make_reply,
+    most_of,
     names_of,
     pack,
     prepare,
@@ -180,7 +183,7 @@ def _receive(link: _Link) -> "Message | None":
         return None
     metadata, parts = pulled.messages_list[0].metadata, dict[str, bytes]()
     until = time.monotonic() + min(metadata.ttl, _SENDING_SECONDS)
-    for name in names_of(pulled.message_object_trees[0]):
+    for name in names_of(pulled.message_object_trees[0], PARTS_OF_A_TASK):
         request = PullObjectRequest(node=node, run_id=metadata.run_id, object_id=name)
         part = insist(partial(link.client.PullObject, request), until)
         while not part.object_available:  # the server is still sending it
@@ -209,11 +212,17 @@ def _reply_to(
     if len(reply) > configuration.max_mib * 2**20:
         tell(f"{configuration.name}: a reply is longer than max_mib = {configuration.max_mib} allows")
         return TOO_LARGE
+    if len(reply) > (most := most_of(asked)):
+        tell(f"{configuration.name}: a reply of {len(reply)} bytes is longer than the server takes, {most}")
+        return TOO_LARGE
     return reply
 
 
 def _send(link: _Link, asked: "Message", reply: bytes | int, began: float) -> None:
-    """Send a reply, as long as the server waits for it; `began` is when it was asked, as of `time.monotonic`."""
+    """Send a reply, as long as the server waits for it; `began` is when it was asked, as of `time.monotonic`.
+
+    A superlink that was started again has forgotten which parts were announced, and is told again.
+    """
     from flwr.proto.fleet_pb2 import PushMessagesRequest
     from flwr.proto.message_pb2 import PushObjectRequest
     from flwr.proto.node_pb2 import Node
@@ -223,13 +232,22 @@ def _send(link: _Link, asked: "Message", reply: bytes | int, began: float) -> No
         return
     packed, node = pack(make_reply(asked, reply, seconds)), Node(node_id=link.node_id)
     request = PushMessagesRequest(node=node, messages_list=[packed.message], message_object_trees=[packed.tree])
-    answer = insist(partial(link.client.PushMessages, request), until)
-    for name in answer.objects_to_push:
-        part = PushObjectRequest(
-            node=node, run_id=asked.metadata.run_id, session_id=answer.session_id, object_id=name,
-            object_content=packed.parts[name],
-        )  # fmt: skip
-        insist(partial(link.client.PushObject, part), until)
+
+    def push() -> None:
+        answer = insist(partial(link.client.PushMessages, request), until)
+        for name in answer.objects_to_push:
+            part = PushObjectRequest(
+                node=node, run_id=asked.metadata.run_id, session_id=answer.session_id, object_id=name,
+                object_content=packed.parts[name],
+            )  # fmt: skip
+            insist(partial(link.client.PushObject, part), until)
+
+    try:
+        push()
+    except Exception as error:
+        if status_of(error) != UNANNOUNCED:
+            raise
+        push()
 
 
 def _refusal(configuration: NodeConfiguration, error: Exception) -> str:

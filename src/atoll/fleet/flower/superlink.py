@@ -13,9 +13,8 @@ from typing import IO, Self
 
 from atoll.fleet.certificates import require_flower, require_valid
 from atoll.fleet.configuration import FleetConfiguration
-from atoll.fleet.flower import link as flower_link
 from atoll.fleet.flower.calls import let_nodes_in, list_nodes
-from atoll.fleet.flower.link import OVERHEAD
+from atoll.fleet.flower.guard import OVERHEAD
 from atoll.fleet.flower.wire import environment, insist
 from atoll.support.errors import InputError, RunError
 
@@ -101,13 +100,8 @@ class Superlink:
         with open(self.configuration.state / "superlink.log", "ab") as log:
             configuration = self.configuration
             most = configuration.max_mib * 2**20 + OVERHEAD
-            words = [
-                flower_link.__file__,
-                str(configuration.folder),
-                configuration.listen,
-                str(configuration.port),
-                str(most),
-            ]
+            words = ["-m", "atoll.fleet.flower.link", str(configuration.folder), configuration.listen]
+            words += [str(configuration.port), str(most), str(len(configuration.nodes))]
             words += ["--open"] if self._is_open else []
             self._child = start_child(words, log, environment(configuration.state))
 
