@@ -64,7 +64,8 @@ def read_bytes(path: Path, within: Path | None = None, most: int = MOST_BYTES) -
         OSError: as `open_regular`; or it is longer than `most` bytes.
     """
     with open_regular(path, within) as file:
-        content = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size + 1) if size <= most else None  # Python takes the memory for all that it is asked for
     if content is None or len(content) > most:
         raise OSError(errno.EFBIG, f"is longer than {most >> 20} MiB", str(path))
     return content
