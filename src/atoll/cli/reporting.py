@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, app, err, out, print_json
+from atoll.cli.common import JsonOption, WidthOption, app, err, out, print_json, read_width
 from atoll.support.errors import InputError
 
 TargetOption = Annotated[
@@ -27,6 +27,7 @@ def report_command(
     stable: Annotated[
         bool, typer.Option("--stable", help="Targets count from the first probe from which on all meet them.")
     ] = False,
+    width: WidthOption = None,
     overlay: Annotated[bool, typer.Option("--overlay", help="Show the runs of all panels in one.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -35,6 +36,7 @@ def report_command(
     Example: atoll report runs/fedcluster runs/fedavg --html compared.html --target 0.9
     """
     check_targets(target)
+    inches = read_width(width)
     if page:
         _check_page(page)
     from atoll import report
@@ -47,7 +49,8 @@ def report_command(
     place = folder or (None if page else folders[0] / "report")
     if place and place.exists() and not place.is_dir():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
-    files = report.write_report(runs, place, target or None, stable) if place else []
+    with report.figure_width(inches):
+        files = report.write_report(runs, place, target or None, stable) if place else []
     if page:
         from atoll.report.page import write_page
 

@@ -13,10 +13,12 @@ from atoll.cli.common import (
     PlotOption,
     ScaleOption,
     SetOption,
+    WidthOption,
     app,
     out,
     print_json,
     read_experiments,
+    read_width,
     save_plot,
     title_of,
 )
@@ -77,12 +79,13 @@ def schedule(
     only: OnlyOption = None,
     as_json: JsonOption = False,
     plot: PlotOption = None,
+    width: WidthOption = None,
 ) -> None:
     """Make an experiment's schedule only: who trains when, what it costs. Nothing is trained.
 
     Example: atoll schedule quickstart --plot gantt
     """
-    shown = []
+    shown, inches = [], read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     for each in runs:
         table = each.method.schedule
@@ -107,9 +110,12 @@ def schedule(
     if plot:
         events = runs[0].method.schedule.events
         bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
+        from atoll.experiment.waiting import work_ends
         from atoll.report.figures import plot_gantt
+        from atoll.report.style import figure_width
 
-        save_plot(plot_gantt(bars, title_of(runs[0])), plot)
+        with figure_width(inches):
+            save_plot(plot_gantt(bars, title_of(runs[0]), work_ends(runs[0])), plot)
 
 
 def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Table:
