@@ -15,6 +15,8 @@ from atoll.cli.common import (
     ScaleOption,
     SetOption,
     app,
+    check_runs,
+    claim_file,
     err,
     out,
     print_json,
@@ -46,6 +48,8 @@ def cluster(
     Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
     """
     runs = read_experiments(experiment, scale, changes, only)
+    check_runs(runs, schedules=False)  # a clustering may be looked at whose graph is in parts, say
+    claim_file("--plot", plot)
     from atoll.clustering.describe import describe
     from atoll.runs.run import warnings_of
 
@@ -65,8 +69,8 @@ def cluster(
         for warning in warnings_of(each):
             err.print(f"warning: {warning}", markup=False)
     if as_json:
-        print_json(shown[0] if len(shown) == 1 else shown)
-    if plot:
+        print_json(shown)
+    if plot is not None:
         from atoll.cli.cluster_figures import draw_clusterings
 
         for ending, figure in draw_clusterings(runs, plans):

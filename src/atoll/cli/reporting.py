@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, app, out, print_json
+from atoll.cli.common import JsonOption, app, claim_file, out, print_json
 from atoll.support.errors import InputError
 
 TargetOption = Annotated[
@@ -34,11 +34,12 @@ def report_command(
     Example: atoll report runs/fedcluster runs/fedavg --html compared.html --target 0.9
     """
     check_targets(target)
-    if page:
+    if page is not None:
         _check_page(page)
     from atoll import report
 
     runs = report.find_runs(folders)
+    claim_file("--html", page)
     rows = report.rounds_to_target(runs, target or None, stable=stable)
     place = folder or (None if page else folders[0] / "report")
     if place and place.exists() and not place.is_dir():
@@ -67,7 +68,7 @@ def check_targets(targets: Sequence[float] | None) -> None:
 
 
 def _check_page(page: Path) -> None:
-    """Refuse a place that cannot hold a page, or that holds something else."""
+    """Refuse a place that holds something else, or is a folder, which `claim_file` says of others."""
     if page.is_dir():
         raise InputError(f"--html {page}: is a folder; give the path of a file that ends in .html")
     if page.suffix.lower() not in (".html", ".htm"):

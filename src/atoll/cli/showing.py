@@ -14,6 +14,8 @@ from atoll.cli.common import (
     ScaleOption,
     SetOption,
     app,
+    check_runs,
+    claim_file,
     out,
     print_json,
     read_experiments,
@@ -84,6 +86,8 @@ def schedule(
     """
     shown = []
     runs = read_experiments(experiment, scale, changes, only)
+    check_runs(runs)
+    claim_file("--plot", plot)
     for each in runs:
         table = each.method.schedule
         size = each.message_bytes
@@ -101,10 +105,10 @@ def schedule(
         }
         shown.append(totals | {"rows": [_event_row(event, size) for event in table.events]})
     if as_json:
-        print_json(shown[0] if len(shown) == 1 else shown)
+        print_json(shown)
     else:
         out.print(_totals_table(runs, shown))
-    if plot:
+    if plot is not None:
         events = runs[0].method.schedule.events
         bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
         from atoll.report.figures import plot_gantt

@@ -16,7 +16,7 @@ from atoll.experiment.signatures import REQUIRED, Function, Parameter, takes_any
 from atoll.experiment.wording import explain
 from atoll.support.errors import InputError
 from atoll.support.requiring import plain
-from atoll.support.wording import show, unknown
+from atoll.support.wording import nearest, show, unknown
 
 Table = dict[str, Any]
 
@@ -128,10 +128,26 @@ def why_unknown(path: Sequence[str], table: Mapping[str, Any], model: type[Setti
         section, key = path[0], path[1]
         if section in CHOOSING and key in takers(section):
             return f"is taken by {who_takes(section, key)}, not by {_named(table, choices_that_take(section, key))}"
-        return unknown(key, sections[section])
-    if elsewhere := [f"{name}.{path[0]}" for name, fields in sections.items() if path[0] in fields]:
-        return f"unknown here, did you mean {' or '.join(elsewhere)}?"
-    return unknown(path[0], [*sections, *LISTS])
+        return _where_else(key, sections, section) or unknown(key, sections[section])
+    return _where_else(path[0], sections) or unknown(path[0], [*sections, *LISTS])
+
+
+def _where_else(key: str, sections: Mapping[str, Mapping[str, FieldInfo]], own: str = "") -> str:
+    """Say where a setting belongs that is not known where it stands, under its own name or what others call it."""
+    if own and nearest(key, sections[own], cutoff=0.75):
+        return ""
+    for name in dict.fromkeys((key, nearest(key, sections, cutoff=1), *_every(sections, key))):
+        if own and name in sections and not sections[name]:
+            return f"unknown here, did you mean {name}?"
+        if elsewhere := [f"{section}.{name}" for section, fields in sections.items() if name in fields]:
+            return f"unknown here, did you mean {' or '.join(elsewhere)}?"
+    return ""
+
+
+def _every(sections: Mapping[str, Mapping[str, FieldInfo]], key: str) -> list[str]:
+    """Return what a key is called in the sections that have a setting of that meaning."""
+    found = (nearest(key, fields, cutoff=1) for fields in sections.values())
+    return [name for name in found if name]
 
 
 @cache
