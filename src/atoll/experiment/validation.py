@@ -32,6 +32,8 @@ def validate(table: Mapping[str, Any]) -> Settings:
     Raises:
         InputError: one sentence that names the setting, its value and what is allowed.
     """
+    if odd := [key for key in table if not isinstance(key, str)]:
+        raise InputError(f"{odd[0]!r}: settings have names, which are texts")
     table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
     functions = chosen(table)
     model = settings_model(tuple(functions.items()))

@@ -108,5 +108,7 @@ def show(value: Any) -> str:
     >>> show(True), show(None), show("a")
     ('true', 'unset', "'a'")
     """
+    if callable(value):
+        return f"the {'class' if isinstance(value, type) else 'function'} {getattr(value, '__name__', 'given')}"
     text = str(value).lower() if isinstance(value, bool) else "unset" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
