@@ -138,18 +138,12 @@ def _where_else(key: str, sections: Mapping[str, Mapping[str, FieldInfo]], own: 
     """Say where a setting belongs that is not known where it stands, under its own name or what others call it."""
     if own and nearest(key, sections[own], cutoff=0.75):
         return ""
-    for name in dict.fromkeys((key, nearest(key, sections, cutoff=1), *_every(sections, key))):
-        if own and name in sections and not sections[name]:
-            return f"unknown here, did you mean {name}?"
-        if elsewhere := [f"{section}.{name}" for section, fields in sections.items() if name in fields]:
-            return f"unknown here, did you mean {' or '.join(elsewhere)}?"
-    return ""
-
-
-def _every(sections: Mapping[str, Mapping[str, FieldInfo]], key: str) -> list[str]:
-    """Return what a key is called in the sections that have a setting of that meaning."""
-    found = (nearest(key, fields, cutoff=1) for fields in sections.values())
-    return [name for name in found if name]
+    at_the_top = [name for name, fields in sections.items() if not fields] if own else []
+    places = [meant] if (meant := nearest(key, at_the_top, cutoff=1)) else list[str]()
+    places = places or [
+        f"{name}.{told}" for name, fields in sections.items() if (told := nearest(key, fields, cutoff=1))
+    ]
+    return f"unknown here, did you mean {' or '.join(places)}?" if places else ""
 
 
 @cache
