@@ -23,6 +23,7 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
+from atoll.experiment.foresight import foresee
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse, require_device
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
 from atoll.experiment.plugins import call, resolve
@@ -236,10 +237,18 @@ class Experiment:
             "seed": self.settings.seed,
         }
         if self.needs("network"):
-            given |= {"network": self.networks[0], "phases": self.phases}
+            given["network"] = self.networks[0]
         if self.needs("module"):
             given["module"] = self._copy_module()
-        method = call("method.name", method_kind(self.settings).make, given, wanted.model_extra)
+        make = method_kind(self.settings).make
+        if ":" not in wanted.name:  # a user's own may do anything with the number of rounds
+            foresee(
+                self.settings,
+                lambda rounds: call("method.name", make, {**given, "rounds": rounds}, wanted.model_extra),
+            )
+        if self.needs("network"):
+            given["phases"] = self.phases
+        method = call("method.name", make, given, wanted.model_extra)
         if not isinstance(method, Method):
             raise InputError(
                 f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
@@ -293,9 +302,14 @@ class Experiment:
 
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is met before anything is written."""
-        self.device, self.rule, self.method, self.module  # noqa: B018
+        self.check_parts()
+        self.method  # noqa: B018
         self._rehearse()
         self.executor_choice  # noqa: B018
+
+    def check_parts(self) -> None:
+        """Make what no schedule is needed for: whatever else a clustering is wanted for would meet it."""
+        self.device, self.rule, self.module  # noqa: B018
 
     def _rehearse(self) -> ClientUpdate | None:
         """Train one client for one step; return what it sends back, unless that is not finite."""
