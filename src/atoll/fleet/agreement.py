@@ -146,7 +146,5 @@ def _answer_form(settings: Settings, data: Dataset, module: nn.Module, method: M
 def nobodys(data: Dataset, clients: int) -> Population:
     """Return so many clients that all hold the same two samples, zeros of the form that the data have."""
     inputs, targets = (np.zeros((2, *each.shape[1:]), each.dtype) for each in (data.inputs, data.targets))
-    blank = Dataset(
-        "nobody's", inputs, targets, inputs, targets, data.classes, data.scale, data.standard, data.loss
-    )
+    blank = Dataset("nobody's", inputs, targets, inputs, targets, data.classes, data.scale, data.standard, data.loss)
     return Population(blank, np.tile(np.arange(2, dtype=np.int32), clients), 2 * np.arange(clients + 1))
