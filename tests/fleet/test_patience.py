@@ -82,10 +82,10 @@ def test_who_does_not_come_to_the_end_of_a_head_is_cut(port: int, begun: bytes) 
 
 def test_a_head_without_end_is_cut_by_its_length(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "HEAD_SECONDS", 60.0)
-    with socket.create_connection(("127.0.0.1", port)) as caller, pytest.raises(ConnectionError):
+    with socket.create_connection(("127.0.0.1", port)) as caller:
         caller.sendall(b"GET / HTTP/1.1\r\n")
-        for number in range(100_000):
-            caller.sendall(b"header-%d: %s\r\n" % (number, bytes(100).hex().encode()))
+        with pytest.raises(ConnectionError):
+            caller.sendall(b"header: 1\r\n" * 10_000_000)
 
 
 def test_requests_that_come_together_are_not_queued(port: int) -> None:

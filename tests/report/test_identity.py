@@ -263,8 +263,12 @@ class TestFiles:
             "identity-ifca-1~2.png",
             "identity-c.png",
             "table.md",
+            "table.tex",
+            "table.csv",
             "table.json",
             "spread.md",
+            "spread.tex",
+            "spread.csv",
             "spread.json",
         ]
         assert sorted(files) == sorted((tmp_path / "out").iterdir())

@@ -1,10 +1,12 @@
 """Reports: run folders read back, curves, tables and pictures, on folders that the tests write themselves."""
 
+import csv
 import io
 import json
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,13 @@ from rich.console import Console
 
 from atoll.report import (
     Run,
+    as_csv,
     as_dicts,
+    as_latex,
     as_markdown,
     as_rich,
     find_runs,
+    overlay,
     plot_clusters,
     plot_curves,
     plot_gantt,
@@ -27,10 +32,13 @@ from atoll.report import (
     read_run,
     rounds_to_target,
     save_figure,
+    spread_over_seeds,
+    tables_as_rich,
     write_report,
 )
 from atoll.report.figures import MANY_BARS
 from atoll.report.style import format_count, legend_columns, line_styles, time_unit
+from atoll.report.tables import rounds_compare
 from atoll.support.errors import InputError
 
 
@@ -297,8 +305,8 @@ class TestTables:
             "best_test_accuracy": 0.7,
             "metric": "test_accuracy",
             "targets": (
-                {"target": 0.5, "round": 1, "client_updates": 100, "virtual_time": 60.0},
-                {"target": 0.6, "round": 2, "client_updates": 200, "virtual_time": 120.0},
+                {"target": 0.5, "round": 1, "client_updates": 100, "virtual_time": 60.0, "bytes_sent": 3000},
+                {"target": 0.6, "round": 2, "client_updates": 200, "virtual_time": 120.0, "bytes_sent": 6000},
             ),
         }
         assert slow["targets"][1] == {
@@ -306,6 +314,7 @@ class TestTables:
             "round": None,
             "client_updates": None,
             "virtual_time": None,
+            "bytes_sent": None,
         }
 
     def test_a_stable_target_is_one_that_is_not_lost_again(self, tmp_path: Path) -> None:
@@ -314,7 +323,7 @@ class TestTables:
         first, stable = (rounds_to_target(runs, [0.5], stable=stable) for stable in (False, True))
         assert [row.targets[0].round for row in first] == [1, 1]
         assert [row.targets[0].round for row in stable] == [3, None]
-        assert "virtual time of the first probe from which on all meet it." in as_markdown(stable)
+        assert "bytes sent of the first probe from which on all meet it." in as_markdown(stable)
         assert [row.get("stable") for row in (as_dicts(first)[0], as_dicts(stable)[0])] == [None, True]
         assert as_rich(stable).caption == "To a target: round of the first probe from which on all meet it."
 
@@ -361,12 +370,12 @@ class TestTables:
 
     def test_markdown(self, tmp_path: Path) -> None:
         assert as_markdown(rounds_to_target(write_pair(tmp_path), [0.6])) == (
-            "| Run  | Final loss | Final accuracy | Best accuracy |         To 60 % |\n"
-            "| ---- | ---------: | -------------: | ------------: | --------------: |\n"
-            "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min |\n"
-            "| slow |     0.6667 |        50.00 % |       50.00 % |               – |\n"
+            "| Run  | Final loss | Final accuracy | Best accuracy |                To 60 % |\n"
+            "| ---- | ---------: | -------------: | ------------: | ---------------------: |\n"
+            "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min / 6 kB |\n"
+            "| slow |     0.6667 |        50.00 % |       50.00 % |                      – |\n"
             "\n"
-            "To a target: round / client updates / virtual time of the first probe that meets it.\n"
+            "To a target: round / client updates / virtual time / bytes sent of the first probe that meets it.\n"
         )
 
     def test_markdown_of_panels_pipes_and_unfinished_runs(self, tmp_path: Path) -> None:
@@ -375,7 +384,7 @@ class TestTables:
         lines = as_markdown(rounds_to_target([read_run(folder)], [0.5])).splitlines()
         assert lines[0].startswith("| Panel | Run ")
         assert lines[2].startswith("| left  | a\\|b (unfinished) |          – |")
-        assert lines[2].endswith("| 0 / – / – |")
+        assert lines[2].endswith("| 0 / – / – / – |")
         assert as_markdown([]).startswith("| Run |")
 
     def test_rich(self, tmp_path: Path) -> None:
@@ -386,6 +395,76 @@ class TestTables:
         assert "a[red]b" in stream.getvalue()
         assert stream.getvalue().splitlines()[4].split("│")[5].strip() == "1"  # rounds alone, so that it fits
         assert "–" in stream.getvalue()
+
+    def test_virtual_time_leads_where_rounds_mean_different_work(self, tmp_path: Path) -> None:
+        """CenSyn's 20 rounds take longer than CenAsy's 300, so that rounds would name the wrong winner."""
+        syn = [make_row(i, loss=1.0, accuracy=0.04 * i) | {"virtual_time": 16.6 * i} for i in range(21)]
+        asy = [make_row(15 * i, loss=1.0, accuracy=0.04 * i) | {"virtual_time": 13.1 * i} for i in range(21)]
+        runs = []
+        for label, rows in (("CenSyn", syn), ("CenAsy", asy)):
+            folder = write_run(tmp_path / label, rows, label=label)
+            with (folder / "config.toml").open("a") as config:
+                config.write('[method]\nname = "hierarchical"\n')
+            runs.append(read_run(folder))
+        rows_ = rounds_to_target(runs, [0.8])
+        assert [row.by_time for row in rows_] == [True, True]
+        printed = io.StringIO()
+        Console(file=printed, width=120).print(as_rich(rows_))
+        assert "5.53 min / 20" in printed.getvalue()
+        assert "4.37 min / 300" in printed.getvalue()
+        assert "Virtual time leads, since rounds mean different work." in " ".join(printed.getvalue().split())
+        assert "| 4.37 min / 300 / 30,000 / 900 kB |" in as_markdown(rows_)
+        assert "virtual time / round / client updates / bytes sent of the first" in as_markdown(rows_)
+
+    def test_rounds_lead_where_they_are_the_same_work(self, tmp_path: Path) -> None:
+        pair = write_pair(tmp_path)
+        assert rounds_compare(pair)
+        rows = [make_row(i, loss=1.0, accuracy=0.5) | {"client_updates": 10 * i} for i in range(4)]
+        assert not rounds_compare([*pair, read_run(write_run(tmp_path / "tenth", rows))])
+        assert rounds_compare([read_run(write_run(tmp_path / "begun", rows[:1]))])
+
+    def test_latex(self, tmp_path: Path) -> None:
+        folder = write_run(tmp_path / "r", make_rows([0.1, 0.5]), label="a_b & 50 %")
+        assert as_latex(rounds_to_target([read_run(folder)], [0.5, 0.9])) == (
+            "% To a target: round / client updates / virtual time / bytes sent of the first probe that meets it.\n"
+            "\\begin{tabular}{lrrrrr}\n\\toprule\n"
+            "Run & Final loss & Final accuracy & Best accuracy & To 50 \\% & To 90 \\% \\\\\n\\midrule\n"
+            "a\\_b \\& 50 \\% & 1 & 50.00 \\% & 50.00 \\% & 1 / 100 / 60 s / 3 kB & -- \\\\\n"
+            "\\bottomrule\n\\end{tabular}\n"
+        )
+
+    def test_csv(self, tmp_path: Path) -> None:
+        rows = [make_row(0, loss=1.0, accuracy=0.1, gap=0.25)]
+        runs = [*write_pair(tmp_path), read_run(write_run(tmp_path / "w", rows))]
+        read = list(csv.DictReader(io.StringIO(as_csv(rounds_to_target(runs, [0.5])))))
+        assert [line["to_0.5_bytes_sent"] for line in read] == ["3000", "6000", ""]
+        assert [line["final_test_accuracy"] for line in read] == ["0.7", "0.5", "0.1"]
+        assert [line["final_gap"] for line in read] == ["", "", "0.25"]
+
+    def test_many_probes_fit_the_terminal(self, tmp_path: Path) -> None:
+        own = {f"{kind}_client_accuracy_{part}": 0.5 for kind in ("", "new", "trained") for part in ("p10", "worst")}
+        pair = [
+            write_run(tmp_path / name, [make_row(i, loss=1.0, accuracy=0.5, **own) for i in (0, 1)]) for name in "ab"
+        ]
+        rows = rounds_to_target(find_runs(pair))
+        main, measured = tables_as_rich(rows, [])
+        assert [column.header for column in main.columns if "client" in str(column.header)] == []
+        assert measured.row_count == len(own)
+        printed = io.StringIO()
+        Console(file=printed, width=80).print(main, measured)
+        assert "50.00 %" in printed.getvalue()
+        assert "…" not in printed.getvalue()
+        few = rounds_to_target([read_run(write_run(tmp_path / "few", [make_row(0, loss=1.0, accuracy=0.1, gap=1.0)]))])
+        assert len(tables_as_rich(few, [])) == 1
+
+    def test_panels_in_one(self, tmp_path: Path) -> None:
+        runs = overlay([*write_pair(tmp_path, "CenSyn"), *write_pair(tmp_path, "CenAsy")])
+        assert [run.label for run in runs] == ["CenSyn, fast", "CenSyn, slow", "CenAsy, fast", "CenAsy, slow"]
+        figure = plot_curves(runs)
+        assert len(figure.axes) == 2
+        assert legend_texts(figure) == [run.label for run in runs]
+        seeds = overlay([replace(run, config={**run.config, "seed": seed}) for seed, run in enumerate(runs[:1] * 2)])
+        assert [spread.label for spread in spread_over_seeds(seeds)] == ["CenSyn, fast"]
 
 
 class TestPictures:
@@ -471,6 +550,8 @@ class TestFiles:
             "curves-virtual-time.png",
             "curves-virtual-time.svg",
             "table.md",
+            "table.tex",
+            "table.csv",
             "table.json",
         ]
         assert sorted(files) == sorted((tmp_path / "deep" / "out").iterdir())  # nothing temporary is left

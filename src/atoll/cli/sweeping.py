@@ -13,7 +13,7 @@ from atoll.cli.sweep_progress import Watched, watch
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import make_runs, read_experiment
 from atoll.experiment.settings import Settings
-from atoll.report.tables import rich_table
+from atoll.report.formats import rich_table
 from atoll.runs.fingerprint import digest
 from atoll.runs.folder import RunFolder
 from atoll.runs.titles import title_of

@@ -252,6 +252,9 @@ class FleetSettings(Section):
     recluster_every: Positive | None = Field(
         None, description="rounds after which clients are clustered anew by what was measured of them; unset: never"
     )
+    strikes: Annotated[Positive | None, MAY_DIFFER] = Field(
+        3, description="late answers in a row after which a client is not asked for a while; unset: always asked"
+    )
     samples_limit: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = Field(
         2.0,
         description="a client counts for at most so many times the median of the samples that clients report, unless "

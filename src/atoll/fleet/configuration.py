@@ -11,7 +11,6 @@
 
 import os
 import secrets
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from atoll.fleet.certificates import Certified, make_authority, make_key_pair, m
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
 from atoll.support.limits import LARGEST
+from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
 
 FILE = "fleet.toml"
 AUTHORITY_DAYS = 3650
@@ -237,8 +237,8 @@ def read_node(path: Path) -> NodeConfiguration:
 
 def _checked(kind: type[_Kind], path: Path) -> _Kind:
     try:
-        table: Mapping[str, Any] = tomllib.loads(_read(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table: Mapping[str, Any] = parse_toml(_read(path))
+    except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     try:
         return kind.model_validate({**table, "folder": path.parent.resolve()})
@@ -249,7 +249,7 @@ def _checked(kind: type[_Kind], path: Path) -> _Kind:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, most=MOST_BYTES_OF_TOML)
     except OSError as error:
         hint = "; atoll fleet init makes it" if isinstance(error, FileNotFoundError) else ""
         raise InputError(f"{path}: {error.strerror or error}{hint}") from error

@@ -14,10 +14,12 @@ from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
 from atoll.fleet.agreement import Agreement
+from atoll.fleet.attendance import Attendance
 from atoll.fleet.gathering import Call, Reply, gather
 from atoll.fleet.kept import name_of, named
 from atoll.fleet.measured import Measured
 from atoll.fleet.messages import LossesRequest, TrainRequest, encode, pack
+from atoll.fleet.notices import Notices
 from atoll.fleet.replies import Asked, CheckedUpdate, Reason, read_losses, read_trained
 from atoll.fleet.transport import Fleet, clients_of
 from atoll.local.models import Model
@@ -60,6 +62,8 @@ class FleetExecutor:
         deadline_seconds: float,
         samples: Mapping[int, int] | None = None,
         is_sound: Callable[[Model], bool] = lambda _: True,
+        attendance: Attendance | None = None,
+        notices: Notices | None = None,
     ) -> None:
         """Train on this fleet.
 
@@ -70,6 +74,8 @@ class FleetExecutor:
             deadline_seconds: that a call may take, from asking to the last reply.
             samples: how many each client said that it holds; of others any number is taken.
             is_sound: tells whether what replies were combined to can be used; else none of them counts.
+            attendance: says who is asked; None: everybody, always.
+            notices: is given what is refused; None: nobody is told.
         """
         self.fleet = fleet
         self.nodes = dict(nodes)
@@ -77,6 +83,8 @@ class FleetExecutor:
         self.deadline_seconds = deadline_seconds
         self.samples = samples or {}
         self.is_sound = is_sound
+        self.attendance = attendance or Attendance()
+        self.notices = notices or Notices()
         self.measured = Measured(agreement.clients)
         self.left_out: set[str] = set()
         self.refused: Counter[str] = Counter()
@@ -94,12 +102,14 @@ class FleetExecutor:
         limit = screening.max_update_norm if screening else None
         starts = {id(cohort.start): cohort.start for cohort in cohorts}  # cohorts may share one
         bodies = {key: pack([start]) for key, start in starts.items()}
+        groups = [cohort.clients for cohort in cohorts]
+        aside = self.attendance.take_turn(groups)
         calls = [
             call
             for number, cohort in enumerate(cohorts)
-            for call in self._ask_to_train(number, cohort, bodies[id(cohort.start)], limit)
+            for call in self._ask_to_train(number, _without(cohort, aside[number]), bodies[id(cohort.start)], limit)
         ]
-        collected = self._collect([cohort.clients for cohort in cohorts], calls, self._read_trained)
+        collected = self._collect(groups, calls, self._read_trained, aside)
         while True:
             updates = _average_all(cohorts, combine, collected)
             bad = [
@@ -120,7 +130,8 @@ class FleetExecutor:
         """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
         body = pack(models)
         calls = []
-        for nodes in self._split(clients):
+        aside = self.attendance.take_turn([clients])
+        for nodes in self._split(clients[~np.isin(clients, list(aside[0]))]):
             asked = {
                 node: Asked(node, client, secrets.token_hex(16), self.agreement.form, models=len(models))
                 for node, client in nodes.items()
@@ -134,7 +145,7 @@ class FleetExecutor:
                 for node, each in asked.items()
             }
             calls.append(Call(0, "losses", heads, body, asked))
-        (replies,) = self._collect([clients], calls, _read_losses)
+        (replies,) = self._collect([clients], calls, _read_losses, aside)
         table = np.full((len(clients), len(models)), np.nan)
         for row, client in enumerate(clients.tolist()):
             if client in replies.results:
@@ -208,37 +219,56 @@ class FleetExecutor:
         return {client: self.nodes[client] for client in clients if client in self.nodes}
 
     def _collect(
-        self, groups: Sequence[Ids], calls: Sequence[Call], read: Callable[[Asked, Reply], Result | Reason]
+        self,
+        groups: Sequence[Ids],
+        calls: Sequence[Call],
+        read: Callable[[Asked, Reply], Result | Reason],
+        aside: Sequence[set[int]],
     ) -> list[_Collected[Result]]:
         """Make the calls; return, by number, what each group of clients sent back.
 
         Only a client's first reply counts.
         """
         collected = [_Collected[Result]({}, Counter()) for _ in groups]
-        settled: set[tuple[int, int]] = set()
+        settled: dict[tuple[int, int], str] = {}
         for reply in gather(self.fleet, calls, self.deadline_seconds):
             into = collected[reply.call.number]
             asked = reply.call.asked.get(reply.sender)
             key = reply.call.number, -1 if asked is None else asked.client
             result = read(asked, reply) if asked and key not in settled else "repeated" if asked else "wrong_sender"
-            settled.add(key)
+            settled.setdefault(key, result if isinstance(result, str) else "")
             if isinstance(result, str):
                 into.refused[result] += 1
+                self.notices.add(reply.sender, result)
             else:
                 into.results[key[1]] = result
+                self.notices.forget(reply.sender)
         for number, (clients, into) in enumerate(zip(groups, collected, strict=True)):
-            if never := sum((number, client) not in settled for client in clients.tolist()):
-                into.refused["gone"] += never
+            for client in clients.tolist():
+                if (number, client) not in settled:
+                    reason = "aside" if client in aside[number] else "gone"
+                    into.refused[reason] += 1
+                    self.notices.add(self.nodes.get(client, f"of client {client}"), reason)
         with self._lock:
             for into in collected:
                 self.refused.update(into.refused)
+        self._take_attendance(settled)
         return collected
+
+    def _take_attendance(self, settled: Mapping[tuple[int, int], str]) -> None:
+        """Count who answered, and who was late; whose node is not there was neither."""
+        late = {client: self.nodes[client] for (_, client), reason in settled.items() if reason == "late"}
+        came = {client: reason for (_, client), reason in settled.items() if reason not in ("late", "gone")}
+        came.pop(-1, None)  # who was not asked
+        self.attendance.take(late, set(came), {client for client, reason in came.items() if not reason})
 
     def _leave_out(self, replies: _Collected[CheckedUpdate]) -> None:
         """Let good replies whose combination is not sound count as refused."""
         replies.refused["bad_average"] += len(replies.results)
         with self._lock:
             self.refused["bad_average"] += len(replies.results)
+        for client in replies.results:
+            self.notices.add(self.nodes[client], "bad_average")
         replies.results.clear()
 
     def _read_trained(self, asked: Asked, reply: Reply) -> CheckedUpdate | Reason:
@@ -246,6 +276,12 @@ class FleetExecutor:
         if isinstance(result, CheckedUpdate):
             self.measured.add(asked.client, result.passed, result.seconds, reply.seconds)
         return result
+
+
+def _without(cohort: Cohort, clients: set[int]) -> Cohort:
+    """Return the cohort without these clients."""
+    kept = ~np.isin(cohort.clients, list(clients))
+    return replace(cohort, clients=cohort.clients[kept], weights=cohort.weights[kept]) if clients else cohort
 
 
 def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:

@@ -179,6 +179,7 @@ class Planner:
         """
         executor, base = self._executor, self.experiment
         said = ask_again(executor.fleet, executor.agreement, executor.nodes, _ASKING_SECONDS, self._tell)
+        executor.attendance.let_back(set(said))
         self._reports |= {client: _with_earlier(report, self._reports.get(client)) for client, report in said.items()}
         executor.samples = {client: report.samples for client, report in self._reports.items()}
         population = as_reported(base.reported, self._table(lambda told: self._tell(f"warning: {told}")))

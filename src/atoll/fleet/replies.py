@@ -28,6 +28,7 @@ Reason = (
     Literal[
         "late",
         "gone",
+        "aside",
         "failed",
         "oversized",
         "wrong_sender",
@@ -44,6 +45,7 @@ Reason = (
 """Why there is no result from a client.
 
 - ``late``, ``gone``, ``failed``: nothing came in time, the node is not there, its work raised;
+- ``aside``: it was not asked, since it was late too often (`fleet.attendance`);
 - ``oversized``, ``unreadable``: more bytes than the model can have, no message;
 - ``wrong_sender``: about another client than was asked, or from another node than its own;
 - ``wrong_event``, ``repeated``: an answer to another event, or to another call than this one;
@@ -60,6 +62,7 @@ Reason = (
 REASONS: tuple[Reason, ...] = (
     "late",
     "gone",
+    "aside",
     "failed",
     "oversized",
     "unreadable",

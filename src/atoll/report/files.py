@@ -14,8 +14,9 @@ from atoll.report.clients import plot_clients
 from atoll.report.curves import XColumn, has_parameter_error, plot_curves, plot_parameter_error, plot_probe, probed
 from atoll.report.identity import has_identity, plot_identity
 from atoll.report.runs import Run
-from atoll.report.spread import spread_as_markdown, spread_over_seeds
-from atoll.report.tables import as_dicts, as_markdown, rounds_to_target
+from atoll.report.spread import spread_as_csv, spread_as_latex, spread_as_markdown, spread_over_seeds
+from atoll.report.tables import rounds_to_target
+from atoll.report.writing import as_csv, as_dicts, as_latex, as_markdown
 from atoll.runs.folder import slug
 from atoll.support.files import write_atomically
 
@@ -30,7 +31,7 @@ def write_report(
     Where runs have recorded them, also the error to planted parameters, what own probes measured, what of single
     clients, and, one figure a run, the clusters that clients found; where runs differ in their seed alone, also the
     spread over seeds. The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-*
-    and identity-* as .png and .svg, table and spread as .md and .json. `targets` and `stable` are as for
+    and identity-* as .png and .svg, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
     `rounds_to_target`. Raises InputError when there are no runs.
     """
     out = Path(out)
@@ -72,9 +73,13 @@ def _stems(runs: Sequence[Run]) -> list[str]:
 def _tables(runs: Sequence[Run], targets: Sequence[float] | None, stable: bool) -> Iterator[tuple[str, str]]:
     rows = rounds_to_target(runs, targets, stable=stable)
     yield "table.md", as_markdown(rows)
+    yield "table.tex", as_latex(rows)
+    yield "table.csv", as_csv(rows)
     yield "table.json", _as_json(as_dicts(rows))
     if spreads := spread_over_seeds(runs):
         yield "spread.md", spread_as_markdown(spreads)
+        yield "spread.tex", spread_as_latex(spreads)
+        yield "spread.csv", spread_as_csv(spreads)
         yield "spread.json", _as_json([asdict(spread) for spread in spreads])
 
 

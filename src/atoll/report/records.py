@@ -83,10 +83,16 @@ def to_columns(records: Sequence[dict[str, Any]]) -> Columns:
     values = {name: [record.get(name) for record in records] for name in names}
     # Further keys may hold lists (per-cluster values, see to_tables) or text, which are no columns of numbers.
     return {
-        name: np.array([np.nan if value is None else value for value in column], dtype=np.float64)
+        name: _drawable(np.array([np.nan if value is None else value for value in column], dtype=np.float64))
         for name, column in values.items()
         if all(map(_is_number_or_none, column))
     }
+
+
+def _drawable(values: Floats) -> Floats:
+    """Return numbers that axes can span: nothing beyond 1e100, nothing nearer to zero than 1e-100 but zero."""
+    sizes = np.abs(values)
+    return np.where(sizes > 1e100, np.nan, np.where(sizes < 1e-100, 0.0, values))
 
 
 def to_tables(records: Sequence[dict[str, Any]]) -> Tables:
@@ -94,21 +100,31 @@ def to_tables(records: Sequence[dict[str, Any]]) -> Tables:
     names = dict.fromkeys(name for record in records for name, value in record.items() if isinstance(value, list))
     values = {name: [record.get(name) for record in records] for name in names}
     return {
-        name: column
-        for name, column in values.items()
-        if all(value is None or isinstance(value, list) for value in column)
+        name: column for name, column in values.items() if all(value is None or _is_list(value) for value in column)
     }
 
 
 def _is_number_or_none(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))
+    return value is None or is_number(value)
+
+
+def is_number(value: object) -> bool:
+    """Return whether this is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_list(value: object) -> bool:
+    """Return whether this is a list of numbers, or of lists, which are for who draws them to check."""
+    return isinstance(value, list) and all(isinstance(each, list) or _is_number_or_none(each) for each in value)
 
 
 def read_clients(file: Path) -> Columns:
     """Return what was measured of single clients last; nothing where the file is missing or damaged."""
     try:
         columns = read_json(file, file.parent)
-        found = {name: np.array(each["values"], np.float64) for name, each in columns.items() if isinstance(each, dict)}
+        told = {name: each["values"] for name, each in columns.items() if isinstance(each, dict)}
+        found = {name: _drawable(np.array(values, np.float64)) for name, values in told.items()}
+        found = {name: values[np.isfinite(values)] for name, values in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
     good = [name for name, values in found.items() if _is_column(name) and values.ndim == 1 and values.size]

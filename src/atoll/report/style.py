@@ -83,6 +83,22 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / unit.seconds:.3g} {unit.symbol}"
 
 
+def format_bytes(size: float) -> str:
+    """Write a number of bytes, to three digits.
+
+    >>> format_bytes(1_234_000), format_bytes(512)
+    ('1.23 MB', '512 B')
+    """
+    length, symbol = byte_unit(size)
+    return f"{size / length:.3g} {symbol}"
+
+
+def byte_unit(size: float) -> tuple[float, str]:
+    """Choose the largest unit of which there is at least one: its bytes and its symbol."""
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+    return next((each for each in units if size >= each[0]), units[-1])
+
+
 def format_count(value: float, _position: object = None) -> str:
     """Write a count briefly, as tick labels do (matplotlib passes the tick's position, which is not needed).
 

@@ -24,9 +24,10 @@ from atoll.support.untrusted import parse_json, read_json, read_toml
 Row = dict[str, Any]
 HAPPENED = "happened.jsonl"
 CLUSTERINGS = "clusterings.jsonl"
+STRIKES = "strikes.jsonl"
 CLIENTS = "clients.json"
 FILES = (
-    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, CLIENTS, "environment.json"),
+    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, "environment.json"),
     *("schedule.npz", "checkpoint"),
 )
 TRACKED = "trackers"  # what `run.trackers` write; they manage it themselves
@@ -107,6 +108,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.happened = path / HAPPENED
         self.clusterings = path / CLUSTERINGS
+        self.strikes = path / STRIKES
 
     @property
     def is_run(self) -> bool:

@@ -28,7 +28,7 @@ class Live:
     Attributes:
         is_anyone_there: returns whether any client could answer now.
         planner: makes the plan, and revises it.
-        executor: asks the nodes.
+        executor: asks the nodes, and knows which clients are asked and what was refused.
         warnings: what the user should know of them.
     """
 
@@ -71,5 +71,7 @@ def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Record
             refused = Counter(step.state.refused) - Counter(before)
             append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
             before = step.state.refused
+            live.executor.notices.tell(event.index)
             live_run.method = live.planner.method(done)  # before a checkpoint, so that its measurements are in it
+            live.executor.attendance.note(event.index)
             yield step

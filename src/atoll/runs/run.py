@@ -103,7 +103,8 @@ def run_events(
         planner = Planner(experiment, executor, joined, folder.clusterings, goes_on, tell)
         if planner.experiment is not experiment:
             recorder = Recorder(planner.experiment, is_live=True)
-        live = Live(lambda: bool(fleet.nodes()), planner, executor, (*joined.warnings, *planner.warnings))
+        warnings = (*joined.warnings, *planner.warnings)
+        live = Live(lambda: bool(fleet.nodes()), planner, executor, warnings)
         yield from _carry_out(recorder, executor, folder, resume, overwrite, live)
 
 
@@ -139,6 +140,7 @@ def _carry_out(
         steps = train(method, executor, state)
     else:
         live.planner.begin(state.events_done)
+        live.executor.attendance.begin(folder.strikes, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
     yield from _train(steps, folder, recorder, saver, rows, clock, warnings)
 

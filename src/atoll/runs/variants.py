@@ -7,9 +7,11 @@ from pathlib import Path
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import agree, require_fleet
+from atoll.fleet.attendance import Attendance
 from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import Joined, wait_for_nodes
 from atoll.fleet.messages import most_bytes
+from atoll.fleet.notices import Notices
 from atoll.fleet.reclustering import require_reclustering
 from atoll.fleet.soundness import Soundness
 from atoll.fleet.transport import Fleet
@@ -72,7 +74,16 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     fleet_settings = settings.fleet
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
     is_sound = Soundness(deepcopy(experiment.module), experiment.population.data)
-    executor = FleetExecutor(fleet, joined.nodes, agreement, fleet_settings.deadline_seconds, joined.samples, is_sound)
+    executor = FleetExecutor(
+        fleet,
+        joined.nodes,
+        agreement,
+        fleet_settings.deadline_seconds,
+        joined.samples,
+        is_sound,
+        Attendance(fleet_settings.strikes, tell),
+        Notices(tell),
+    )
     executor.left_out |= joined.left_out
     return executor, joined
 

@@ -128,6 +128,10 @@ class Schedule:
     has_server: bool = True
     message_bytes: int | None = None
 
+    def __repr__(self) -> str:
+        """Say how much there is of it, not every event."""
+        return f"Schedule({len(self):,} events, {self.rounds:,} rounds, {self.clusters:,} clusters)"
+
     def __len__(self) -> int:
         """Return the number of events."""
         return len(self.events)
@@ -238,6 +242,11 @@ class Clock:
             raise InputError(f"clock: upload_seconds is of {uploading} clients, compute_seconds of {computing}")
         if not self.deadline_seconds > 0:
             raise InputError(f"clock: deadline_seconds = {self.deadline_seconds}: must be greater than 0")
+
+    def __repr__(self) -> str:
+        """Say how long clients take at most, not each of them."""
+        longest = float((self.compute_seconds + self.upload_seconds).max(initial=0))
+        return f"Clock({len(self.compute_seconds):,} clients, at most {longest:g} s each)"
 
     def seconds_of(self, cohort: Ids) -> Floats:
         """Return the seconds until each of the cohort has uploaded, [cohort]."""

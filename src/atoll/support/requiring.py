@@ -55,9 +55,9 @@ def require(name: str, value: Any, annotation: Any) -> Any:
     return value
 
 
-def require_fields(made: Any, prefix: str = "", kept: Mapping[str, Any] | None = None) -> None:
-    """Hold a dataclass's fields against their types; those in `kept` are held against these instead."""
-    for name, annotation in {**_annotations(type(made)), **(kept or {})}.items():
+def require_fields(made: Any, prefix: str = "") -> None:
+    """Hold a dataclass's fields against their types, and keep NumPy's numbers as Python's own."""
+    for name, annotation in _annotations(type(made)).items():
         value = require(f"{prefix}{name}", getattr(made, name), annotation)
         object.__setattr__(made, name, value)
 
@@ -65,14 +65,15 @@ def require_fields(made: Any, prefix: str = "", kept: Mapping[str, Any] | None =
 def checker_of(annotation: Any) -> Check:
     """Return what raises an `InputError` unless a value is of this type; nothing is asked of types that cannot tell."""
     try:
-        return _checker_of(annotation)
-    except TypeError:  # a type that cannot be hashed
+        hash(annotation)
+    except TypeError:
         return _any
+    return _checker_of(annotation)
 
 
 @cache
 def _checker_of(annotation: Any) -> Check:
-    classes = get_args(annotation) or (annotation,)
+    classes: tuple[Any, ...] = get_args(annotation) or (annotation,)
     if annotation is Any or not all(isinstance(each, type) for each in classes if each is not None):
         return _by_type(annotation) if annotation is not Any else _any
     if any(issubclass(each, _PLAIN) for each in classes if each is not NoneType):

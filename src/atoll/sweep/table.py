@@ -1,7 +1,5 @@
 """What a sweep comes to: each setting's metric over seeds, with the best setting marked."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from atoll.report.formats import DASH, csv_table, markdown_table
 from atoll.report.style import time_unit
-from atoll.report.tables import DASH, markdown_table
 from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
@@ -97,12 +95,7 @@ def as_markdown(lines: Sequence[Line], goal: Goal) -> str:
 
 def as_csv(lines: Sequence[Line], goal: Goal) -> str:
     """Return the table as comma-separated values, numbers in full."""
-    text = io.StringIO()
-    records = as_dicts(lines, goal)
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    return csv_table(as_dicts(lines, goal))
 
 
 def as_dicts(lines: Sequence[Line], goal: Goal) -> list[dict[str, Any]]:

@@ -1,12 +1,10 @@
 """The trials of a search, and their table."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.report.tables import DASH, markdown_table
+from atoll.report.formats import DASH, csv_table, markdown_table
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
 from atoll.sweep.table import show
@@ -64,12 +62,7 @@ def as_markdown(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> str:
 
 def as_csv(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> str:
     """Return the table as comma-separated values, numbers in full."""
-    text = io.StringIO()
-    records = as_dicts(trials, best, goal)
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    return csv_table(as_dicts(trials, best, goal))
 
 
 def as_dicts(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 10.0
 MOST_HEAD_BYTES = 32 * 1024
+# That whoever is refused has to read why, whatever it still sends.
+LINGER_SECONDS = 0.5
 
 
 class Patient(HttpToolsProtocol):
@@ -30,6 +32,8 @@ class Patient(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what has come, if it is not more than a head may be."""
+        if self.transport.is_closing():
+            return
         super().data_received(data)
         if self._late is not None:
             self._head_bytes += len(data)
@@ -58,6 +62,12 @@ class Patient(HttpToolsProtocol):
         """Note a request's end."""
         if not self.transport.is_closing():
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or cut the connection: closing alone would read on to the end of TLS."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self.loop.call_later(LINGER_SECONDS if self.cycle.more_body else HEAD_SECONDS, self.transport.abort)
 
     def _expect_head(self) -> None:
         self._expect_nothing()
