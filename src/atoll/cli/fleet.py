@@ -171,6 +171,7 @@ def node(
     from atoll.fleet.handlers import answer
     from atoll.fleet.node import Reporting, open_site
     from atoll.fleet.store import FolderStore
+    from atoll.fleet.tally import Budget
 
     if attached:
         threading.Thread(target=_end_with_input, daemon=True).start()
@@ -180,10 +181,11 @@ def node(
         raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
     settings = _one_experiment(experiment, changes, scale, only).settings
     reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
-    site = open_site(settings, data, found.clients[0] if len(found.clients) == 1 else found.clients, reporting)
+    own = found.clients[0] if len(found.clients) == 1 else found.clients
+    site = open_site(settings, data, own, reporting, Budget(found.most_trainings, found.most_losses))
     store = FolderStore(found.folder / "state" / "store")
     with _ended_by_signals():
-        serve(found, lambda task, payload: answer(site, store, task, payload), _tell)
+        serve(found, lambda task, payload: answer(site, store, task, payload, _tell), _tell)
 
 
 @fleet_app.command("status")

@@ -54,7 +54,9 @@ Reason = (
   longer than allowed;
 - ``bad_average``: good, but what it was combined to with others gives no finite losses, so none of them counts;
 - ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``;
-- ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged.
+- ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged;
+- ``not_needed``, ``over_budget``: said by the node: its owner's copy of the method asks for no such losses, or not for
+  those of so many models; or its owner lets it do no more.
 """
 
 REASONS: tuple[Reason, ...] = (
@@ -76,6 +78,8 @@ REASONS: tuple[Reason, ...] = (
     "wrong_settings",
     "wrong_client",
     "no_state",
+    "not_needed",
+    "over_budget",
 )
 
 
