@@ -148,6 +148,12 @@ def as_rich(rows: Sequence[Row], title: str = "") -> Table:
     return rich_table(_cells(rows, _round, brief=True), texts, title, _note(rows, "round"))
 
 
+def without_spread(columns: Sequence[str]) -> list[str]:
+    """Leave out the deviation and the percentile of what a probe measures of single clients, see `spread_of`."""
+    spread = {name for column in columns for name in (f"{column}_std", f"p10_{column}", f"p90_{column}")}
+    return [column for column in columns if column not in spread]
+
+
 def _note(rows: Sequence[Row], costs: str) -> str:
     if not any(row.targets for row in rows):
         return ""
@@ -174,12 +180,6 @@ def _has_ari(rows: Sequence[Row]) -> bool:
 def _probed(rows: Sequence[Row]) -> list[str]:
     """Return the columns of the users' own probes."""
     return list(dict.fromkeys(name for row in rows for name in row.final))
-
-
-def _without_spread(columns: Sequence[str]) -> list[str]:
-    """Leave out the deviation and the percentile of what a probe measures of single clients, see `spread_of`."""
-    spread = {name for column in columns for name in (f"{column}_std", f"p10_{column}", f"p90_{column}")}
-    return [column for column in columns if column not in spread]
 
 
 def _first_probe(run: Run, target: float, metric: str, stable: bool) -> int | None:
@@ -228,7 +228,7 @@ def _whole(value: float | None) -> int | None:
 def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None, brief: bool = False) -> list[list[str]]:
     """Return the table as text, its header first; panel, adjusted Rand index and probes only where there are any."""
     panels, aris, probed = any(row.panel for row in rows), _has_ari(rows), _probed(rows)
-    probed = _without_spread(probed) if brief else probed
+    probed = without_spread(probed) if brief else probed
     header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
     header += [*(["ARI"] if aris else []), *map(title_of, probed)]
     if rows:
