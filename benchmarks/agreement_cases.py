@@ -45,7 +45,7 @@ def clients_with(blocks: Sequence[int]) -> Population:
 
 
 UNEVEN_BLOCKS = (1, 2, 3, 1, 2, 3, 1, 2, 3, 1)
-EVEN, UNEVEN = clients_with((1,) * 10), clients_with(UNEVEN_BLOCKS)
+EVEN, UNEVEN, MANY = clients_with((1,) * 10), clients_with(UNEVEN_BLOCKS), clients_with((1,) * 16)
 
 
 def starts_of(method: Method) -> list[nn.Module]:

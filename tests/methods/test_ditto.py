@@ -120,7 +120,6 @@ def test_a_robust_rule_takes_the_place_of_dittos_mean() -> None:
         (["method.penalty=-1"], r"method\.penalty"),
         (["run.executor=stacked"], r"run\.executor = 'stacked': .*keeps a state"),
         (["run.executor=weighted", "local.steps=1"], r"run\.executor = 'weighted': .*keeps a state"),
-        (["run.executor=fleet"], r"run\.executor = 'fleet'.*trainer of its own"),
         (["method.name=local", "local.proximal=0.1"], r"local\.proximal = 0\.1.*'local'"),
         (["method.name=local", "method.combine=median"], r"method\.combine = 'median'.*'local' combines otherwise"),
         (["method.name=local", "method.penalty=1"], r"method\.penalty"),

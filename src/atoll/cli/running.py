@@ -16,6 +16,7 @@ from atoll.cli.common import (
     ScaleOption,
     SetOption,
     app,
+    check_runs,
     err,
     experiment_words,
     out,
@@ -80,9 +81,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         InputError: one of them cannot, or several are to replay one schedule.
     """
     from atoll.experiment.executor import require_no_fleet
-    from atoll.runs.probes import check_probes
     from atoll.runs.variants import replaying
-    from atoll.trackers import require_trackers
 
     if schedule is not None:
         if len(runs) > 1:
@@ -90,9 +89,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         runs = [replaying(runs[0], schedule)]
     for each in runs:
         require_no_fleet(each.settings.run)
-        each.check()
-        check_probes(each)
-        require_trackers(each.settings)
+    check_runs(runs)
     return runs
 
 
@@ -105,9 +102,8 @@ def _tell_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     if as_json:
         print_json(report.as_dicts(report.rounds_to_target(results)))
         return
-    out.print(report.as_rich(report.rounds_to_target(results)))
-    if spreads := report.spread_over_seeds(results):
-        out.print(report.spread_as_rich(spreads))
+    for table in report.tables_as_rich(report.rounds_to_target(results), report.spread_over_seeds(results)):
+        out.print(table)
     if files:
         out.print(f"Figures and table: {parent / 'report'}", markup=False)
     out.print(f"Results: {parent}", markup=False)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # PyTorch is imported where an optimiser is made, so that reading settings does not wait for it
     from torch import nn, optim
 
-from atoll.support.limits import BelowOne
+from atoll.support.errors import InputError
+from atoll.support.limits import BelowOne, Count, NotNegative, Positive, PositiveFloat, Share
+from atoll.support.requiring import require_fields
 
 MakeOptimizer = Callable[[Iterable["nn.Parameter"], float], "optim.Optimizer"]
 
@@ -34,17 +36,20 @@ class LocalRule:
             afresh in every event.
         epochs: in the place of `steps`: each client takes as many as so many epochs of its own samples need; None: it
             takes `steps`. Batches are drawn with replacement, as all are: an epoch is a number of samples.
+
+    Raises:
+        InputError: a number out of range, or an optimiser that is no function.
     """
 
     optimizer: MakeOptimizer
-    lr: float
-    steps: int = 20
-    batch_size: int | Literal["full"] = 30
-    proximal: float = 0.0
-    lr_decay: float = 1.0
-    resample_parts: int = 0
+    lr: PositiveFloat
+    steps: Positive = 20
+    batch_size: Positive | Literal["full"] = 30
+    proximal: NotNegative = 0.0
+    lr_decay: Share = 1.0
+    resample_parts: Count = 0
     carry_moments: bool = False
-    epochs: float | None = None
+    epochs: PositiveFloat | None = None
 
     def steps_of(self, samples: int) -> int:
         """Return the local steps of a client that has so many samples.
@@ -55,6 +60,12 @@ class LocalRule:
         if self.epochs is None:
             return self.steps
         return math.ceil(self.epochs if self.batch_size == "full" else self.epochs * samples / self.batch_size)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range, in the words that settings have."""
+        if not callable(self.optimizer):
+            raise InputError(f"local.optimizer = {self.optimizer!r}: must be a function, such as atoll.optimizers.sgd")
+        require_fields(self, "local.")
 
     def lr_at(self, round_: int) -> float:
         """Return the learning rate in a round."""

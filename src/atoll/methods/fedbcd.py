@@ -16,6 +16,7 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.requirements import refuse_epochs
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
 from atoll.support.arrays import Ids
@@ -26,6 +27,7 @@ Mode = Literal["parallel", "sequential"]
 OUTPUT_BYTES = 4  # the built-in models compute in float32
 
 
+@checked
 def fedbcd(
     population: Population, rule: LocalRule, rounds: int, mode: Mode = "parallel", clock: Clock | None = None
 ) -> Method:

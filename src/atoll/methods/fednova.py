@@ -8,6 +8,7 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.fedavg import fedavg
 from atoll.methods.requirements import refuse_proximal
 from atoll.schedules.events import Clock
@@ -15,6 +16,7 @@ from atoll.support.errors import InputError
 from atoll.support.limits import Share
 
 
+@checked
 def fednova(
     population: Population,
     rule: LocalRule,

@@ -16,6 +16,7 @@ from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.requirements import refuse_epochs
 from atoll.network.base import Network
 from atoll.network.completion import event_seconds, fastest_seconds, late_clients
@@ -46,6 +47,7 @@ class Phase:
     network: Network
 
 
+@checked
 def hierarchical(
     population: Population,
     clustering: Clustering,

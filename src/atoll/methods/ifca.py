@@ -13,6 +13,7 @@ from atoll.engine.cohorts import Executor
 from atoll.engine.engine import Method, init, train
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.requirements import refuse_epochs
 from atoll.schedules.events import Clock, Event, Mix, Schedule
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Option = Literal["models", "gradients"]
 
 
+@checked
 def ifca(
     population: Population,
     rule: LocalRule,

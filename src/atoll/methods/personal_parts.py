@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.fedavg import fedavg
 from atoll.methods.staying import keep_at_clients
 from atoll.schedules.events import Clock
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+@checked
 def fedbn(
     population: Population,
     rule: LocalRule,
@@ -50,6 +52,7 @@ def fedbn(
     return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
 
 
+@checked
 def fedper(
     population: Population,
     rule: LocalRule,
@@ -81,6 +84,7 @@ def fedper(
     return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
 
 
+@checked
 def fedrep(
     population: Population,
     rule: LocalRule,

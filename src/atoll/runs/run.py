@@ -19,7 +19,7 @@ from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.folder import Row, RunFolder, slug
-from atoll.runs.live import Live, recorded
+from atoll.runs.live import Live, letting_nodes_drop, recorded
 from atoll.runs.rows import Recorder, first_of
 from atoll.runs.spilling import place_states
 from atoll.runs.variants import join, replaying, with_fleet
@@ -104,7 +104,7 @@ def run_events(
         planner = Planner(experiment, executor, joined, folder.clusterings, goes_on, tell)
         if planner.experiment is not experiment:
             recorder = Recorder(planner.experiment, is_live=True)
-        live = Live(lambda: bool(fleet.nodes()), planner, (*joined.warnings, *planner.warnings))
+        live = Live(lambda: bool(fleet.nodes()), planner, executor, (*joined.warnings, *planner.warnings))
         yield from _carry_out(recorder, executor, folder, resume, overwrite, live)
 
 
@@ -134,11 +134,13 @@ def _carry_out(
     state = place_states(state, folder.path / "checkpoint", settings.run.state_bytes)
     warnings += recorder.warn_of(rows[0])
     by_arrival = live is not None and method.arrivals is not None
-    saver = Checkpointer(folder, origin, recorder, state, by_arrival)
+    told = letting_nodes_drop(live, folder.path / "checkpoint") if live and method.keeps_state else lambda _: None
+    saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
     if live is None:
         steps = train(method, executor, state)
     else:
         live.planner.begin(state.events_done)
+        live.executor.attendance.begin(folder.strikes, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
     yield from _train(steps, folder, recorder, saver, rows, clock, warnings)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atoll.report.formats import DASH
 from atoll.report.page.groups import Group, Panel
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.page.numbers import bytes_sent
 from atoll.report.runs import Run
-from atoll.report.style import size_unit, time_unit
-from atoll.report.tables import DASH, without_spread
+from atoll.report.style import byte_unit, time_unit
 from atoll.runs.columns import is_built_in, title_of
 
 SEEDS_NOTE = "Of several seeds: mean ± sample standard deviation over those that finished; no ± where they agree."
@@ -76,7 +76,7 @@ def size(mean: float) -> Unit:
     >>> write_moments([1_234_000], size)
     '1.23 MB'
     """
-    length, symbol = size_unit(mean)
+    length, symbol = byte_unit(mean)
     return Unit(1 / length, ".3g", ".2g", symbol)
 
 
@@ -111,7 +111,7 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
         return Unit(1, ".4g", ".2g")
 
     recorded = dict.fromkeys(name for group in groups for run in group.runs for name in run.rows)
-    probed = without_spread([name for name in recorded if not is_built_in(name)])
+    probed = _without_spread([name for name in recorded if not is_built_in(name)])
     return [
         ("Training loss", last("train_loss"), plain),
         ("Final accuracy", last("test_accuracy"), share),
@@ -124,6 +124,12 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
         ("Virtual time", last("virtual_time"), seconds),
         ("Wall time", last("wall_time"), seconds),
     ]
+
+
+def _without_spread(columns: Sequence[str]) -> list[str]:
+    """Leave out the deviation and the percentile of what a probe measures of single clients, see `spread_of`."""
+    spread = {name for column in columns for name in (f"{column}_std", f"p10_{column}", f"p90_{column}")}
+    return [column for column in columns if column not in spread]
 
 
 def _values(runs: Sequence[Run], value: Callable[[Run], float]) -> list[float]:
