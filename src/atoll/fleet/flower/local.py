@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -101,10 +101,10 @@ class LocalFleet:
         self.flower.allow(most)
 
     def call(
-        self, names: Sequence[str], task: str, payload: bytes, timeout: float
+        self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:
         """Send a task to nodes; see `FlowerFleet.call`."""
-        return self.flower.call(names, task, payload, timeout)
+        return self.flower.call(heads, task, payload, timeout)
 
     def close(self) -> None:
         """End all processes."""
