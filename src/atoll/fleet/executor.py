@@ -241,13 +241,15 @@ class FleetExecutor:
         self.attendance.take(late, set(came), {client for client, reason in came.items() if not reason})
 
     def _leave_out(self, replies: _Collected[CheckedUpdate]) -> None:
-        """Let good replies whose combination is not sound count as refused."""
-        replies.refused["bad_average"] += len(replies.results)
-        with self._lock:
-            self.refused["bad_average"] += len(replies.results)
-        for client in replies.results:
-            self.notices.add(self.nodes[client], "bad_average")
-        replies.results.clear()
+        """Let those count as refused who spoil what results are combined to; all, where each alone is sound."""
+        results = replies.results
+        unsound = [client for client, result in results.items() if not self.is_sound(result.outcome.model)]
+        for client in unsound or list(results):
+            del results[client]
+            replies.refused["unsound"] += 1
+            self.notices.add(self.nodes[client], "unsound")
+            with self._lock:
+                self.refused["unsound"] += 1
 
     def _read_trained(self, asked: Asked, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)
