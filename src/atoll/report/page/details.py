@@ -16,7 +16,7 @@ from atoll.report.page.numbers import Pool
 from atoll.report.page.scenes import Scene, make_scene
 from atoll.report.runs import Run
 from atoll.report.style import PALETTE, format_seconds
-from atoll.support.arrays import Ids
+from atoll.support.arrays import Floats, Ids
 
 Figure: TypeAlias = dict[str, Any]
 """What a figure is drawn from: its `kind`, `title`, `alt`, a `note`, and numbers, arrays as places in the pool."""
@@ -50,7 +50,7 @@ def details(groups: Sequence[Group], pool: Pool, scenes: Scenes) -> list[dict[st
 def _detail(group: Group, pool: Pool, scenes: Scenes) -> dict[str, Any]:
     run = group.runs[0]
     scene = scenes.of(run.config)
-    figures = [_gantt(run, pool), *clients(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
+    figures = [_gantt(run, pool, scene), *clients(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
     if isinstance(scene, Scene):
         figures += [_map(scene, pool), _clusters(scene, pool), _shares(scene, pool)]
     seed = f", seed {run.config.get('seed', 0)}" if len(group.runs) > 1 else ""
@@ -62,12 +62,13 @@ def _detail(group: Group, pool: Pool, scenes: Scenes) -> dict[str, Any]:
     }
 
 
-def _gantt(run: Run, pool: Pool) -> Figure | None:
-    """Return who trains when, from the schedule in the run's folder."""
+def _gantt(run: Run, pool: Pool, scene: Scene | str) -> Figure | None:
+    """Return who trains when, from the schedule in the run's folder; who waits is known from the scene."""
     try:
         with open(run.folder / "schedule.npz", "rb") as file, np.load(file, allow_pickle=False) as table:
             offsets, clusters, began = table["active_offsets"], table["active"], table["began"]
             ends = np.repeat(table["seconds"], np.diff(offsets))
+            done = _work_ends(scene, np.repeat(table["round"], np.diff(offsets)), clusters, began, ends)
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):  # damaged, or not there
         return None
     if not len(clusters) or not len(clusters) == len(began) == len(ends):
@@ -82,6 +83,8 @@ def _gantt(run: Run, pool: Pool) -> Figure | None:
     pieces = f"{len(clusters):,} pieces of work in {count} cluster{'s' * (count != 1)}"
     alt = f"Gantt chart of {name_of(run)}: {pieces} over {format_seconds(float(ends.max()))} of virtual time."
     note = "The shade changes with each piece of a cluster's work."
+    if done is not None:
+        note += " Grey: it waits for the slowest."
     if len(clusters) > MAX_BARS:
         note += f" The first {MAX_BARS:,} of {len(clusters):,} are drawn."
     return {
@@ -94,7 +97,20 @@ def _gantt(run: Run, pool: Pool) -> Figure | None:
         "began": pool.put(began[shown]),
         "ended": pool.put(ends[shown]),
         "turn": pool.put(parity),
+        **({} if done is None else {"done": pool.put(done[shown])}),
     }
+
+
+def _work_ends(scene: Scene | str, rounds: Ids, clusters: Ids, began: Floats, ends: Floats) -> Floats | None:
+    """Return when each piece of work was done, before its event's end where the cluster waits; None where none does."""
+    if not isinstance(scene, Scene) or not scene.work_seconds:
+        return None
+    begins = np.array([begin for begin, _ in scene.work_seconds])
+    seconds = np.stack([own for _, own in scene.work_seconds])
+    if not len(clusters) or clusters.max() >= seconds.shape[1]:  # the folder's schedule is another one's
+        return None
+    phase = np.maximum(np.searchsorted(begins, rounds, side="right") - 1, 0)
+    return np.minimum(began + seconds[phase, clusters], ends)
 
 
 def _identity(run: Run, pool: Pool) -> list[Figure]:
@@ -178,6 +194,7 @@ def _map(scene: Scene, pool: Pool) -> Figure | None:
         "note": f"{MAX_POINTS:,} of {len(clients):,} clients are drawn." if len(picked) < len(clients) else "",
         "clients": [pool.put(clients[picked, 0]), pool.put(clients[picked, 1])],
         "owner": pool.put(scene.labels[picked]),
+        "ids": pool.put(picked),
         "aggregators": [pool.put(aggregators[:, 0]), pool.put(aggregators[:, 1])],
         "sizes": pool.put(sizes),
         "color": [int(color) % len(PALETTE) for color in colors],
