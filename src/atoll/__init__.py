@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same, and a test that it does
     from atoll.aggregation.mean import average_gradients, average_models
-    from atoll.aggregation.robust import krum, median, norm_clipping, trimmed_mean
+    from atoll.aggregation.robust import (
+        bulyan,
+        centred_clipping,
+        geometric_median,
+        krum,
+        median,
+        multi_krum,
+        norm_clipping,
+        trimmed_mean,
+    )
     from atoll.aggregation.screening import Screening
     from atoll.api import run, run_all
     from atoll.clustering import table as clusterings
@@ -90,7 +99,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
 
 _HOMES = {
     "atoll.aggregation.mean": "average_gradients average_models",
-    "atoll.aggregation.robust": "krum median norm_clipping trimmed_mean",
+    "atoll.aggregation.robust": "bulyan centred_clipping geometric_median krum median multi_krum norm_clipping "
+    "trimmed_mean",
     "atoll.aggregation.screening": "Screening",
     "atoll.api": "run run_all",
     "atoll.clustering.clustering": "Clustering",
@@ -224,7 +234,9 @@ __all__ = [
     "average_gradients",
     "average_models",
     "bcd",
+    "bulyan",
     "centralized",
+    "centred_clipping",
     "cfl",
     "cfl_mgd",
     "cfl_mgd_bound",
@@ -258,6 +270,7 @@ __all__ = [
     "flhc",
     "from_torch",
     "generator",
+    "geometric_median",
     "grid_positions",
     "heterogeneity",
     "hierarchical",
@@ -275,6 +288,7 @@ __all__ = [
     "matrix_network",
     "median",
     "models",
+    "multi_krum",
     "norm_clipping",
     "optimizers",
     "pacfl",

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from atoll.report.server import Watch, make_server, read_what_can_be
+from atoll.report.runs import read_begun
+from atoll.report.server import Watch, make_server
 from tests.cli.conftest import Command
 from tests.cli.test_page import browser, until  # noqa: F401  (the first is a fixture)
 from tests.made_runs import make_rows, write_run
@@ -95,9 +96,8 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     broken = write_run(tmp_path / "broken", make_rows(5))
     (broken / "metrics.jsonl").write_text('{"event"\n' + (broken / "metrics.jsonl").read_text())
     (write_run(tmp_path / "odd", make_rows(5)) / "config.toml").write_text("no toml")
-    runs, notices = read_what_can_be([tmp_path])
+    runs, notices = read_begun([tmp_path])
     assert [run.label for run in runs] == ["good"]
-    assert [notice.split(": ")[0] for notice in notices] == ["Left out", "Left out"]
     assert "broken/metrics.jsonl, line 1: the line is torn or is not JSON" in notices[0]
     assert "odd/config.toml is not valid TOML" in notices[1]
 
@@ -146,7 +146,6 @@ def test_it_rests_ten_times_as_long_as_it_reads(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["none"], "none does not exist: give the folder of a run, or one in which runs are or will be"),
         (["tiny.toml"], "tiny.toml is a file: give the folder of a run, or one in which runs are or will be"),
         ([".", "--target", "0"], "--target 0.0: must be greater than 0 and at most 1"),
         (
@@ -229,3 +228,12 @@ def test_new_rows_leave_the_readers_choices_alone(browser: Any, served: Served, 
     assert page.get_by_role("status").inner_text() == "3 runs, all finished."
     context.close()
     assert told == []
+
+
+def test_a_folder_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    watch = Watch([tmp_path / "later"])
+    empty = watch.now()
+    write_run(tmp_path / "later" / "a", make_rows(3))
+    watch._rests_until = 0.0
+    assert watch.now().tag != empty.tag
+    assert b"1 run" in watch.now().body

@@ -16,6 +16,8 @@ from atoll.cli.common import (
     SetOption,
     WidthOption,
     app,
+    check_runs,
+    claim_file,
     err,
     out,
     print_json,
@@ -50,6 +52,8 @@ def cluster(
     """
     inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
+    check_runs(runs, schedules=False)  # a clustering may be looked at whose graph is in parts, say
+    claim_file("--plot", plot)
     from atoll.clustering.describe import describe
     from atoll.runs.run import warnings_of
 
@@ -69,8 +73,8 @@ def cluster(
         for warning in warnings_of(each):
             err.print(f"warning: {warning}", markup=False)
     if as_json:
-        print_json(shown[0] if len(shown) == 1 else shown)
-    if plot:
+        print_json(shown)
+    if plot is not None:
         from atoll.cli.cluster_figures import draw_clusterings
         from atoll.report.style import figure_width
 

@@ -81,6 +81,51 @@ def read_experiments(
     return [Experiment(settings) for settings in chosen]
 
 
+def check_runs(runs: "Iterable[Experiment]", schedules: bool = True) -> None:
+    """Meet whatever is wrong with runs before anything is made or written; without `schedules` but for these.
+
+    Raises:
+        InputError: one of them cannot be carried out.
+    """
+    from atoll.runs.probes import check_probes
+    from atoll.trackers import require_trackers
+
+    for each in runs:
+        each.check() if schedules else each.check_parts()
+        check_probes(each)
+        require_trackers(each.settings)
+
+
+def check_file(option: str, path: Path | None) -> None:
+    """Refuse an option's path that names no file.
+
+    Raises:
+        InputError: it is empty, or a folder.
+    """
+    if path is None:
+        return
+    if path.name in ("", ".."):
+        raise InputError(f"{option} {str(path)!r}: names no file; give one, such as {option} figures/{option[2:]}")
+    if path.is_dir():
+        raise InputError(f"{option} {path}: is a folder; give the path of a file")
+
+
+def claim_file(option: str, path: Path | None) -> None:
+    """Make the folder that an option's file goes to, before the work whose result it will hold.
+
+    Raises:
+        InputError: it names no file, or one where none can be.
+    """
+    check_file(option, path)
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{option} {path}: its folder {path.parent} cannot be made ({reason})") from error
+
+
 def experiment_words(name: str, scale: str | None, changes: Iterable[str] | None, only: str | None) -> list[str]:
     """Return the words of a command line that `read_experiments` reads into the same runs."""
     words = [name, *(word for change in changes or () for word in ("--set", change))]

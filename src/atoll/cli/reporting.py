@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, WidthOption, app, out, print_json, read_width
+from atoll.cli.common import JsonOption, WidthOption, app, claim_file, err, out, print_json, read_width
 from atoll.support.errors import InputError
 
 TargetOption = Annotated[
@@ -37,12 +37,15 @@ def report_command(
     """
     check_targets(target)
     inches = read_width(width)
-    if page:
+    if page is not None:
         _check_page(page)
     from atoll import report
 
-    runs = report.find_runs(folders)
+    runs, faults = report.find_readable(folders)
+    for fault in faults:
+        err.print(f"warning: left out: {fault}", markup=False)
     runs = report.overlay(runs) if overlay else runs
+    claim_file("--html", page)
     rows = report.rounds_to_target(runs, target or None, stable=stable)
     place = folder or (None if page else folders[0] / "report")
     if place and place.exists() and not place.is_dir():
@@ -52,7 +55,8 @@ def report_command(
     if page:
         from atoll.report.page import write_page
 
-        write_page(runs, page, target or None, _command(folders, page, target, stable, overlay), stable)
+        notices = [f"Left out: {fault}" for fault in faults]
+        write_page(runs, page, target or None, _command(folders, page, target, stable, overlay), stable, notices)
         files.append(page)
     if as_json:
         print_json(report.as_dicts(rows))
@@ -71,7 +75,7 @@ def check_targets(targets: Sequence[float] | None) -> None:
 
 
 def _check_page(page: Path) -> None:
-    """Refuse a place that cannot hold a page, or that holds something else."""
+    """Refuse a place that holds something else, or is a folder, which `claim_file` says of others."""
     if page.is_dir():
         raise InputError(f"--html {page}: is a folder; give the path of a file that ends in .html")
     if page.suffix.lower() not in (".html", ".htm"):

@@ -15,6 +15,8 @@ from atoll.cli.common import (
     SetOption,
     WidthOption,
     app,
+    check_runs,
+    claim_file,
     out,
     print_json,
     read_experiments,
@@ -63,7 +65,7 @@ def recipes_show(name: Annotated[str, typer.Argument(metavar="NAME", help="The r
     Example: atoll recipes show quickstart > mine.toml
     """
     from atoll.experiment.file import recipe_names, recipe_path
-    from atoll.experiment.wording import unknown
+    from atoll.support.wording import unknown
 
     path = recipe_path(name)
     if path is None:
@@ -87,6 +89,8 @@ def schedule(
     """
     shown, inches = [], read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
+    check_runs(runs)
+    claim_file("--plot", plot)
     for each in runs:
         table = each.method.schedule
         size = each.message_bytes
@@ -104,10 +108,10 @@ def schedule(
         }
         shown.append(totals | {"rows": [_event_row(event, size) for event in table.events]})
     if as_json:
-        print_json(shown[0] if len(shown) == 1 else shown)
+        print_json(shown)
     else:
         out.print(_totals_table(runs, shown))
-    if plot:
+    if plot is not None:
         events = runs[0].method.schedule.events
         bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
         from atoll.experiment.waiting import work_ends

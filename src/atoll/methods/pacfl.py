@@ -9,6 +9,7 @@ import numpy as np
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.learned import Turn, agglomerate, apart
 from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
@@ -26,6 +27,7 @@ Linkage = Literal["complete", "average", "single"]  # not Ward's, which is of Eu
 _NUMBER_BYTES = 4  # of a singular vector, sent as inputs are computed with
 
 
+@checked
 def pacfl(
     population: Population,
     rule: LocalRule,

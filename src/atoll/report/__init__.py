@@ -7,7 +7,7 @@ from atoll.report.figures import plot_clusters, plot_gantt, plot_shares
 from atoll.report.files import save_figure, write_report
 from atoll.report.identity import plot_identity
 from atoll.report.network import plot_map
-from atoll.report.runs import Run, find_runs, overlay, read_run
+from atoll.report.runs import Run, find_readable, find_runs, overlay, read_run
 from atoll.report.sizes import plot_size_against
 from atoll.report.spread import Moments, Spread, spread_as_markdown, spread_as_rich, spread_over_seeds, tables_as_rich
 from atoll.report.style import figure_width, format_seconds
@@ -26,6 +26,7 @@ __all__ = [
     "as_markdown",
     "as_rich",
     "figure_width",
+    "find_readable",
     "find_runs",
     "format_seconds",
     "overlay",

@@ -52,6 +52,7 @@ STYLE: Any = {  # Any, since the type of a key differs between matplotlib's vers
     "lines.linewidth": 1.6,
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "text.parse_math": False,  # labels come from settings, and one that is no formula would be an error
 }
 """Settings to draw under, as `with matplotlib.rc_context(STYLE)`."""
 

@@ -3,16 +3,19 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from warnings import warn
 
 import numpy as np
 
 from atoll import report
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
-from atoll.experiment.wording import unknown
+from atoll.report.runs import NotBegun
 from atoll.report.tables import falls, first_met
+from atoll.runs.folder import RunFolder
 from atoll.runs.probes import check_probes
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
+from atoll.support.wording import unknown
 
 COSTS = ("round", "virtual_time", "wall_time", "client_updates", "bytes_up", "bytes_down")
 """Columns that grow whatever is learned: they are compared at the probe that reaches a target."""
@@ -67,7 +70,9 @@ class Goal:
         """
         try:
             run = report.read_run(folder)
-        except InputError:  # it has not begun
+        except InputError as error:
+            if RunFolder(folder).is_run and not isinstance(error, NotBegun):
+                warn(f"left out: {error}", SettingWarning, 2)
             return None
         values = run.rows.get(self.metric, np.empty(0))
         if not run.finished or not np.isfinite(values).any():

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from atoll.experiment.settings import Settings
-from atoll.experiment.wording import show
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
+from atoll.support.wording import show
 from atoll.sweep.axes import Axis, Interval, parse_value
 from atoll.sweep.goal import Goal
 from atoll.sweep.trials import Trial
