@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("flwr", "matplotlib", "networkx", "pyarrow", "plotly", "ray", "scipy", "sklearn", "torch")
+HEAVY = ("flwr", "matplotlib", "networkx", "pyarrow", "ray", "scipy", "sklearn", "torch")
 LOADED = f"print(json.dumps(sorted(set(sys.modules) & {set(HEAVY)!r})), file=sys.stderr)"
 COMMANDS = (
     *("bench", "cluster", "data", "data inspect", "export", "fleet", "fleet node", "recipes", "report", "reproduce"),

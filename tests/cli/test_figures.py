@@ -12,17 +12,17 @@ NETWORK = """
 name = "net"
 rounds = 20
 [data]
-dataset = "blobs"
+dataset = "digits"
 clients = 8
 samples = 20
+[local]
+steps = 1
 [method]
 name = "hierarchical"
 pattern = "censyn"
 [clustering]
-method = "distance"
+method = "comaw"
 clusters = 4
-[network]
-grid = [2, 2]
 """
 
 
