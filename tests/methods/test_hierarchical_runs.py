@@ -16,6 +16,7 @@ import torch
 from atoll import Experiment, Serial, State, generator, init, make_runs, run_events, train
 from atoll.clustering.feduc.problem import PATTERNS
 from atoll.network.base import Network
+from tests.made_runs import timeless
 
 CLIENTS, AGGREGATORS, INTRA_ROUNDS, EVENTS = 12, 4, 2, 12
 BASE = {
@@ -29,8 +30,6 @@ BASE = {
     "run": {"checkpoint_every": 5 * INTRA_ROUNDS, "evaluate_every": INTRA_ROUNDS},
 }
 OWN = """
-from tests.made_runs import timeless
-from tests.made_runs import timeless
 import numpy as np
 
 def middle(population):  # none at aggregators 0 and 3
