@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.made_runs import timeless
 
 
 def rows_of(folder: Path) -> list[dict[str, object]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "wall_time"} for line in lines]
+    return [timeless(line) for line in lines]
 
 
 @pytest.mark.parametrize("method", ["fedcluster", "cfl-mgd", "fedbcd"])
