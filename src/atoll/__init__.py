@@ -83,6 +83,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.network.files import matrix_network
     from atoll.network.mobility import Trace, random_waypoint
     from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
+    from atoll.report import plot
     from atoll.report.curves import plot_curves
     from atoll.report.files import save_figure, write_report
     from atoll.report.runs import Run, find_runs, read_run
@@ -176,9 +177,10 @@ _MODULES = {
     "models": "atoll.local.models",
     "optimizers": "atoll.local.rule",
     "partitions": "atoll.data.partition",
+    "plot": "atoll.report.plot",
     "topologies": "atoll.network.topology",
 }
-"""Modules whose functions are what a setting may name."""
+"""Modules of functions: what a setting may name, and what draws into axes."""
 
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -292,6 +294,7 @@ __all__ = [
     "pacfl",
     "partitions",
     "place_clients",
+    "plot",
     "plot_curves",
     "random_waypoint",
     "read_experiment",

@@ -4,8 +4,10 @@ import contextlib
 import os
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from atoll.fleet.flower.calls import status_of_nodes
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import Superlink, free_port
 from atoll.fleet.flower.wire import insist
+from atoll.fleet.transport import Failure
 from atoll.support.errors import InputError, RunError
 from tests.cli.fleets import wait_until
 
@@ -70,7 +73,7 @@ def post(configuration: FleetConfiguration, call: str, content: Any = b"", **hea
 
 def test_an_unregistered_key_is_refused(node: NodeConfiguration) -> None:
     node.key.write_bytes(make_key_pair("stranger")[0])
-    with pytest.raises(RunError, match="refuses node-0; its key is not registered there"):
+    with pytest.raises(RunError, match=r"refuses node-0; its key is not registered there$"):
         be(node)
 
 
@@ -103,18 +106,52 @@ def test_plaintext_is_refused(running: FlowerFleet) -> None:
 
 
 def test_a_second_machine_with_the_same_key_is_refused(
-    running: FlowerFleet, node: NodeConfiguration, tmp_path: Path
+    running: FlowerFleet, node: NodeConfiguration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(flower_node, "_GONE_SECONDS", 1.0)
     with linked(node):
         assert list(running.nodes()) == ["node-0"]
         assert running.nodes() == {"node-0": {"client": 0}}
         there = {row["node"]: row["status"] for row in status_of_nodes(running.configuration)}
         assert there == {"node-0": "online", "node-1": "registered"}
         shutil.copytree(running.configuration.folder / "nodes" / "node-0", tmp_path / "copy")
-        with pytest.raises(RunError, match="another machine is this node already"):
+        with pytest.raises(RunError, match=r"refuses node-0; another machine is this node already$"):
             be(read_node(tmp_path / "copy"))
         assert list(running.nodes()) == ["node-0"]
     assert running.nodes() == {}
+
+
+def test_a_node_whose_goodbye_was_not_heard_comes_back_at_once(running: FlowerFleet, node: NodeConfiguration) -> None:
+    note, told = node.folder / "state" / "node-id", list[str]()
+    with linked(node) as client:
+        client.DeactivateNode = failing
+    assert note.exists()
+    assert list(running.nodes()) == ["node-0"]  # it counts as there
+    with linked(node, told.append):
+        assert [sentence.split(": ")[1][:9] for sentence in told] == ["calling 1", "connected"]
+    assert not note.exists()
+    assert running.nodes() == {}
+
+
+def failing(*_: object) -> None:
+    """Be a call that does not come through."""
+    raise httpx.ConnectError("the network is away")
+
+
+def test_a_node_that_counts_as_there_waits_until_it_does_not(running: FlowerFleet, node: NodeConfiguration) -> None:
+    """As one that was killed on another machine, or has lost its state: it says so once, and is then let in."""
+    told, first = list[str](), contextlib.ExitStack()
+    first.enter_context(linked(node))
+    (node.folder / "state" / "node-id").unlink()
+
+    def tell(sentence: str) -> None:
+        told.append(sentence)
+        if "counts it as there" in sentence:
+            first.close()
+
+    with linked(node, tell):
+        assert list(running.nodes()) == ["node-0"]
+    assert [sentence.split(": ")[1][:9] for sentence in told] == ["calling 1", "the serve", "connected"]
 
 
 def test_a_second_process_with_the_same_key_is_refused(node: NodeConfiguration) -> None:
@@ -246,6 +283,78 @@ def test_a_node_can_task_no_other(running: FlowerFleet, node: NodeConfiguration,
             assert flower_node._receive(flower_node._Link(theirs, numbers["other"])) is None
 
 
+@dataclass
+class Hostile:
+    """A node that is asked to train, whose reply may have 1000 bytes, and that answers as it likes."""
+
+    link: Any
+    asked: Any
+
+    def push(self, content: dict[str, bytes]) -> None:
+        """Send a reply of these records, however long."""
+        from flwr.app import ConfigRecord, RecordDict
+        from flwr.proto.fleet_pb2 import PushMessagesRequest
+        from flwr.proto.message_pb2 import PushObjectRequest
+        from flwr.proto.node_pb2 import Node
+
+        from atoll.fleet.flower.wire import make_reply, pack
+
+        message, node = make_reply(self.asked, b"", 0.1), Node(node_id=self.link.node_id)
+        message.content = RecordDict({name: ConfigRecord({"": value}) for name, value in content.items()})
+        packed = pack(message)
+        told = {"messages_list": [packed.message], "message_object_trees": [packed.tree]}
+        answer = self.link.client.PushMessages(PushMessagesRequest(node=node, **told))
+        for name in answer.objects_to_push:
+            told = {"run_id": self.asked.metadata.run_id, "session_id": answer.session_id, "object_id": name}
+            self.link.client.PushObject(PushObjectRequest(node=node, object_content=packed.parts[name], **told))
+
+
+@contextlib.contextmanager
+def hostile(running: FlowerFleet, node: NodeConfiguration, came: list[Any]) -> Iterator[Hostile]:
+    """Be node 0, which was just asked for something; `came` gets what the call comes to within some seconds."""
+    running.allow(1000)
+    number = next(number for number, name in running._names.items() if name == "node-0")
+    caller = threading.Thread(target=lambda: came.extend(running.call(["node-0"], "train", b"start", 8)))
+    with linked(node), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
+        caller.start()
+        link, asked = flower_node._Link(client, number), None
+        while asked is None:
+            assert caller.is_alive()
+            asked = flower_node._receive(link)
+        yield Hostile(link, asked)
+        caller.join()
+
+
+def stored(running: FlowerFleet) -> dict[str, int]:
+    """Return how many rows Flower's database has of messages and of their parts."""
+    import sqlite3
+
+    tables = ("message_ins", "message_res", "objects")
+    with contextlib.closing(sqlite3.connect(running.configuration.state / "flower.db")) as database:
+        return {table: database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables}
+
+
+def test_a_reply_is_no_longer_than_was_asked_nor_of_more_records(running: FlowerFleet, node: NodeConfiguration) -> None:
+    """What is too much is not stored, and the server hears nothing of it; of the call nothing stays."""
+    came: list[Any] = []
+    with hostile(running, node, came) as other:
+        for content, status in (({"atoll.reply": b"good", "more": b"1"}, 400), ({"atoll.reply": bytes(2**17)}, 413)):
+            with pytest.raises(httpx.HTTPStatusError) as raised:
+                other.push(content)
+            assert raised.value.response.status_code == status
+    assert came == [("node-0", Failure("late"))]
+    wait_until(lambda: set(stored(running).values()) == {0}, 5, lambda: str(stored(running)))
+    with hostile(running, node, came) as other:
+        other.push({"atoll.reply": b"good"})
+    assert came[1:] == [("node-0", b"good")]
+    wait_until(lambda: set(stored(running).values()) == {0}, 5, lambda: str(stored(running)))
+
+
+def test_the_database_is_its_owners_alone(running: FlowerFleet) -> None:
+    for path in running.configuration.state.glob("flower.db*"):
+        assert not path.stat().st_mode & 0o077, path
+
+
 def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, node: NodeConfiguration) -> None:
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
     from flwr.proto.node_pb2 import Node
@@ -324,15 +433,15 @@ def _reply(node: NodeConfiguration, content: bytes) -> bytes | int:
 
 
 @contextlib.contextmanager
-def linked(node: NodeConfiguration) -> Iterator[None]:
-    """Be there as a node."""
+def linked(node: NodeConfiguration, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[Any]:
+    """Be there as a node; yield what it calls with."""
     key, state = read_private_key(node.key), node.folder / "state"
     state.mkdir(exist_ok=True)
     with (
         flower_node._client(node, key, node.authority.read_bytes()) as client,
-        flower_node._linked(node, client, key, state / "node-id", lambda sentence: None),
+        flower_node._linked(node, client, key, state / "node-id", tell),
     ):
-        yield
+        yield client
 
 
 @pytest.mark.parametrize("apart", [-3600.0, 0.0, 3600.0])

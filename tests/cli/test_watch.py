@@ -146,7 +146,6 @@ def test_it_rests_ten_times_as_long_as_it_reads(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["none"], "none does not exist: give the folder of a run, or one in which runs are or will be"),
         (["tiny.toml"], "tiny.toml is a file: give the folder of a run, or one in which runs are or will be"),
         ([".", "--target", "0"], "--target 0.0: must be greater than 0 and at most 1"),
         (
@@ -228,3 +227,12 @@ def test_new_rows_leave_the_readers_choices_alone(browser: Any, served: Served, 
     assert page.get_by_role("status").inner_text() == "3 runs, all finished."
     context.close()
     assert told == []
+
+
+def test_a_folder_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    watch = Watch([tmp_path / "later"])
+    empty = watch.now()
+    write_run(tmp_path / "later" / "a", make_rows(3))
+    watch._rests_until = 0.0
+    assert watch.now().tag != empty.tag
+    assert b"1 run" in watch.now().body

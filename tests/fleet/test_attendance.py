@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, run_events
-from atoll.fleet.attendance import Attendance
+from atoll.cli.fleet import _add_strikes
+from atoll.fleet.attendance import Attendance, Standing, read_strikes
 from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.messages import LossesRequest, TrainRequest, decode
 from atoll.fleet.notices import Notices
@@ -27,7 +28,8 @@ def late_in(is_late: Callable[[int], bool], asked: list[int], reply: Failure | N
     def fault(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes | Failure | None:
         if task == "describe":
             return honest()
-        request, _ = decode(payload, TrainRequest if task == "train" else LossesRequest)
+        kind: Any = TrainRequest if task == "train" else LossesRequest
+        request, _ = decode(payload, kind)
         asked.append(request.round)
         return (reply or Failure("late")) if is_late(request.round) else honest()
 
@@ -50,6 +52,11 @@ def test_a_silent_node_is_asked_ever_less_often(tmp_path: Path) -> None:
     sent = [event.models_down for event in read_schedule(tmp_path / "live" / "happened.jsonl").events]
     assert sent == [4 if event in asked else 3 for event in range(18)]
     assert_replays(experiment, tmp_path)
+    assert read_strikes(tmp_path / "live" / "strikes.jsonl") == {1: Standing(strikes=2, pause=15, doublings=3)}
+    assert read_strikes(tmp_path / "replay" / "strikes.jsonl") == {}
+    rows_of_status: list[dict[str, Any]] = [{"clients": [0, 1]}, {"clients": [2]}]
+    _add_strikes(rows_of_status, tmp_path / "live")
+    assert [(row["strikes"], row["pause"]) for row in rows_of_status] == [(2, 15), (0, 0)]
 
 
 def test_without_strikes_everybody_is_always_asked(tmp_path: Path) -> None:

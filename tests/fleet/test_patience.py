@@ -73,6 +73,17 @@ def test_requests_one_after_the_other_are_answered(port: int) -> None:
             time.sleep(0.6)  # between two requests it may be idle for longer
 
 
+def test_a_request_may_come_while_the_one_before_it_is_being_answered(port: int) -> None:
+    """A caller that has a whole answer does not know that the server has still to close it."""
+    with socket.create_connection(("127.0.0.1", port)) as caller:
+        caller.sendall(GET * 2)
+        for _ in range(2):
+            assert caller.recv(20).startswith(b"HTTP/1.1 200")
+            while b"\r\n\r\n" not in caller.recv(4096, socket.MSG_PEEK):
+                time.sleep(0.01)
+            assert caller.recv(4096).endswith(b"\r\n\r\n")
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nhost: he"])
 def test_who_does_not_come_to_the_end_of_a_head_is_cut(port: int, begun: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port)) as caller:

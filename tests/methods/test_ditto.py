@@ -23,6 +23,7 @@ from atoll import (
 )
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
+from atoll.runs.run import warnings_of
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, equal, states_of, trainer_of
 from tests.problems import as_vector, linear_module, quadratics
@@ -119,7 +120,6 @@ def test_a_robust_rule_takes_the_place_of_dittos_mean() -> None:
         (["method.penalty=-1"], r"method\.penalty"),
         (["run.executor=stacked"], r"run\.executor = 'stacked': .*keeps a state"),
         (["run.executor=weighted", "local.steps=1"], r"run\.executor = 'weighted': .*keeps a state"),
-        (["run.executor=fleet"], r"run\.executor = 'fleet'.*trainer of its own"),
         (["method.name=local", "local.proximal=0.1"], r"local\.proximal = 0\.1.*'local'"),
         (["method.name=local", "method.combine=median"], r"method\.combine = 'median'.*'local' combines otherwise"),
         (["method.name=local", "method.penalty=1"], r"method\.penalty"),
@@ -128,6 +128,14 @@ def test_a_robust_rule_takes_the_place_of_dittos_mean() -> None:
 def test_what_does_not_go_with_it_is_refused(changes: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Experiment(make_runs(WANTED, changes=changes)[0]).check()
+
+
+def test_alone_it_is_said_that_the_server_learns_nothing() -> None:
+    """Unless a probe measures what clients have."""
+    told = "test_accuracy is that of a server's model without all that clients learn; set run.probes = ['client_accur"
+    assert told in " ".join(warnings_of(Experiment(make_runs(WANTED, changes=["method.name=local"])[0])))
+    for others in (["method.name=ditto"], ["method.name=local", "run.probes=['trained_client_accuracy']"]):
+        assert warnings_of(Experiment(make_runs(WANTED, changes=others)[0])) == []
 
 
 def test_a_rule_of_ones_own_is_not_changed() -> None:

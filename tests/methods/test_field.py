@@ -89,7 +89,6 @@ def experiment(name: str, *changes: str) -> Experiment:
         ),
         ("fedbuff", ["method.combine=median"], r"method\.combine = 'median'.*'fedbuff' combines otherwise"),
         ("fedasync", ["method.combine=median"], r"method\.combine = 'median'.*'fedasync' combines otherwise"),
-        ("scaffold", ["run.executor=fleet"], r"run\.executor = 'fleet'.*trainer of its own"),
         ("feddyn", ["run.executor=stacked"], r"run\.executor = 'stacked': .*keeps a state"),
         ("fednova", [], r"local\.epochs is not set, but method\.name = 'fednova' needs it"),
         ("fedasync", ["faults.dropout=0.1"], r"faults\.dropout: does not go with method\.name = 'fedasync', whose"),

@@ -264,13 +264,11 @@ def test_killed_and_resumed_an_adapted_model_has_the_same_bits(tmp_path: Path) -
         (['model.travels=["body.*"]'], r"model\.travels: 'body\.\*' matches none.*1\.weight, 1\.bias"),
         (["model.travels=[]"], r"model\.travels = \[\].*something must travel"),
         (["model.travels=some"], r"model\.travels = 'some'"),
-        ([ADAPTED, "model.travels=trainable", "run.executor=fleet"], r"'fleet'.*does not travel"),
         (['model.travels=["1.*"]', "method.name=bcd"], r"model\.travels.*trainer of its own"),
         (['model.travels=["1.*"]', "method.name=fedper"], r"model\.travels.*'fedper' says itself"),
         (['model.travels=["1.*"]', "method.name=ifca", "method.fraction=1.0"], r"model\.travels.*find their cluster"),
         (["method.name=fedper", "run.executor=stacked"], r"'stacked': .*keeps a state"),
         (["method.name=fedper", "run.executor=weighted"], r"'weighted': .*keeps a state"),
-        (["method.name=fedper", "run.executor=fleet"], r"'fleet'.*trainer of its own"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(changes: list[str], message: str) -> None:

@@ -41,6 +41,11 @@ def pipe(file: Path) -> None:
     os.mkfifo(file)
 
 
+def folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
 def sparse(file: Path) -> None:
     with open(file, "wb") as content:
         content.truncate(2**40)
@@ -89,7 +94,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "a link out": (lambda run: replace(run / "metrics.jsonl", run.parent / "good/metrics.jsonl"), "leads out of its"),
     "a link to itself": (lambda run: replace(run / "metrics.jsonl", run / "metrics.jsonl"), "cannot be read"),
     "a pipe": (lambda run: pipe(run / "metrics.jsonl"), "is no regular file"),
-    "a folder": (lambda run: [(run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").mkdir()], "Is a directory"),
+    "a folder": (lambda run: folder(run / "metrics.jsonl"), "Is a directory"),
     "a digit that changed": (lambda run: flip(run / "metrics.jsonl"), "line 3: its checksum does not fit"),
 }
 

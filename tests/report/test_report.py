@@ -23,8 +23,10 @@ from atoll.report import (
     as_latex,
     as_markdown,
     as_rich,
+    figure_width,
     find_runs,
     overlay,
+    plot,
     plot_clusters,
     plot_curves,
     plot_gantt,
@@ -535,20 +537,120 @@ class TestPictures:
         with pytest.raises(InputError, match=message):
             plot_gantt(events)
 
+    def test_gantt_shows_waiting(self) -> None:
+        events = [(0, 0.0, 60.0, 0), (1, 0.0, 60.0, 0), (0, 60.0, 120.0, 1), (1, 60.0, 120.0, 1)]
+        figure = plot_gantt(events, "Two", [30.0, 60.0, 90.0, 120.0])
+        bars, waits = figure.axes[0].collections
+        assert [path.vertices[:, 0].max() for path in bars.get_paths()] == [0.5, 1, 1.5, 2]  # type: ignore[index,union-attr]
+        spans = [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in waits.get_paths()]  # type: ignore[index,union-attr]
+        assert spans == [(0.5, 1), (1.5, 2)]
+        legend = figure.axes[0].get_legend()
+        assert legend is not None
+        assert [text.get_text() for text in legend.get_texts()] == ["Works", "Waits for the slowest"]
+        assert render(figure)
+        assert plot_gantt(events).axes[0].get_legend() is None
+
+    @pytest.mark.parametrize(
+        ("done", "message"), [([1.0], r"shape \(1,\), but there are 2"), ([0.5, 3.0], r"done\[1\] = 3: must lie")]
+    )
+    def test_gantt_refuses_work_outside_its_event(self, done: list[float], message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            plot_gantt([(0, 0, 1, 0), (1, 1, 2, 0)], done=done)
+
+    def test_heat_maps_scale_to_their_data(self) -> None:
+        even = plot_shares(np.ones((5, 10), dtype=int)).axes[0].images[0]
+        assert even.get_clim() == (0, pytest.approx(0.1))
+        clusters = plot_clusters([1, 1], [[0.5, 0.5], [0.25, 0.75]]).axes[1].images[0]
+        assert clusters.get_clim() == (0, 0.75)
+        assert plot_shares(np.zeros((2, 2), dtype=int)).axes[0].images[0].get_clim() == (0, 1)
+
     def test_event_of_no_length(self) -> None:
         assert render(plot_gantt([(0, 0.0, 0.0, 0)]))
 
 
+class TestWidth:
+    @pytest.mark.parametrize("inches", [3.5, 7.16])
+    def test_figures_are_as_wide_as_asked(self, tmp_path: Path, inches: float) -> None:
+        runs = [*write_pair(tmp_path, "left"), *write_pair(tmp_path, "right")]
+        with figure_width(inches):
+            figures = [plot_curves(runs), plot_curves(runs[:2]), plot_gantt([(0, 0, 1, 0)]), plot_shares([[1, 2]])]
+        assert [figure.get_figwidth() for figure in figures] == [pytest.approx(inches)] * 4
+        assert all(render(figure) for figure in figures)
+        assert plot_curves(runs).get_figwidth() == 8
+
+    def test_a_column_has_one_chart_above_the_other(self, tmp_path: Path) -> None:
+        with figure_width(3.5):
+            loss, accuracy = plot_curves(write_pair(tmp_path)).axes
+        assert loss.get_position().x0 == accuracy.get_position().x0
+        assert loss.get_position().y0 > accuracy.get_position().y1
+
+
+class TestPlot:
+    """`atoll.plot`: into axes that the user gives, whose figure keeps its size."""
+
+    def test_everything_into_one_figure(self, tmp_path: Path) -> None:
+        runs = [replace(run, clients={"gap": np.array([1.0, 2.0])}) for run in write_pair(tmp_path)]
+        xy = [[0.0, 0.0], [1.0, 1.0]]
+        draw: dict[str, Callable[[Any], Any]] = {
+            "bars": lambda ax: plot.bars(ax, {"group": {"series": 1.0}}, "Value", group_label="Groups"),
+            "clients": lambda ax: plot.clients(ax, runs, "gap"),
+            "clusters": lambda ax: plot.clusters(ax, [[0.5, 0.5]]),
+            "completion": lambda ax: plot.completion(ax, [1.0, 2.0], 1.5),
+            "curves": lambda ax: plot.curves(ax, runs, "test_accuracy", "virtual_time"),
+            "gantt": lambda ax: plot.gantt(ax, [(0, 0, 1, 0)], done=[0.5]),
+            "network": lambda ax: plot.network(ax, xy, xy, [0, 1]),
+            "shares": lambda ax: plot.shares(ax, [[1, 2]]),
+            "size_against": lambda ax: plot.size_against(ax, [0.1, 0.2], [3, 4], "Frequency"),
+        }
+        assert sorted(draw) == sorted(plot.__all__)
+        figure = Figure(figsize=(12, 9), layout="constrained")
+        for axes, (name, function) in zip(figure.subplots(3, 3).flat, draw.items(), strict=True):
+            handles = function(axes)
+            assert axes.has_data(), name
+            assert axes.get_xlabel(), name
+            if handles:
+                axes.legend(handles=handles)
+        assert tuple(figure.get_size_inches()) == (12, 9)
+        assert render(figure)
+
+    def test_a_column_that_no_run_has(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="no run has the column ari"):
+            plot.curves(Figure().subplots(), write_pair(tmp_path), "ari")
+
+
 class TestFiles:
+    @pytest.mark.parametrize(
+        ("name", "files"),
+        [
+            ("gantt", ["gantt.png", "gantt.svg"]),
+            ("gantt.pdf", ["gantt.pdf"]),
+            ("gantt.SVG", ["gantt.SVG"]),
+            ("v1.2", ["v1.2.png", "v1.2.svg"]),
+        ],
+    )
+    def test_a_figure_is_what_its_name_says(self, tmp_path: Path, name: str, files: list[str]) -> None:
+        figure = plot_gantt([(0, 0, 1, 0)])
+        assert [file.name for file in save_figure(figure, tmp_path / name)] == files
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
+        if name.endswith("pdf"):
+            before = (tmp_path / name).read_bytes()
+            assert before.startswith(b"%PDF")
+            assert b"/Type3" not in before
+            save_figure(figure, tmp_path / name)
+            assert (tmp_path / name).read_bytes() == before
+
     def test_report(self, tmp_path: Path) -> None:
         files = write_report(write_pair(tmp_path / "runs"), tmp_path / "deep" / "out")
         assert [file.name for file in files] == [
             "curves-round.png",
             "curves-round.svg",
+            "curves-round.pdf",
             "curves-client-updates.png",
             "curves-client-updates.svg",
+            "curves-client-updates.pdf",
             "curves-virtual-time.png",
             "curves-virtual-time.svg",
+            "curves-virtual-time.pdf",
             "table.md",
             "table.tex",
             "table.csv",
@@ -557,7 +659,7 @@ class TestFiles:
         assert sorted(files) == sorted((tmp_path / "deep" / "out").iterdir())  # nothing temporary is left
         assert all(file.stat().st_size > 0 for file in files)
         assert json.loads(files[-1].read_text())[1]["targets"][-1]["round"] is None
-        assert files[-2].read_text().startswith("| Run ")
+        assert files[-4].read_text().startswith("| Run ")
 
     def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no runs"):

@@ -55,7 +55,14 @@ OnlyOption = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Of several runs, only those with TEXT in their panel or label.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-PlotOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it into FILE.png and FILE.svg.")]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Draw it into FILE, a .pdf, .svg or .png; without such an ending, two of these."),
+]
+WidthOption = Annotated[
+    str | None,
+    typer.Option(metavar="WIDTH", help="Of figures: column (3.5 inches), text (7.16), or a number of inches."),
+]
 
 
 def read_experiments(
@@ -72,6 +79,51 @@ def read_experiments(
     from atoll.experiment.experiment import Experiment  # only now: bad settings are told without PyTorch
 
     return [Experiment(settings) for settings in chosen]
+
+
+def check_runs(runs: "Iterable[Experiment]", schedules: bool = True) -> None:
+    """Meet whatever is wrong with runs before anything is made or written; without `schedules` but for these.
+
+    Raises:
+        InputError: one of them cannot be carried out.
+    """
+    from atoll.runs.probes import check_probes
+    from atoll.trackers import require_trackers
+
+    for each in runs:
+        each.check() if schedules else each.check_parts()
+        check_probes(each)
+        require_trackers(each.settings)
+
+
+def check_file(option: str, path: Path | None) -> None:
+    """Refuse an option's path that names no file.
+
+    Raises:
+        InputError: it is empty, or a folder.
+    """
+    if path is None:
+        return
+    if path.name in ("", ".."):
+        raise InputError(f"{option} {str(path)!r}: names no file; give one, such as {option} figures/{option[2:]}")
+    if path.is_dir():
+        raise InputError(f"{option} {path}: is a folder; give the path of a file")
+
+
+def claim_file(option: str, path: Path | None) -> None:
+    """Make the folder that an option's file goes to, before the work whose result it will hold.
+
+    Raises:
+        InputError: it names no file, or one where none can be.
+    """
+    check_file(option, path)
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{option} {path}: its folder {path.parent} cannot be made ({reason})") from error
 
 
 def experiment_words(name: str, scale: str | None, changes: Iterable[str] | None, only: str | None) -> list[str]:
@@ -102,14 +154,30 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
 
 
-def stem_of(path: Path) -> Path:
-    """Return where figures are drawn, without the ending of an image that the user may have given."""
-    return path.with_suffix("") if path.suffix in (".png", ".svg") else path
+def read_width(text: str | None) -> float | None:
+    """Return the width of figures in inches; None: each figure's own.
+
+    Raises:
+        InputError: a width that is neither known by name nor a number of inches that a page may have.
+    """
+    if text is None:
+        return None
+    from atoll.report.style import WIDTHS
+
+    try:
+        inches = WIDTHS.get(text) or float(text)
+    except ValueError:
+        inches = 0.0
+    if not 1 <= inches <= 50:
+        raise InputError(f"--width {text}: must be {', '.join(WIDTHS)} or a number of inches from 1 to 50")
+    return inches
 
 
-def save_plot(figure: "Figure", path: Path) -> None:
-    """Write a figure as PNG and SVG."""
-    from atoll.report.files import save_figure
+def save_plot(figure: "Figure", path: Path, ending: str = "") -> None:
+    """Write a figure as its path says, with `ending` after the name."""
+    from atoll.report.files import SUFFIXES, save_figure
 
-    for file in save_figure(figure, stem_of(path)):
-        err.print(f"wrote {file}", markup=False)
+    is_named = path.suffix.lower() in SUFFIXES
+    file = path.with_stem(path.stem + ending) if is_named else path.with_name(path.name + ending)
+    for written in save_figure(figure, file):
+        err.print(f"wrote {written}", markup=False)

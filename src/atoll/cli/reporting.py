@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, app, err, out, print_json
+from atoll.cli.common import JsonOption, WidthOption, app, claim_file, err, out, print_json, read_width
 from atoll.support.errors import InputError
 
 TargetOption = Annotated[
@@ -27,6 +27,7 @@ def report_command(
     stable: Annotated[
         bool, typer.Option("--stable", help="Targets count from the first probe from which on all meet them.")
     ] = False,
+    width: WidthOption = None,
     overlay: Annotated[bool, typer.Option("--overlay", help="Show the runs of all panels in one.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -35,7 +36,8 @@ def report_command(
     Example: atoll report runs/fedcluster runs/fedavg --html compared.html --target 0.9
     """
     check_targets(target)
-    if page:
+    inches = read_width(width)
+    if page is not None:
         _check_page(page)
     from atoll import report
 
@@ -43,11 +45,13 @@ def report_command(
     for fault in faults:
         err.print(f"warning: left out: {fault}", markup=False)
     runs = report.overlay(runs) if overlay else runs
+    claim_file("--html", page)
     rows = report.rounds_to_target(runs, target or None, stable=stable)
     place = folder or (None if page else folders[0] / "report")
     if place and place.exists() and not place.is_dir():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
-    files = report.write_report(runs, place, target or None, stable) if place else []
+    with report.figure_width(inches):
+        files = report.write_report(runs, place, target or None, stable) if place else []
     if page:
         from atoll.report.page import write_page
 
@@ -71,7 +75,7 @@ def check_targets(targets: Sequence[float] | None) -> None:
 
 
 def _check_page(page: Path) -> None:
-    """Refuse a place that cannot hold a page, or that holds something else."""
+    """Refuse a place that holds something else, or is a folder, which `claim_file` says of others."""
     if page.is_dir():
         raise InputError(f"--html {page}: is a folder; give the path of a file that ends in .html")
     if page.suffix.lower() not in (".html", ".htm"):

@@ -16,6 +16,7 @@ from atoll.cli.common import (
     ScaleOption,
     SetOption,
     app,
+    check_runs,
     err,
     experiment_words,
     out,
@@ -80,9 +81,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         InputError: one of them cannot, or several are to replay one schedule.
     """
     from atoll.experiment.executor import require_no_fleet
-    from atoll.runs.probes import check_probes
     from atoll.runs.variants import replaying
-    from atoll.trackers import require_trackers
 
     if schedule is not None:
         if len(runs) > 1:
@@ -90,9 +89,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         runs = [replaying(runs[0], schedule)]
     for each in runs:
         require_no_fleet(each.settings.run)
-        each.check()
-        check_probes(each)
-        require_trackers(each.settings)
+    check_runs(runs)
     return runs
 
 

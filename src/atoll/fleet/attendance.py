@@ -66,7 +66,9 @@ class Attendance:
         """
         self._path = path
         try:
-            lines = [Noted.model_validate_json(line) for line in (whole_lines(path) if path.exists() else ())]
+            lines = [
+                Noted.model_validate_json(line) for line in (whole_lines(path, path.parent) if path.exists() else ())
+            ]
         except (OSError, ValueError) as error:
             raise InputError(f"--resume: {path} is damaged; add --overwrite to start again") from error
         kept = [line for line in lines if line.event < events_done]
@@ -149,3 +151,20 @@ class Attendance:
             self._standings.pop(client, None)
         else:
             self._standings[client] = standing
+
+
+def read_strikes(path: Path) -> dict[int, Standing]:
+    """Return how clients stand in a run: those that have been late, by its ``strikes.jsonl``.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        lines = _read(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read, or is damaged") from error
+    return {client: Standing(*row) for client, row in lines[-1].clients.items()} if lines else {}
+
+
+def _read(path: Path) -> list[Noted]:
+    return [Noted.model_validate_json(line) for line in whole_lines(path, path.parent)] if path.exists() else []

@@ -16,6 +16,7 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
 from atoll.fleet.agreement import Agreement
 from atoll.fleet.attendance import Attendance
 from atoll.fleet.gathering import Call, Reply, gather
+from atoll.fleet.kept import name_of, named
 from atoll.fleet.measured import Measured
 from atoll.fleet.messages import LossesRequest, TrainRequest, encode, pack
 from atoll.fleet.notices import Notices
@@ -87,6 +88,7 @@ class FleetExecutor:
         self.measured = Measured(agreement.clients)
         self.left_out: set[str] = set()
         self.refused: Counter[str] = Counter()
+        self._resumable: Sequence[Mapping[int, Model]] = ()
         self._lock = Lock()
 
     def train(
@@ -130,15 +132,19 @@ class FleetExecutor:
         calls = []
         aside = self.attendance.take_turn([clients])
         for nodes in self._split(clients[~np.isin(clients, list(aside[0]))]):
-            nonce = secrets.token_hex(16)
-            request = LossesRequest(
-                settings_digest=self.agreement.digest, nonce=nonce, round=round_, clients=tuple(nodes.values())
-            )
             asked = {
-                node: Asked(node, client, nonce, self.agreement.form, models=len(models))
+                node: Asked(node, client, secrets.token_hex(16), self.agreement.form, models=len(models))
                 for node, client in nodes.items()
             }
-            calls.append(Call(0, "losses", encode(request, body), asked))
+            heads = {
+                node: encode(
+                    LossesRequest(
+                        settings_digest=self.agreement.digest, nonce=each.nonce, round=round_, client=each.client
+                    )
+                )
+                for node, each in asked.items()
+            }
+            calls.append(Call(0, "losses", heads, body, asked))
         (replies,) = self._collect([clients], calls, _read_losses, aside)
         table = np.full((len(clients), len(models)), np.nan)
         for row, client in enumerate(clients.tolist()):
@@ -146,38 +152,51 @@ class FleetExecutor:
                 table[row] = replies.results[client]
         return table
 
+    def keep_resumable(self, states: Sequence[Mapping[int, Model]]) -> None:
+        """Let nodes drop what clients keep but for these: `State.clients` of each checkpoint that there is."""
+        self._resumable = tuple(states)
+
     def close(self) -> None:
         """Leave the fleet; the nodes stay."""
         self.fleet.close()
 
     def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
         for nodes in self._split(cohort.clients):
-            nonce = secrets.token_hex(16)
-            request = TrainRequest(
-                settings_digest=self.agreement.digest,
-                nonce=nonce,
-                event=cohort.event,
-                drawn_as=cohort.event if cohort.drawn_as is None else cohort.drawn_as,
-                round=cohort.round,
-                repeat=cohort.repeat,
-                cluster=cohort.cluster,
-                clients=tuple(nodes.values()),
-            )
-            asked = {
-                node: Asked(
-                    node=node,
-                    client=client,
-                    nonce=nonce,
-                    form=self.agreement.form,
-                    event=cohort.event,
-                    repeat=cohort.repeat,
-                    start=cohort.start,
-                    samples=self.samples.get(client),
-                    max_update_norm=limit,
-                )
-                for node, client in nodes.items()
-            }
-            yield Call(number, "train", encode(request, body), asked)
+            asked = {node: self._asked_to_train(node, client, cohort, limit) for node, client in nodes.items()}
+            heads = {node: encode(self._train_request(cohort, each)) for node, each in asked.items()}
+            yield Call(number, "train", heads, body, asked)
+
+    def _asked_to_train(self, node: str, client: int, cohort: Cohort, limit: float | None) -> Asked:
+        nonce = secrets.token_hex(16)
+        return Asked(
+            node=node,
+            client=client,
+            nonce=nonce,
+            form=self.agreement.form,
+            event=cohort.event,
+            repeat=cohort.repeat,
+            start=cohort.start,
+            samples=self.samples.get(client),
+            max_update_norm=limit,
+            state=named(nonce) if self.agreement.keeps_state else None,
+        )
+
+    def _train_request(self, cohort: Cohort, asked: Asked) -> TrainRequest:
+        """Return what a node is asked: nothing in it is of another client."""
+        state = cohort.states.get(asked.client)
+        resumable = [name_of(states[asked.client]) for states in self._resumable if asked.client in states]
+        return TrainRequest(
+            settings_digest=self.agreement.digest,
+            nonce=asked.nonce,
+            event=cohort.event,
+            drawn_as=cohort.event if cohort.drawn_as is None else cohort.drawn_as,
+            round=cohort.round,
+            repeat=cohort.repeat,
+            cluster=cohort.cluster,
+            client=asked.client,
+            state=None if state is None else name_of(state),
+            resumable=tuple(dict.fromkeys(resumable)),
+        )
 
     def _split(self, clients: Ids) -> list[dict[str, int]]:
         """Return the clients by node, in as many groups as a node has clients; those without a node are left out."""

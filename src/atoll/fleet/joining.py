@@ -160,7 +160,7 @@ def _describe(
     """Ask nodes what they hold; return each node's reply, or why there is none."""
     nonce = secrets.token_hex(16)
     request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce))
-    replies = fleet.call(names, "describe", request, timeout) if names else ()
+    replies = fleet.call(dict.fromkeys(names, request), "describe", b"", timeout) if names else ()
     return {name: _read(content, nonce) for name, content in replies if name in names}
 
 

@@ -53,7 +53,8 @@ Reason = (
 - ``not_finite``, ``too_large``: a NaN or an infinity; a number of the model beyond 1e12, a loss beyond 1e15, an update
   longer than allowed;
 - ``bad_average``: good, but what it was combined to with others gives no finite losses, so none of them counts;
-- ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``.
+- ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``;
+- ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged.
 """
 
 REASONS: tuple[Reason, ...] = (
@@ -74,6 +75,7 @@ REASONS: tuple[Reason, ...] = (
     "unknown_task",
     "wrong_settings",
     "wrong_client",
+    "no_state",
 )
 
 
@@ -92,6 +94,7 @@ class Asked:
         samples: how many it said that it holds; None: it was not asked.
         max_update_norm: the longest update that is taken; None: any.
         models: how many models it was to measure.
+        state: what stands for what it then keeps, where clients keep anything.
     """
 
     node: str
@@ -104,6 +107,7 @@ class Asked:
     samples: int | None = None
     max_update_norm: float | None = None
     models: int = 0
+    state: Model | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +146,7 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Chec
     limit = asked.max_update_norm
     if limit is not None and asked.start is not None and not update_norm(model, asked.start) <= limit:
         return "too_large"
-    return CheckedUpdate(ClientUpdate(model, head.loss), head.seconds, head.passed)
+    return CheckedUpdate(ClientUpdate(model, head.loss, asked.state), head.seconds, head.passed)
 
 
 def read_losses(asked: Asked, sender: str, reply: bytes | base.Failure) -> Floats | Reason:

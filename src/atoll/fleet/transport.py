@@ -1,6 +1,6 @@
 """What a fleet is: nodes that carry out registered tasks, wherever they are."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -60,14 +60,14 @@ class Fleet(Protocol):
         ...
 
     def call(
-        self, names: Sequence[str], task: str, payload: bytes, timeout: float
+        self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:
         """Send a task to nodes; yield one reply or failure a node, as they come, the last by `timeout` seconds.
 
         Args:
-            names: of nodes; one that is not there fails as ``gone``.
-            task: name of a registered handler.
-            payload: what it is given.
+            heads: what each node alone is sent, by its name; one that is not there fails as ``gone``.
+            task: name of a registered handler, which is given a node's head and then the payload.
+            payload: what all of them are sent.
             timeout: seconds from now.
         """
         ...

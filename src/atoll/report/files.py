@@ -21,6 +21,7 @@ from atoll.runs.folder import slug
 from atoll.support.files import write_atomically
 
 DPI = 150
+SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def write_report(
@@ -31,15 +32,16 @@ def write_report(
     Where runs have recorded them, also the error to planted parameters, what own probes measured, what of single
     clients, and, one figure a run, the clusters that clients found; where runs differ in their seed alone, also the
     spread over seeds. The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-*
-    and identity-* as .png and .svg, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
-    `rounds_to_target`. Raises InputError when there are no runs.
+    and identity-* as .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are
+    as for `rounds_to_target`. Raises InputError when there are no runs.
     """
     out = Path(out)
     figures, tables = dict(_figures(runs)), dict(_tables(runs, targets, stable))
     out.mkdir(parents=True, exist_ok=True)
     files = []
     for stem, figure in figures.items():
-        files += save_figure(figure, out / stem)
+        for suffix in SUFFIXES:
+            files += save_figure(figure, out / f"{stem}{suffix}")
     for name, text in tables.items():
         write_atomically(out / name, text.encode())
         files.append(out / name)
@@ -87,13 +89,20 @@ def _as_json(rows: Sequence[dict[str, Any]]) -> str:
     return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def save_figure(figure: Figure, path_without_suffix: Path | str) -> list[Path]:
-    """Write a figure as PNG (150 dpi) and SVG, equal figures to equal bytes, and return the two files."""
-    stem = Path(path_without_suffix)
-    png, svg = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "svg"))
-    for file, options in ((png, {"format": "png"}), (svg, {"format": "svg", "metadata": {"Date": None}})):
+def save_figure(figure: Figure, path: Path | str) -> list[Path]:
+    """Write a figure, equal figures to equal bytes, and return the files.
+
+    A path that ends in .png (150 dpi), .svg or .pdf is the file; without such an ending it is written as PNG and SVG.
+    """
+    path = Path(path)
+    named = path.suffix.lower() in SUFFIXES
+    files = [path] if named else [path.with_name(f"{path.name}{suffix}") for suffix in SUFFIXES[:2]]
+    for file in files:
         stream = BytesIO()
-        with mpl.rc_context({"svg.hashsalt": "atoll"}):
-            figure.savefig(stream, dpi=DPI, **options)
+        kind = file.suffix.lower()
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(kind)
+        # Letters as TrueType, which journals' checks of PDF files ask for.
+        with mpl.rc_context({"svg.hashsalt": "atoll", "pdf.fonttype": 42}):
+            figure.savefig(stream, dpi=DPI, format=kind[1:], metadata=metadata)
         write_atomically(file, stream.getvalue())
-    return [png, svg]
+    return files

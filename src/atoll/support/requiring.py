@@ -57,7 +57,8 @@ def require(name: str, value: Any, annotation: Any) -> Any:
 
 def require_fields(made: Any, prefix: str = "") -> None:
     """Hold a dataclass's fields against their types, and keep NumPy's numbers as Python's own."""
-    for name, annotation in _annotations(type(made)).items():
+    kind: Any = type(made)
+    for name, annotation in _annotations(kind).items():
         value = require(f"{prefix}{name}", getattr(made, name), annotation)
         object.__setattr__(made, name, value)
 
@@ -112,5 +113,5 @@ def _any(name: str, value: Any) -> None:
 
 
 @cache
-def _annotations(made: type) -> dict[str, Any]:
+def _annotations(made: Any) -> dict[str, Any]:
     return {name: each for name, each in inspect.get_annotations(made).items() if not isinstance(each, str)}

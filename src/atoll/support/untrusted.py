@@ -65,10 +65,9 @@ def read_bytes(path: Path, within: Path | None = None, most: int = MOST_BYTES) -
     """
     with open_regular(path, within) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(size + 1) if size <= most else None  # Python takes the memory for all that it is asked for
-    if content is None or len(content) > most:
-        raise OSError(errno.EFBIG, f"is longer than {most >> 20} MiB", str(path))
-    return content
+        if size > most:
+            raise OSError(errno.EFBIG, f"is longer than {most >> 20} MiB", str(path))
+        return file.read(size)
 
 
 def read_json(path: Path, within: Path | None = None) -> Any:

@@ -51,6 +51,14 @@ _BEAT_SECONDS = 10.0
 # Flower counts a node as gone after twice this; it is long enough for a network that is away for a minute.
 _INTERVAL = 45.0
 _FOREVER = float("inf")
+# How long a node that was cut off may be counted as there, and a little.
+_GONE_SECONDS = 2 * _INTERVAL + 15
+_UNKNOWN, _TAKEN = 401, 412
+"""What the superlink says to a key that is not registered, and to one whose node is there already."""
+_WAITING = (
+    "the server counts it as there, since it was cut off or another machine has its key; trying again for up to "
+    f"{_GONE_SECONDS:.0f} s"
+)
 # The server puts a message's parts on the superlink right after it; after this long it has died over it.
 _SENDING_SECONDS = 60.0
 
@@ -117,7 +125,7 @@ def _linked(
     """Announce the node to the server, and its leaving.
 
     A node that was killed counts as there for a while, and Flower refuses another with its key. The node notes its
-    number, so that when it comes back it can say that the one before it is gone.
+    number until its goodbye was heard, so that when it comes back it can say that the one before it is gone.
     """
     from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
@@ -134,7 +142,7 @@ def _linked(
 
     tell(f"{configuration.name}: calling {configuration.server}")
     try:
-        node_id = insist(activate, _FOREVER, pause=1.0)
+        node_id = _insist_while_taken(activate, lambda: tell(f"{configuration.name}: {_WAITING}"))
     except Exception as error:
         raise RunError(_refusal(configuration, error)) from error
     write_atomically(note, str(node_id).encode())
@@ -146,7 +154,22 @@ def _linked(
     finally:
         with contextlib.suppress(Exception):
             client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
-        note.unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
+
+
+def _insist_while_taken(activate: Callable[[], int], say: Callable[[], None]) -> int:
+    """Return the node's number, trying again while the server is away, and while it counts the node as there."""
+    until = None
+    while True:
+        try:
+            return insist(activate, _FOREVER, pause=1.0)
+        except Exception as error:
+            if status_of(error) != _TAKEN or (until is not None and time.monotonic() > until):
+                raise
+        if until is None:
+            until = time.monotonic() + _GONE_SECONDS
+            say()
+        time.sleep(_IDLE_SECONDS)
 
 
 def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None]) -> None:
@@ -160,7 +183,7 @@ def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, t
                 last = time.monotonic()
                 continue
         except Exception as error:
-            if status_of(error) == 401:
+            if status_of(error) == _UNKNOWN:
                 raise RunError(_refusal(configuration, error)) from error
             if tls_fault(error) is not None:
                 raise RunError(_refusal(configuration, error)) from error
@@ -265,8 +288,7 @@ def _refusal(configuration: NodeConfiguration, error: Exception) -> str:
             apart = abs((there - datetime.now(UTC)).total_seconds())
             if apart > 240:
                 return f"{configuration.server}: this machine's clock is {apart / 60:.0f} minutes from its; set it"
-        return (
-            f"{configuration.server}: refuses {configuration.name}; its key is not registered there, or another "
-            f"machine is this node already (HTTP status {error.response.status_code})"
-        )
+        status = error.response.status_code
+        why = {_UNKNOWN: "its key is not registered there", _TAKEN: "another machine is this node already"}
+        return f"{configuration.server}: refuses {configuration.name}; {why.get(status, f'HTTP status {status}')}"
     return f"{configuration.server}: {error}"

@@ -12,9 +12,9 @@ LINGER_SECONDS = 0.5
 
 
 class Patient(HttpToolsProtocol):
-    """A connection that is cut if its caller dawdles over a request's head, or sends a second before it was answered.
+    """A connection that is cut if its caller dawdles over a request's head, or sends requests together.
 
-    uvicorn waits for a head without end, keeps whatever is sent of it, and queues requests that come together.
+    uvicorn waits for a head without end, keeps whatever is sent of it, and queues what comes together.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -42,7 +42,7 @@ class Patient(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Wait for another head on the same connection."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.pipeline:  # one may come early: a caller can have the whole answer before the server has closed it
             self.transport.abort()
         self._expect_head()
         super().on_message_begin()
