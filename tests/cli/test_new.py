@@ -13,7 +13,7 @@ def test_what_it_writes_runs_and_passes_its_test(process: Command, folder: Path)
     process("new", "mine").succeeded()
     assert sorted(path.name for path in (folder / "mine").iterdir()) == ["experiment.toml", "own.py", "test_own.py"]
     printed = process("run", "mine/experiment.toml", "--quiet").succeeded()
-    assert "topology" in printed
+    assert "Figures and table: runs/own/report" in printed
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250, check=False)
     assert "2 passed" in done.stdout, done.stdout
