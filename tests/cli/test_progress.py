@@ -54,7 +54,7 @@ def test_one_run_has_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_terminal_a_line_is_logged_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr("atoll.cli.progress.time.monotonic", lambda: float(next(seconds)))
     written = console(monkeypatch, None).file
     assert isinstance(written, io.StringIO)
     with progress.Runs(12, quiet=False) as view:

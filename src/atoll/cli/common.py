@@ -50,7 +50,7 @@ class _Group(TyperGroup):
 class _App(typer.Typer):
     """An application whose commands are such."""
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:  # type: ignore[override]
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
         """Return what registers a command."""
         return super().command(name, **{"cls": _Command, **options})
 
