@@ -14,13 +14,14 @@ from atoll.cli.common import (
     SetOption,
     app,
     claim_file,
+    make_app,
     out,
     print_json,
     read_experiments,
     save_plot,
 )
 
-data_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+data_app = make_app(invoke_without_command=True)
 app.add_typer(data_app, name="data")
 
 

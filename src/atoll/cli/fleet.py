@@ -22,6 +22,7 @@ from atoll.cli.common import (
     app,
     err,
     experiment_words,
+    make_app,
     out,
     print_json,
     read_experiments,
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
     from atoll.fleet.transport import Fleet
 
-fleet_app = typer.Typer(
-    rich_markup_mode=None,
+fleet_app = make_app(
     no_args_is_help=True,
     help="Run an experiment on real machines.\n\nExample: atoll fleet up quickstart --only FedAvg --nodes 4",
 )
