@@ -354,6 +354,11 @@ def test_the_database_is_its_owners_alone(running: FlowerFleet) -> None:
         assert not path.stat().st_mode & 0o077, path
 
 
+def test_a_call_without_time_is_late(running: FlowerFleet, node: NodeConfiguration) -> None:
+    with linked(node):
+        assert list(running.call(["node-0"], "train", b"", 0.0)) == [("node-0", Failure("late"))]
+
+
 def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, node: NodeConfiguration) -> None:
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
     from flwr.proto.node_pb2 import Node
@@ -529,9 +534,9 @@ def test_the_database_is_small_again_at_the_next_start(tmp_path: Path) -> None:
     configuration = init_fleet(tmp_path / "fleet", plan)
     database = configuration.state / "flower.db"
     with FlowerFleet(configuration) as fleet, linked(read_node(configuration.folder / "nodes" / "node-0")):
-        assert list(fleet.call(["node-0"], "train", bytes(20 * 2**20), 3)) == [("node-0", Failure("late"))]
+        assert list(fleet.call(["node-0"], "train", bytes(8 * 2**20), 15)) == [("node-0", Failure("late"))]
         grown = sum(path.stat().st_size for path in configuration.state.glob("flower.db*"))
-        assert grown > 20 * 2**20
+        assert grown > 8 * 2**20
     with Superlink(configuration):
         assert sum(path.stat().st_size for path in configuration.state.glob("flower.db*")) < 2 * 2**20
     assert database.stat().st_size < 2 * 2**20

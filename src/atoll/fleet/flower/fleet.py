@@ -143,7 +143,7 @@ class FlowerFleet:
             asked = self._with_task(lambda now: self._push(now, present, task, payload, until), until)
         except Exception as error:
             self.superlink.require_up()
-            if not is_transient(error):
+            if not is_transient(error) and time.monotonic() < until:  # else Flower takes it no more
                 raise
             yield from ((name, Failure("late")) for name in names)
             return
