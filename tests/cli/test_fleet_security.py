@@ -313,7 +313,7 @@ def hostile(running: FlowerFleet, node: NodeConfiguration, came: list[Any]) -> I
     """Be node 0, which was just asked for something; `came` gets what the call comes to within some seconds."""
     running.allow(1000)
     number = next(number for number, name in running._names.items() if name == "node-0")
-    caller = threading.Thread(target=lambda: came.extend(running.call(["node-0"], "train", b"start", 8)))
+    caller = threading.Thread(target=lambda: came.extend(running.call(["node-0"], "train", b"start", 20)))
     with linked(node), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
         caller.start()
         link, asked = flower_node._Link(client, number), None
