@@ -13,13 +13,15 @@ from atoll.cli.common import (
     ScaleOption,
     SetOption,
     app,
+    claim_file,
+    make_app,
     out,
     print_json,
     read_experiments,
     save_plot,
 )
 
-data_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+data_app = make_app(invoke_without_command=True)
 app.add_typer(data_app, name="data")
 
 
@@ -85,6 +87,7 @@ def data_inspect(
     Example: atoll data inspect quickstart --plot shares
     """
     each = read_experiments(experiment, scale, changes, only)[0]
+    claim_file("--plot", plot)
     population = each.clients
     counts = population.class_counts()
     if as_json:
@@ -102,7 +105,7 @@ def data_inspect(
         out.print(table)
         if len(population) > 20:
             out.print("(the first 20; --json prints all)")
-    if plot:
+    if plot is not None:
         from atoll.report.figures import plot_shares
 
         save_plot(plot_shares(counts, each.settings.name), plot)

@@ -5,8 +5,6 @@ experiment is every run of every panel, as a figure is every curve in every pane
 such as ``[scales.small]``, for the whole file, a panel or a run.
 """
 
-import difflib
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -19,11 +17,12 @@ from warnings import warn
 
 from pydantic import BaseModel
 
-from atoll.experiment.choices import choices_that_take
+from atoll.experiment.choices import CHOICES, choices_that_take
 from atoll.experiment.settings import Settings
 from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes
-from atoll.experiment.wording import unknown
 from atoll.support.errors import InputError, SettingWarning
+from atoll.support.untrusted import parse_toml, read_toml
+from atoll.support.wording import nearest, unknown
 
 Table = dict[str, Any]
 
@@ -39,22 +38,21 @@ def read_experiment(name: str | Path) -> Table:
     path = Path(name)
     if path.suffix != ".toml":
         if (recipe := recipe_path(str(name))) is None:
-            told = "must end in .toml" if path.is_file() else f"no recipe has this name; {_nearest_recipe(str(name))}"
+            told = "must end in .toml" if path.is_file() else f"no recipe has this name{_nearest_recipe(str(name))}"
             raise InputError(f"experiment {str(name)!r}: {told}")
         path = recipe
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return read_toml(path)
     except OSError as error:
         raise InputError(f"experiment {str(name)!r}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the built-in experiments."""
-    return sorted(
-        f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml")
-    )
+    """Return the names of the built-in experiments, the one to begin with first."""
+    found = (f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml"))
+    return sorted(found, key=lambda name: (name != "quickstart", name))
 
 
 def recipe_path(name: str) -> Path | None:
@@ -194,8 +192,11 @@ def resolved(settings: Settings) -> Table:
 
 
 def _nearest_recipe(name: str) -> str:
-    nearest = difflib.get_close_matches(name, recipe_names(), n=1)
-    return f"did you mean {nearest[0]!r}?" if nearest else "`atoll recipes` lists them, and your own ends in .toml"
+    for choice in CHOICES:
+        if (meant := nearest(name, choice.functions, cutoff=1)) and choice.default != meant:
+            return f", but it is a value of {choice.setting}: atoll run quickstart --set {choice.setting}={meant}"
+    meant = nearest(name, recipe_names(), cutoff=0.6)
+    return f"; did you mean {meant!r}?" if meant else "; `atoll recipes` lists them, and your own ends in .toml"
 
 
 def _annotation(parts: Sequence[str]) -> Any:
@@ -213,8 +214,8 @@ def _parse_value(text: str, annotation: Any) -> Any:
     if not text:
         return "" if annotation is str else None
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {text}".encode())
+    except ValueError:
         return text
     # A line break in the text would smuggle in further keys; and a text such as 2024 need not be quoted.
     is_text = annotation in (str, str | None) and not isinstance(parsed["value"], str)

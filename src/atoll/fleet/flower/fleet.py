@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -79,10 +79,10 @@ class FlowerFleet:
     Flower gives our task up, the next call begins another one.
     """
 
-    def __init__(self, configuration: FleetConfiguration) -> None:
-        """Note whose fleet it is; nothing is started."""
+    def __init__(self, configuration: FleetConfiguration, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Note whose fleet it is; nothing is started. `tell` is given what its operator should know."""
         self.configuration = configuration
-        self.superlink = Superlink(configuration)
+        self.superlink = Superlink(configuration, tell)
         self._most = configuration.max_mib * 2**20
         self._properties = {node.name: _properties_of(node) for node in configuration.nodes}
         self._names = dict[int, str]()
@@ -125,7 +125,7 @@ class FlowerFleet:
         return {name: self._properties[name] for name in self._online(time.monotonic() + _PATIENCE)}
 
     def call(
-        self, names: Sequence[str], task: str, payload: bytes, timeout: float
+        self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:
         """Send a task to nodes; yield one reply or failure a node, as they come, the last by `timeout` seconds.
 
@@ -135,19 +135,19 @@ class FlowerFleet:
             RunError: the payload is longer than the fleet allows, or the superlink cannot be kept running.
         """
         until = time.monotonic() + timeout
-        if len(payload) > self.configuration.max_mib * 2**20:
+        if len(payload) + max(map(len, heads.values()), default=0) > self.configuration.max_mib * 2**20:
             raise RunError(f"a task takes more bytes than max_mib = {self.configuration.max_mib} in fleet.toml allows")
         try:
             there = self._online(until)
-            present = [name for name in names if name in there]
+            present = {name: head for name, head in heads.items() if name in there}
             asked = self._with_task(lambda now: self._push(now, present, task, payload, until), until)
         except Exception as error:
             self.superlink.require_up()
             if not is_transient(error) and time.monotonic() < until:  # else Flower takes it no more
                 raise
-            yield from ((name, Failure("late")) for name in names)
+            yield from ((name, Failure("late")) for name in heads)
             return
-        yield from ((name, Failure("gone")) for name in names if name not in asked.names.values())
+        yield from ((name, Failure("gone")) for name in heads if name not in asked.names.values())
         sent = list(asked.names)
         try:
             while asked.names and time.monotonic() < until:
@@ -201,7 +201,7 @@ class FlowerFleet:
             if self._task is task:
                 self._task = None
 
-    def _push(self, task: _Task, names: Sequence[str], name_of_task: str, payload: bytes, until: float) -> _Asked:
+    def _push(self, task: _Task, heads: Mapping[str, bytes], name_of_task: str, payload: bytes, until: float) -> _Asked:
         """Send a task to nodes that are there; the payload goes to the superlink once."""
         from flwr.common.constant import SUPERLINK_NODE_ID
         from flwr.proto.message_pb2 import PushObjectRequest
@@ -209,11 +209,14 @@ class FlowerFleet:
         from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 
         most = min(self._most, _MOST_NUMBERS) if name_of_task in _NUMBERS else self._most
-        if not names:
+        if not heads:
             return _Asked(task, {}, most)
         numbers = {name: number for number, name in self._names.items()}
         seconds = max(until - time.monotonic(), 0.1)
-        packed = [pack(make_task(task.run_id, numbers[name], name_of_task, payload, seconds, most)) for name in names]
+        packed = [
+            pack(make_task(task.run_id, numbers[name], name_of_task, payload, seconds, most, head))
+            for name, head in heads.items()
+        ]
         request = PushAppMessagesRequest(
             messages_list=[each.message for each in packed], message_object_trees=[each.tree for each in packed]
         )
@@ -226,7 +229,7 @@ class FlowerFleet:
                     object_id=identifier, object_content=parts[identifier],
                 )
             )  # fmt: skip
-        return _Asked(task, {sent: name for sent, name in zip(answer.message_ids, names, strict=True) if sent}, most)
+        return _Asked(task, {sent: name for sent, name in zip(answer.message_ids, heads, strict=True) if sent}, most)
 
     def _pull(self, asked: _Asked) -> Iterator[tuple[str, bytes | Failure]]:
         """Yield the replies that are there; none while the superlink is away, failures if our task is lost."""
@@ -309,8 +312,9 @@ class FlowerFleet:
 
 
 def _properties_of(node: RegisteredNode) -> Properties:
+    agreed = {} if node.samples is None else {"samples": ",".join(map(str, node.samples))}
     first, *others = node.clients
-    return {"clients": ",".join(map(str, node.clients))} if others else {"client": first}
+    return {"clients": ",".join(map(str, node.clients)), **agreed} if others else {"client": first, **agreed}
 
 
 def _joined(arriving: _Arriving) -> bytes | Failure:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from atoll.fleet.flower.refusals import Refusals
+
 HEADER = "x-atoll-secret"
 OPEN = "/atoll/open"
 """With the secret: let nodes in. Before, they are told to try again later, rather than that they are unknown."""
@@ -112,6 +114,7 @@ class Guard:
         self._pushes = dict[int, _Push]()  # a node sends one reply after the other
         self._busy = set[int]()
         self._in_flight = 0
+        self._refusals = Refusals()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -120,6 +123,8 @@ class Guard:
         elif scope["type"] == "http":
             status = await self._serve(scope, receive, send)
             if status is not None:
+                if status >= 400:
+                    self._refusals.add(status, str((scope.get("client") or ("nowhere",))[0]))
                 await _answer(send, status)
 
     async def _serve(self, scope: Message, receive: Receive, send: Send) -> int | None:
