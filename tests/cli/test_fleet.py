@@ -120,6 +120,17 @@ def test_a_configuration_that_is_wrong_says_where(fleet: FleetConfiguration, old
     assert str(path) in str(raised.value)
 
 
+def test_a_nodes_budget_is_a_setting_of_its_own(fleet: FleetConfiguration) -> None:
+    path = fleet.folder / "nodes" / "node-0" / "node.toml"
+    assert (read_node(path).most_trainings, read_node(path).most_losses) == (None, None)
+    before = path.read_text()
+    path.write_text(before + "most_trainings = 20\nmost_losses = 0\n")
+    assert (read_node(path).most_trainings, read_node(path).most_losses) == (20, 0)
+    path.write_text(before + "most_losses = -1\n")
+    with pytest.raises(InputError, match="most_losses: Input should be greater than or equal to 0"):
+        read_node(path)
+
+
 def test_two_nodes_with_one_key_are_refused(fleet: FleetConfiguration) -> None:
     path = fleet.folder / "fleet.toml"
     path.write_text(path.read_text().replace(fleet.nodes[1].public_key, fleet.nodes[0].public_key))

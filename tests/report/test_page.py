@@ -95,6 +95,15 @@ def test_unfinished_seeds_are_in_the_group_but_in_no_mean(tmp_path: Path) -> Non
     assert line[header.index("Final accuracy")] == f"{100 * (1 - 0.9 * np.exp(-19 / 5)):.2f} %"
 
 
+def test_results_have_what_probes_measured_of_clients_only_mean_and_worst(tmp_path: Path) -> None:
+    measured = {"own_accuracy": 0.5, "own_accuracy_std": 0.1, "p10_own_accuracy": 0.3, "worst_own_accuracy": 0.2}
+    folder = write_run(tmp_path / "a", [row | measured | {"gap": 1.5} for row in make_rows(3)])
+    header, line = rows_of(content_of(folder), "results")
+    found = dict(zip(header, line, strict=True))
+    assert (found["Own accuracy"], found["Worst own accuracy"], found["Gap"]) == ("50.00 %", "20.00 %", "1.5")
+    assert not {"Own accuracy std", "P10 own accuracy"} & set(header)
+
+
 def test_curves_carry_every_probe_to_seven_digits_and_share_equal_columns(tmp_path: Path) -> None:
     rows = make_rows(30)
     content = content_of(write_run(tmp_path / "a", rows), write_run(tmp_path / "b", make_rows(30, 9.0)))

@@ -15,6 +15,7 @@ from atoll.cli.common import (
     WidthOption,
     app,
     claim_plot,
+    make_app,
     out,
     print_json,
     read_experiments,
@@ -22,7 +23,7 @@ from atoll.cli.common import (
     save_plot,
 )
 
-data_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+data_app = make_app(invoke_without_command=True)
 app.add_typer(data_app, name="data")
 
 

@@ -22,6 +22,7 @@ from atoll.cli.common import (
     app,
     err,
     experiment_words,
+    make_app,
     out,
     print_json,
     read_experiments,
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
     from atoll.fleet.transport import Fleet
 
-fleet_app = typer.Typer(
-    rich_markup_mode=None,
+fleet_app = make_app(
     no_args_is_help=True,
     help="Run an experiment on real machines.\n\nExample: atoll fleet up quickstart --only FedAvg --nodes 4",
 )
@@ -171,6 +171,7 @@ def node(
     from atoll.fleet.handlers import answer
     from atoll.fleet.node import Reporting, open_site
     from atoll.fleet.store import FolderStore
+    from atoll.fleet.tally import Budget
 
     if attached:
         threading.Thread(target=_end_with_input, daemon=True).start()
@@ -180,10 +181,11 @@ def node(
         raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
     settings = _one_experiment(experiment, changes, scale, only).settings
     reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
-    site = open_site(settings, data, found.clients[0] if len(found.clients) == 1 else found.clients, reporting)
+    own = found.clients[0] if len(found.clients) == 1 else found.clients
+    site = open_site(settings, data, own, reporting, Budget(found.most_trainings, found.most_losses))
     store = FolderStore(found.folder / "state" / "store")
     with _ended_by_signals():
-        serve(found, lambda task, payload: answer(site, store, task, payload), _tell)
+        serve(found, lambda task, payload: answer(site, store, task, payload, _tell), _tell)
 
 
 @fleet_app.command("status")

@@ -17,6 +17,7 @@ from atoll.cli.common import (
     app,
     check_runs,
     claim_plot,
+    make_app,
     out,
     print_json,
     read_experiments,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
     from atoll.schedules.events import Event
 
-recipes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+recipes_app = make_app(invoke_without_command=True)
 app.add_typer(recipes_app, name="recipes")
 
 
