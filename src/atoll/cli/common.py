@@ -138,6 +138,7 @@ PlotOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Draw it into FILE, a .pdf, .svg or .png; without such an ending, two of these."),
 ]
+_NOT_WRITTEN = {".bmp", ".eps", ".gif", ".htm", ".html", ".jpeg", ".jpg", ".ps", ".tif", ".tiff", ".webp"}
 WidthOption = Annotated[
     str | None,
     typer.Option(metavar="WIDTH", help="Of figures: column (3.5 inches), text (7.16), or a number of inches."),
@@ -205,6 +206,17 @@ def claim_file(option: str, path: Path | None) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"{option} {path}: its folder {path.parent} cannot be made ({reason})") from error
+
+
+def claim_plot(path: Path | None) -> None:
+    """Make the folder of `--plot`, as `claim_file` does.
+
+    Raises:
+        InputError: as there; or it ends as an image of a kind that is not written.
+    """
+    if path is not None and path.suffix.lower() in _NOT_WRITTEN:
+        raise InputError(f"--plot {path}: must end in .pdf, .svg or .png, or have no such ending, for a PNG and an SVG")
+    claim_file("--plot", path)
 
 
 def experiment_words(name: str, scale: str | None, changes: Iterable[str] | None, only: str | None) -> list[str]:

@@ -16,7 +16,7 @@ from atoll.cli.common import (
     WidthOption,
     app,
     check_runs,
-    claim_file,
+    claim_plot,
     make_app,
     out,
     print_json,
@@ -91,7 +91,7 @@ def schedule(
     shown, inches = [], read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     check_runs(runs)
-    claim_file("--plot", plot)
+    claim_plot(plot)
     for each in runs:
         table = each.method.schedule
         size = each.message_bytes
