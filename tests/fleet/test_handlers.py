@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,10 +46,9 @@ def site(folder: Path) -> Node:
     return open_site(EXPERIMENT.settings, folder, 1)
 
 
-def asking(clients: tuple[int, ...] = (1,), digest: str = DIGEST, start: Model = START) -> bytes:
-    request = TrainRequest(
-        settings_digest=digest, nonce="ab", event=0, drawn_as=0, round=0, repeat=0, cluster=0, clients=clients
-    )
+def asking(client: int = 1, digest: str = DIGEST, start: Model = START, **values: Any) -> bytes:
+    common = {"event": 0, "drawn_as": 0, "round": 0, "repeat": 0, "cluster": 0}
+    request = TrainRequest(**{"settings_digest": digest, "nonce": "ab", "client": client, **common, **values})
     return encode(request, pack([start]))
 
 
@@ -74,8 +74,8 @@ def test_there_are_three_tasks() -> None:
         ("train", asking()[:-1], "unreadable"),
         ("train", asking(digest="0"), "wrong_settings"),
         ("describe", describing(digest="0"), "wrong_settings"),
-        ("train", asking(clients=()), "wrong_client"),
-        ("train", asking(clients=(0, 2, 3)), "wrong_client"),
+        ("train", asking(client=0), "wrong_client"),
+        ("train", asking(client=99), "wrong_client"),
         ("train", asking(start={}), "unreadable"),
         ("train", asking(start={"w": torch.zeros(2)}), "unreadable"),
         ("train", asking(start=START | {"1.weight": torch.zeros(2)}), "unreadable"),
@@ -95,7 +95,7 @@ def test_a_node_answers_whatever_it_is_sent(site: Node, task: str, junk: bytes, 
 
 
 def test_what_a_node_was_asked_is_in_its_reply(site: Node) -> None:
-    head, models = decode(answer(site, MemoryStore(), "train", asking(clients=(0, 1, 2))), TrainReply)
+    head, models = decode(answer(site, MemoryStore(), "train", asking()), TrainReply)
     assert (head.nonce, head.event, head.repeat, head.client) == ("ab", 0, 0, 1)
     assert (head.samples, head.passed) == (40, 3 * 30)
     assert len(models) == 1
@@ -105,7 +105,7 @@ def test_a_node_whose_training_diverges_says_so(site: Node) -> None:
     wild = {name: torch.full_like(tensor, torch.nan) for name, tensor in START.items()}
     head, _ = decode(answer(site, MemoryStore(), "train", asking(start=wild)), TrainReply)
     assert head.loss is None
-    request = LossesRequest(settings_digest=DIGEST, nonce="ab", round=0, clients=(1,))
+    request = LossesRequest(settings_digest=DIGEST, nonce="ab", round=0, client=1)
     measured, _ = decode(answer(site, MemoryStore(), "losses", encode(request, pack([START, wild]))), LossesReply)
     assert measured.losses[0] is not None
     assert measured.losses[1] is None
@@ -186,7 +186,7 @@ def test_threads_of_one_process_do_not_disturb_each_other(tmp_path: Path) -> Non
     sites = [open_site(experiment.settings, each, c) for c, each in enumerate(write_shards(experiment, tmp_path))]
 
     def train(client: int) -> Model:
-        payload = asking((client,), digest, start)
+        payload = asking(client, digest, start)
         return decode(answer(sites[client], MemoryStore(), "train", payload), TrainReply)[1][0]
 
     alone = [train(client) for client in range(4)]

@@ -11,7 +11,7 @@ import pytest
 
 from atoll.experiment.file import make_runs, read_experiment, resolved
 from atoll.report import Run
-from atoll.report.runs import COLUMNS
+from atoll.report.records import COLUMNS
 from atoll.reproduce import costs
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.judging import judge, measure_plan, measure_run
@@ -252,6 +252,13 @@ def test_the_page_holds_everything_and_escapes_it() -> None:
     assert "lead of A over B: -10.0 ± 0.0 %" in page
     assert "Reading: clear &amp; plain" in page
     assert count([verdict]) == "1 fails"
+
+
+def test_the_page_folds_problems_after_the_third() -> None:
+    few, many = ("a", "b", "c", "a"), tuple("abcde")
+    pages = [render([], [Result("r", "", (), (), 0, (), None, problems)], "tiny") for problems in (few, many)]
+    assert [page.count('class="problem"') for page in pages] == [3, 5]
+    assert [page.partition("2 more</summary>")[2].count('class="problem"') for page in pages] == [0, 2]
 
 
 def test_a_folder_without_runs_gives_claims_that_are_not_run(tmp_path: Path) -> None:

@@ -136,7 +136,14 @@ OnlyOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and results remain.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Also say which executor trains, and why.")]
-PlotOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it into FILE.png and FILE.svg.")]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Draw it into FILE, a .pdf, .svg or .png; without such an ending, two of these."),
+]
+WidthOption = Annotated[
+    str | None,
+    typer.Option(metavar="WIDTH", help="Of figures: column (3.5 inches), text (7.16), or a number of inches."),
+]
 
 
 def read_experiments(
@@ -228,14 +235,30 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
 
 
-def stem_of(path: Path) -> Path:
-    """Return where figures are drawn, without the ending of an image that the user may have given."""
-    return path.with_suffix("") if path.suffix in (".png", ".svg") else path
+def read_width(text: str | None) -> float | None:
+    """Return the width of figures in inches; None: each figure's own.
+
+    Raises:
+        InputError: a width that is neither known by name nor a number of inches that a page may have.
+    """
+    if text is None:
+        return None
+    from atoll.report.style import WIDTHS
+
+    try:
+        inches = WIDTHS.get(text) or float(text)
+    except ValueError:
+        inches = 0.0
+    if not 1 <= inches <= 50:
+        raise InputError(f"--width {text}: must be {', '.join(WIDTHS)} or a number of inches from 1 to 50")
+    return inches
 
 
-def save_plot(figure: "Figure", path: Path) -> None:
-    """Write a figure as PNG and SVG."""
-    from atoll.report.files import save_figure
+def save_plot(figure: "Figure", path: Path, ending: str = "") -> None:
+    """Write a figure as its path says, with `ending` after the name."""
+    from atoll.report.files import SUFFIXES, save_figure
 
-    for file in save_figure(figure, stem_of(path)):
-        err.print(f"wrote {file}", markup=False)
+    is_named = path.suffix.lower() in SUFFIXES
+    file = path.with_stem(path.stem + ending) if is_named else path.with_name(path.name + ending)
+    for written in save_figure(figure, file):
+        err.print(f"wrote {written}", markup=False)

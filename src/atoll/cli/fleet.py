@@ -113,7 +113,7 @@ def up(
     name = str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment
     words = experiment_words(name, scale, changes, only)
     with tempfile.TemporaryDirectory(prefix="atoll-fleet-") as place:
-        fleet = LocalFleet(Path(place), found, nodes, words)
+        fleet = LocalFleet(Path(place), found, nodes, words, _tell)
         _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
 
 
@@ -137,7 +137,7 @@ def server(
     from atoll.fleet.flower.fleet import FlowerFleet
 
     found = _one_experiment(experiment, changes, scale, only)
-    _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config)))
+    _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config), _tell))
 
 
 @fleet_app.command("node")
@@ -187,23 +187,48 @@ def node(
 
 
 @fleet_app.command("status")
-def status(config: ConfigDir, as_json: JsonOption = False) -> None:
-    """List the nodes of a fleet whose server is running: who is there, and since when.
+def status(
+    config: ConfigDir,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="The run's folder: also show which nodes were late in it.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the nodes of a fleet whose server is running: who is there, since when, and who is not asked for a while.
 
-    Example: atoll fleet status --config fleet
+    Example: atoll fleet status --config fleet --out runs/fleet
     """
     require_flower()
+    from atoll.fleet.certificates import valid_until
     from atoll.fleet.configuration import read_fleet
     from atoll.fleet.flower.calls import status_of_nodes
 
-    rows = status_of_nodes(read_fleet(config))
+    configuration = read_fleet(config)
+    rows = status_of_nodes(configuration)
+    if folder is not None:
+        _add_strikes(rows, folder)
     if as_json:
         print_json(rows)
         return
-    shown = Table("node", "clients", "is", "since", box=None)
+    columns = {"node": "node", "clients": "clients", "status": "is", "since": "since"}
+    columns |= {} if folder is None else {"strikes": "late in a row", "pause": "not asked the next"}
+    shown = Table(*columns.values(), box=None)
     for row in rows:
-        shown.add_row(row["node"], ", ".join(map(str, row["clients"])), row["status"], row["since"] or "")
+        cells = row | {"clients": ", ".join(map(str, row["clients"]))}
+        shown.add_row(*(str(cells[name] or "") for name in columns))
     out.print(shown)
+    out.print(f"The server's certificate is valid until {valid_until(configuration.folder / 'server.pem'):%d %B %Y}.")
+
+
+def _add_strikes(rows: list[dict[str, Any]], folder: Path) -> None:
+    """Add to each node's row how often the worst of its clients was late in a row, and is not asked from now on."""
+    from atoll.fleet.attendance import Standing, read_strikes
+    from atoll.runs.folder import STRIKES
+
+    standings = read_strikes(folder / STRIKES)
+    for row in rows:
+        own = [standings.get(client, Standing()) for client in row["clients"]]
+        row |= {"strikes": max(each.strikes for each in own), "pause": max(each.pause for each in own)}
 
 
 def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":

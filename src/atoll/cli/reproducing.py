@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +21,7 @@ from atoll.reproduce.running import SEEDS, Task, begin_tasks, carry_out_all, fin
 from atoll.reproduce.wording import count, estimate_in_words, labels_of, value_in_words
 from atoll.support.errors import InputError
 from atoll.support.files import to_json, write_atomically
+from atoll.support.untrusted import read_json
 from atoll.support.wording import unknown
 
 _NOTE = "reproduce.json"
@@ -132,7 +134,7 @@ def _claim_folder(asked: Asked) -> int:
         InputError: its runs are of another scale or have more seeds, or it holds something else.
     """
     place, note = asked.place, asked.place / _NOTE
-    before = json.loads(note.read_bytes()) if note.is_file() else {}
+    before = _read_note(note) if note.is_file() else {}
     if before and before["scale"] != asked.scale:
         raise InputError(
             f"--out {place}: holds runs at scale {before['scale']}; add --scale {before['scale']}, or give another "
@@ -150,6 +152,16 @@ def _claim_folder(asked: Asked) -> int:
         place.mkdir(parents=True, exist_ok=True)
         write_atomically(note, to_json({"scale": asked.scale, "seeds": seeds}))
     return seeds
+
+
+def _read_note(note: Path) -> dict[str, Any]:
+    try:
+        said = read_json(note, note.parent)
+        if not isinstance(said, dict) or said.get("scale") not in _SCALES or not isinstance(said.get("seeds"), int):
+            raise ValueError("it must hold a scale and a number of seeds")
+    except (OSError, ValueError) as error:
+        raise InputError(f"--out {note.parent}: its {_NOTE} cannot be read ({error}); give another folder") from error
+    return said
 
 
 def _run(tasks: Sequence[Task], progress: Progress, quiet: bool) -> tuple[dict[str, list[str]], int]:

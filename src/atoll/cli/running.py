@@ -108,9 +108,8 @@ def _tell_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     if as_json:
         print_json(report.as_dicts(report.rounds_to_target(results)))
         return
-    out.print(report.as_rich(report.rounds_to_target(results)))
-    if spreads := report.spread_over_seeds(results):
-        out.print(report.spread_as_rich(spreads))
+    for table in report.tables_as_rich(report.rounds_to_target(results), report.spread_over_seeds(results)):
+        out.print(table)
     if files:
         out.print(f"Figures and table: {parent / 'report'}", markup=False)
     out.print(f"Results: {parent}", markup=False)

@@ -13,6 +13,7 @@ from atoll.cli.common import (
     PlotOption,
     ScaleOption,
     SetOption,
+    WidthOption,
     app,
     check_runs,
     claim_file,
@@ -20,6 +21,7 @@ from atoll.cli.common import (
     out,
     print_json,
     read_experiments,
+    read_width,
     save_plot,
     title_of,
 )
@@ -80,12 +82,13 @@ def schedule(
     only: OnlyOption = None,
     as_json: JsonOption = False,
     plot: PlotOption = None,
+    width: WidthOption = None,
 ) -> None:
     """Make an experiment's schedule only: who trains when, what it costs. Nothing is trained.
 
     Example: atoll schedule quickstart --plot gantt
     """
-    shown = []
+    shown, inches = [], read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     check_runs(runs)
     claim_file("--plot", plot)
@@ -112,9 +115,12 @@ def schedule(
     if plot is not None:
         events = runs[0].method.schedule.events
         bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
+        from atoll.experiment.waiting import work_ends
         from atoll.report.figures import plot_gantt
+        from atoll.report.style import figure_width
 
-        save_plot(plot_gantt(bars, title_of(runs[0])), plot)
+        with figure_width(inches):
+            save_plot(plot_gantt(bars, title_of(runs[0]), work_ends(runs[0])), plot)
 
 
 def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Table:

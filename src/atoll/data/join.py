@@ -11,6 +11,7 @@ from atoll.data.datasets import Dataset
 from atoll.support.errors import InputError
 
 PIXEL_SCALE = 1 / 255
+MOST_CLASSES = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,13 @@ def make_part(source: str, inputs: npt.NDArray[Any], targets: npt.NDArray[Any], 
         )
     if channels_last and inputs.ndim == 4:
         inputs = np.moveaxis(inputs, 3, 1)
+    if targets.dtype == np.uint64 and targets.max() >= 2**63:
+        raise InputError(f"{source}: has the label {targets.max()}, which is too large")
     if inputs.dtype != np.uint8:
-        inputs = inputs.astype(np.float32)
+        with np.errstate(over="ignore"):
+            inputs = inputs.astype(np.float32)
+        if not np.isfinite(inputs).all():
+            raise InputError(f"{source}: its inputs are too large for 32-bit numbers")
     elif inputs.ndim == 3:
         inputs = inputs[:, None]
     kind = np.float32 if targets.dtype.kind == "f" else np.int64
@@ -163,6 +169,9 @@ def _count_classes(parts: Sequence[Part], classes: int | None) -> int:
     if classes is not None and classes < 1:
         raise InputError(f"classes = {classes}: must be at least 1; real targets need none")
     count = classes or 1 + max(int(part.targets.max()) for part in parts)
+    if classes is None and count > MOST_CLASSES:
+        source = next(part.source for part in parts if int(part.targets.max()) >= MOST_CLASSES)
+        raise InputError(f"{source}: its labels make {count} classes; there may be at most {MOST_CLASSES}")
     for part in parts:
         low, high = int(part.targets.min()), int(part.targets.max())
         if low < 0 or high >= count:

@@ -1,6 +1,7 @@
 """The population: one sample pool, and clients as ranges of indices into it."""
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,8 +17,10 @@ from atoll.data.partition import Parts
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.requiring import require
+from atoll.support.untrusted import read_bytes
 
 _FORM = "must be an array [clients, samples] of indices, or a list with one array of indices a client"
+MOST_SLOTS = 10_080  # the minutes of a week
 _CHUNK = 100_000  # clients handled at a time when counting classes
 
 
@@ -184,8 +187,8 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
         InputError: unreadable file, unknown column, wrong number of rows, or a value that is not a number.
     """
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        text = read_bytes(Path(path)).decode("utf-8-sig")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"data.clients_file = {str(path)!r}: cannot be read ({error})") from error
     if len(rows) != clients:
@@ -217,7 +220,10 @@ def slot_table(slots: Sequence[Sequence[int]]) -> Mask:
     array([[ True, False,  True],
            [False, False, False]])
     """
-    table = np.zeros((len(slots), max((max(row, default=-1) for row in slots), default=-1) + 1), bool)
+    last = max((max(row, default=-1) for row in slots), default=-1)
+    if last >= MOST_SLOTS:
+        raise ValueError(f"it names the slot {last}; a day may have at most {MOST_SLOTS}")
+    table = np.zeros((len(slots), last + 1), bool)
     for client, row in enumerate(slots):
         if row and min(row) < 0:
             raise ValueError(f"client {client} has the slot {min(row)}; slots count from 0")

@@ -1,6 +1,7 @@
 """Readers of the data sets' file formats: IDX (MNIST) and CIFAR-10's binary layout, gzipped or plain."""
 
 import gzip
+import io
 import math
 import zlib
 from pathlib import Path
@@ -9,6 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.support.errors import InputError
+from atoll.support.untrusted import read_bytes
+
+MOST_BYTES = 2**28
+"""Of a file, unpacked; the largest of the known ones has 47 MB."""
 
 _REMEDY = "put the official file in its place, or move all files of the set away and run again to download them"
 
@@ -54,14 +59,17 @@ def read_cifar(path: str | Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.
 def _read_bytes(path: Path) -> bytes:
     """Read a file, unpacking it if it is gzipped, whatever its name: browsers unpack but keep the name."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, most=MOST_BYTES)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}): {_REMEDY}") from error
     if content.startswith(b"\x1f\x8b"):
         try:
-            content = gzip.decompress(content)
+            with gzip.open(io.BytesIO(content)) as file:
+                content = file.read(MOST_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise damaged(path, "a whole gzip file", f"a cut or damaged one ({error})") from error
+    if len(content) > MOST_BYTES:
+        raise damaged(path, f"at most {MOST_BYTES >> 20} MiB", "more")
     if not content:
         raise damaged(path, "data", "none")
     return content

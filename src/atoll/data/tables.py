@@ -1,7 +1,7 @@
 """Reading samples from one file: Parquet, .npz, or a pair of .npy files."""
 
 import io
-import zipfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,12 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.support.errors import InputError
+from atoll.support.numpy_files import names_in_npz, read_npy, read_npz, require_no_bomb
+from atoll.support.parquet import column_names, read_parquet
 
 Array = npt.NDArray[Any]
 Table = Mapping[str, Callable[[], Array]]
 """Columns by name; a column is read when it is called."""
 
 INPUT_NAMES = ("inputs", "input", "x", "image", "img", "features")
+PICTURES = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")  # Pillow also hands formats to other programs
+MOST_PIXELS = 2**24
 TARGET_NAMES = ("targets", "target", "y", "label", "labels")
 
 
@@ -76,38 +80,33 @@ def _strip(name: str, prefixes: Sequence[str]) -> str:
 
 def _open_npz(path: Path) -> Table:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = list(archive.files)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        names = names_in_npz(path)
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     return {name: partial(_load, path, name) for name in names}
 
 
 def _load(path: Path, name: str | None = None) -> Array:
     try:
-        if name is None:
-            return np.asarray(np.load(path, allow_pickle=False))
-        with np.load(path, allow_pickle=False) as archive:
-            return np.asarray(archive[name])
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        return read_npy(path) if name is None else read_npz(path, [name])[name]
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 
 
 def _open_parquet(path: Path) -> Table:
     try:
         import pyarrow
-        import pyarrow.parquet
     except ImportError as error:
         raise InputError(f"{path}: reading Parquet needs pyarrow; run pip install 'atoll[parquet]'") from error
     try:
-        names = pyarrow.parquet.read_schema(path).names
-    except (OSError, pyarrow.ArrowException) as error:
+        names = column_names(path)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise _unreadable(path, error) from error
 
     def read(name: str) -> Array:
         try:
-            column = pyarrow.parquet.ParquetFile(path).read([name]).column(name)
-        except (OSError, pyarrow.ArrowException) as error:
+            column = read_parquet(path, [name]).column(name)
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise _unreadable(path, error) from error
         return _dense(column.combine_chunks(), f"{path}: column {name!r}")
 
@@ -139,21 +138,33 @@ def _dense(column: Any, where: str) -> Array:
 
 def _decode(images: Array, source: str) -> Array:
     """Decode files of images, such as PNG, into [n, height, width] or [n, height, width, 3]."""
-    from PIL import Image, UnidentifiedImageError
-
     decoded: list[Array] = []
+    packed = sum(len(content) for content in images if isinstance(content, bytes))
     for row, content in enumerate(images):
         if not isinstance(content, bytes):
             raise InputError(f"{source}: its inputs must be numbers, lists of numbers or images, not {content!r:.40}")
         try:
-            with Image.open(io.BytesIO(content)) as image:
-                decoded.append(np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB")))
-        except (UnidentifiedImageError, OSError) as error:
+            decoded.append(_picture(content))
+            require_no_bomb(len(decoded) * decoded[0].nbytes, packed)
+        except Exception as error:  # whatever bytes may do to Pillow
             raise InputError(f"{source}: row {row} holds no image that can be read ({error})") from error
         if decoded[row].shape != decoded[0].shape:
             shapes = f"{list(decoded[0].shape)} and {list(decoded[row].shape)}"
             raise InputError(f"{source}: its images have different shapes ({shapes}); all must be of one size")
     return np.stack(decoded) if decoded else np.empty(0, np.uint8)
+
+
+def _picture(content: bytes) -> Array:
+    """Return one image as [height, width] or [height, width, 3], its size seen before it is unpacked."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is lower
+        opened = Image.open(io.BytesIO(content), formats=PICTURES)
+    with opened as image:
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(f"{image.width} x {image.height} pixels are more than {MOST_PIXELS}")
+        return np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

@@ -5,7 +5,6 @@ experiment is every run of every panel, as a figure is every curve in every pane
 such as ``[scales.small]``, for the whole file, a panel or a run.
 """
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -22,6 +21,7 @@ from atoll.experiment.choices import CHOICES, choices_that_take
 from atoll.experiment.settings import Settings
 from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes
 from atoll.support.errors import InputError, SettingWarning
+from atoll.support.untrusted import parse_toml, read_toml
 from atoll.support.wording import nearest, unknown
 
 Table = dict[str, Any]
@@ -42,10 +42,10 @@ def read_experiment(name: str | Path) -> Table:
             raise InputError(f"experiment {str(name)!r}: {told}")
         path = recipe
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return read_toml(path)
     except OSError as error:
         raise InputError(f"experiment {str(name)!r}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
 
 
@@ -214,8 +214,8 @@ def _parse_value(text: str, annotation: Any) -> Any:
     if not text:
         return "" if annotation is str else None
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {text}".encode())
+    except ValueError:
         return text
     # A line break in the text would smuggle in further keys; and a text such as 2024 need not be quoted.
     is_text = annotation in (str, str | None) and not isinstance(parsed["value"], str)

@@ -77,6 +77,9 @@ class Local(Section):
     optimizer: str = Field("sgd", description="what takes a step; or module:function returning an Optimizer")
     lr: PositiveFloat = Field(0.05, description="learning rate")
     steps: Positive = Field(20, description="local steps in one local training")
+    epochs: PositiveFloat | None = Field(
+        None, description="in the place of steps: as many as so many epochs of a client's own samples need"
+    )
     batch_size: Positive | Literal["full"] = Field(30, description="samples a step, or full")
     proximal: NotNegative = Field(0.0, description="FedProx's mu")
     lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can differ in it and share lr")
@@ -139,6 +142,11 @@ class MethodSettings(Section):
         "mean", description="how clients' models become their cluster's; or module:function returning a rule"
     )
     select: str = Field("uniform", description="who is in a cohort; or module:function returning an atoll.Selection")
+    weights: Literal["samples", "equal"] | None = Field(
+        None,
+        description="what a client counts for in its cluster's model; unset: its samples, mostly; on a fleet "
+        "with another rule than the mean all count alike, since samples are clients' own word",
+    )
 
 
 class FaultSettings(Section):
@@ -164,12 +172,18 @@ class FaultSettings(Section):
     attackers: BelowOne = Field(
         0.0, description="share of the clients that attack; the seed says which, for the whole run"
     )
-    attack: Literal["sign-flip", "noise", "label-flip", "not-finite"] = Field(
-        "sign-flip", description="what attackers do: see Faults"
+    attack: Literal[
+        "sign-flip", "noise", "label-flip", "free-rider", "not-finite", "little-is-enough", "inner-product", "none"
+    ] = Field("sign-flip", description="what attackers do: see Faults")
+    attack_strength: PositiveFloat | None = Field(
+        None,
+        description="sign-flip, noise (5): length of what attackers send, in lengths of their honest update; "
+        "inner-product (0.5): the same, of the mean honest update; little-is-enough (1.5): standard deviations",
     )
-    attack_strength: PositiveFloat = Field(
-        5.0, description="sign-flip, noise: length of what attackers send, in lengths of their honest update"
+    claimed_samples: PositiveFloat = Field(
+        1.0, description="attackers say that they hold so many times their samples, which weigh them and cluster them"
     )
+    claimed_loss: Number | None = Field(None, description="training loss that attackers report; unset: their own")
 
 
 class Run(Section):
@@ -237,6 +251,14 @@ class FleetSettings(Section):
     )
     recluster_every: Positive | None = Field(
         None, description="rounds after which clients are clustered anew by what was measured of them; unset: never"
+    )
+    strikes: Annotated[Positive | None, MAY_DIFFER] = Field(
+        3, description="late answers in a row after which a client is not asked for a while; unset: always asked"
+    )
+    samples_limit: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = Field(
+        2.0,
+        description="a client counts for at most so many times the median of the samples that clients report, unless "
+        "fleet.toml says how many it holds; unset: any number",
     )
 
 

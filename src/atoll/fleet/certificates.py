@@ -155,6 +155,17 @@ def require_valid(path: Path) -> bytes:
     return content
 
 
+def valid_until(path: Path) -> datetime:
+    """Return when a certificate expires.
+
+    Raises:
+        InputError: as `require_valid`.
+    """
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate(require_valid(path)).not_valid_after_utc
+
+
 def _new_key() -> "ec.EllipticCurvePrivateKey":
     from cryptography.hazmat.primitives.asymmetric import ec
 

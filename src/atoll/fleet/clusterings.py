@@ -74,7 +74,7 @@ def read_clusterings(path: Path, clients: int) -> list[Clustered]:
     """
     lines: list[Clustered] = []
     try:
-        for text in whole_lines(path):
+        for text in whole_lines(path, path.parent):
             line = Clustered.model_validate_json(text)
             rows = (line.samples, line.labels, line.seconds_per_sample, line.compute_seconds, line.upload_seconds)
             if {len(row) for row in rows if row is not None} != {clients}:

@@ -11,18 +11,19 @@
 
 import os
 import secrets
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from atoll.fleet.certificates import Certified, make_authority, make_key_pair, make_server_certificate, require_valid
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
+from atoll.support.limits import LARGEST
+from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
 
 FILE = "fleet.toml"
 AUTHORITY_DAYS = 3650
@@ -40,11 +41,26 @@ _Kind = TypeVar("_Kind", bound=_Section)
 
 
 class RegisteredNode(_Section):
-    """A node whose key the server accepts; its name and its clients hang on the key, not on what the node says."""
+    """A node whose key the server accepts; its name and its clients hang on the key, not on what the node says.
+
+    Attributes:
+        name: what it is called.
+        clients: of the experiment that it is.
+        public_key: who has its private one is the node.
+        samples: how many each of its clients counts for, as agreed with its owner; None: as many as it says, within
+            bounds.
+    """
 
     name: str = Field(pattern=r"^[\w.-]{1,64}$")
     clients: _Clients
     public_key: str
+    samples: tuple[Annotated[int, Field(ge=1, le=LARGEST)], ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_for_each(self) -> Self:
+        if self.samples is not None and len(self.samples) != len(self.clients):
+            raise ValueError(f"samples: {len(self.samples)} numbers for {len(self.clients)} clients; give one for each")
+        return self
 
 
 class FleetConfiguration(_Section):
@@ -114,7 +130,8 @@ class NodeConfiguration(_Section):
 class FleetPlan:
     """What a new fleet shall be: see `FleetConfiguration`; the server's certificate is valid for `days`.
 
-    Clients go to nodes in turn, so that with as many clients as nodes node K is client K.
+    Clients go to nodes in turn, so that with as many clients as nodes node K is client K. `samples` are those of each
+    client, where they are agreed on.
     """
 
     nodes: int
@@ -124,6 +141,7 @@ class FleetPlan:
     port: int = 9092
     days: int = 365
     max_mib: int = 256
+    samples: tuple[int, ...] | None = None
 
 
 def init_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
@@ -181,7 +199,8 @@ def _init_node(folder: Path, plan: FleetPlan, authority: bytes, number: int) -> 
     _write(place / "node.toml", tomli_w.dumps(table).encode(), 0o644)
     _write(place / "node.key", private, 0o600)
     _write(place / "ca.pem", authority, 0o644)
-    return {"name": name, "clients": clients, "public_key": public}
+    agreed = {} if plan.samples is None else {"samples": [plan.samples[client] for client in clients]}
+    return {"name": name, "clients": clients, **agreed, "public_key": public}
 
 
 def read_fleet(folder: Path) -> FleetConfiguration:
@@ -212,8 +231,8 @@ def read_node(path: Path) -> NodeConfiguration:
 
 def _checked(kind: type[_Kind], path: Path) -> _Kind:
     try:
-        table: Mapping[str, Any] = tomllib.loads(_read(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table: Mapping[str, Any] = parse_toml(_read(path))
+    except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     try:
         return kind.model_validate({**table, "folder": path.parent.resolve()})
@@ -224,7 +243,7 @@ def _checked(kind: type[_Kind], path: Path) -> _Kind:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, most=MOST_BYTES_OF_TOML)
     except OSError as error:
         hint = "; atoll fleet init makes it" if isinstance(error, FileNotFoundError) else ""
         raise InputError(f"{path}: {error.strerror or error}{hint}") from error

@@ -2,13 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from atoll.fleet.kept import Versions
 from atoll.fleet.messages import (
     ClientReport,
     Count,
@@ -31,7 +33,8 @@ from atoll.fleet.private import respond
 from atoll.fleet.store import Store
 from atoll.local.models import Model, form_of, without_moments
 from atoll.local.precision import products_in
-from atoll.local.task import ClientTask
+from atoll.local.state import why_wrong_state
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.environment import package_versions
 from atoll.support.process import one_thread
 
@@ -91,20 +94,18 @@ def describe(site: Node, store: Store, payload: bytes) -> bytes:
 
 
 def train(site: Node, store: Store, payload: bytes) -> bytes:
-    """Train a client from the model in the payload; send its model back."""
+    """Train a client from the model in the payload; send its model back, and keep what it keeps."""
     request, models = decode(payload, TrainRequest)
     _require_agreement(site, request.settings_digest)
-    client = _require_client(site, request.clients)
+    client = _require_client(site, request.client)
     (start,) = _require_form(site, models, count=1)
-    trainer = site.trainer
-    task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
+    start = {name: tensor.to(site.device) for name, tensor in start.items()}
     with _computing(site):
         began = time.perf_counter()
-        outcome = trainer.train(task)
+        outcome = _train(site, store, request, client, start)
         seconds = time.perf_counter() - began
-    samples = int(trainer.population.sizes[client])
-    batch = samples if trainer.rule.batch_size == "full" else trainer.rule.batch_size
-    passed = batch * trainer.rule.steps
+    samples = int(site.population.sizes[client])
+    passed = site.trainer.samples_a_step(np.array([client])) * site.steps
     _add_to_pace(store, client, seconds, passed)
     reply = TrainReply(
         nonce=request.nonce,
@@ -119,11 +120,30 @@ def train(site: Node, store: Store, payload: bytes) -> bytes:
     return encode(reply, pack([outcome.model]))
 
 
+def _train(site: Node, store: Store, request: TrainRequest, client: int, start: Model) -> ClientUpdate:
+    """Train a client from what it kept after the task that is named, where clients keep anything."""
+    task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
+    if not site.agreement.keeps_state:
+        return site.trainer.train(task)
+    versions = Versions(store, client, site.agreement.digest)
+    if request.state is not None:
+        if (before := versions.read(request.state)) is None:
+            raise Refused("no_state")
+        task = replace(task, state={name: tensor.to(site.device) for name, tensor in before.items()})
+    outcome = site.trainer.train(task)
+    fault = why_wrong_state(task.state, outcome.state, keeps_state=True)
+    if fault or outcome.state is None:
+        raise TypeError(f"{type(site.trainer).__name__} {fault}")
+    named = () if request.state is None else (request.state,)
+    versions.add(request.nonce, outcome.state, (*named, *request.resumable))
+    return outcome
+
+
 def losses(site: Node, store: Store, payload: bytes) -> bytes:
     """Measure the models in the payload on a client's samples."""
     request, models = decode(payload, LossesRequest)
     _require_agreement(site, request.settings_digest)
-    client = _require_client(site, request.clients)
+    client = _require_client(site, request.client)
     _require_form(site, models, count=len(models))
     with _computing(site):
         row = site.trainer.losses(models, np.array([client]), request.round)[0]
@@ -139,11 +159,10 @@ def _require_agreement(site: Node, digest: str) -> None:
         raise Refused("wrong_settings")
 
 
-def _require_client(site: Node, clients: Sequence[int]) -> int:
-    own = [client for client in clients if client in site.clients]
-    if len(own) != 1:
+def _require_client(site: Node, client: int) -> int:
+    if client not in site.clients:
         raise Refused("wrong_client")
-    return own[0]
+    return client
 
 
 def _require_form(site: Node, models: list[Model], count: int) -> list[Model]:
@@ -166,7 +185,7 @@ def _report(site: Node, store: Store, client: int) -> ClientReport:
     reporting, pace = site.reporting, _read_pace(store, client)
     return ClientReport(
         client=client,
-        samples=int(site.trainer.population.sizes[client]),
+        samples=int(site.population.sizes[client]),
         class_counts=_class_counts(site, store, client) if reporting.class_counts else None,
         epsilon=reporting.epsilon,
         utc_offset=reporting.utc_offset,
@@ -177,7 +196,7 @@ def _report(site: Node, store: Store, client: int) -> ClientReport:
 
 def _class_counts(site: Node, store: Store, client: int) -> tuple[int, ...]:
     """Count a client's classes; randomised answers are drawn once and kept, since each new one would say more."""
-    population, epsilon = site.trainer.population, site.reporting.epsilon
+    population, epsilon = site.population, site.reporting.epsilon
     labels = population.data.labels_of(population.samples(client))
     counts = np.bincount(labels, minlength=population.data.classes).astype(np.int64)
     if epsilon is None:

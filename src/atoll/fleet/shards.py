@@ -16,6 +16,8 @@ from atoll.fleet.agreement import DataForm, require_fleet
 from atoll.local.batches import LOSSES
 from atoll.support.errors import InputError
 from atoll.support.files import to_json, write_atomically
+from atoll.support.numpy_files import read_npy
+from atoll.support.untrusted import read_bytes
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -110,7 +112,7 @@ def _npy(array: Array) -> bytes:
 
 def _read_form(path: Path) -> DataForm:
     try:
-        form = TypeAdapter(DataForm).validate_json(path.read_bytes(), strict=True)
+        form = TypeAdapter(DataForm).validate_json(read_bytes(path), strict=True)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     except ValidationError as error:
@@ -127,12 +129,14 @@ def _read_form(path: Path) -> DataForm:
 
 def _read_array(path: Path) -> Array:
     try:
-        array = np.load(path, allow_pickle=False)
+        array = read_npy(path)
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: is not a .npy file of numbers") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or not array.ndim or not len(array):
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is not a .npy file of numbers ({error})") from error
+    if array.dtype.kind not in "biuf" or not array.ndim or not len(array):
         raise InputError(f"{path}: must hold an array of numbers with at least one sample")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError(f"{path}: has numbers that are not finite")

@@ -117,10 +117,10 @@ def fedrep(
     """
     from atoll.methods.part_trainer import HeadFirstTrainer  # needs PyTorch, which settings do not wait for
 
-    if body_steps >= rule.steps:
+    if body_steps >= (least := rule.steps_of(int(population.sizes.min()))):
         raise InputError(
-            f"method.body_steps = {body_steps}: must be less than local.steps = {rule.steps}, the rest of which train "
-            "the head"
+            f"method.body_steps = {body_steps}: must be less than a client's local steps, which may be {least}; the "
+            "rest of them train the head"
         )
     names, told = _head(module, personal_layers), f"method.personal_layers = {personal_layers}"
     trainer = partial(HeadFirstTrainer, body_steps=body_steps)

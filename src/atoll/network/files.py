@@ -1,6 +1,7 @@
 """Networks from files: a table of clients (CSV or Parquet), or matrices of seconds (CSV or NumPy)."""
 
 import csv
+import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ import numpy.typing as npt
 from atoll.network.base import Network
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
+from atoll.support.numpy_files import read_npy
+from atoll.support.parquet import read_parquet
+from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
 
 POSITIONS = ("x", "y")
 COLUMNS = (*POSITIONS, "power", "seconds_per_sample")
@@ -170,8 +174,8 @@ def _check(path: str | Path, name: str, values: Floats, good: Mask, rule: str) -
 
 def _read_csv(path: Path) -> tuple[list[str], list[Floats]]:
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file, strict=True) if row]
+        text = read_bytes(path).decode("utf-8-sig")
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     names = [name.strip() for name in rows[0]] if rows else []
@@ -198,8 +202,8 @@ def _read_parquet(path: Path) -> tuple[list[str], list[Floats]]:
     except ImportError as error:
         raise InputError(f"{path}: reading Parquet needs pyarrow; run pip install 'atoll[parquet]'") from error
     try:
-        table = pyarrow.parquet.ParquetFile(path).read()
-    except (OSError, pyarrow.ArrowException) as error:
+        table = read_parquet(path)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -214,38 +218,39 @@ def _read_parquet(path: Path) -> tuple[list[str], list[Floats]]:
 
 def _read_matrix_csv(path: Path) -> Floats:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an empty file, which the caller refuses
-            return np.loadtxt(path, delimiter=",", comments=None, ndmin=2, encoding="utf-8-sig")
+        text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an empty file, which the caller refuses
+            return np.loadtxt(io.StringIO(text), delimiter=",", comments=None, ndmin=2)
     except ValueError as error:
-        raise _fault(path, str(error)) from error
+        raise _fault(path, text, str(error)) from error
 
 
-def _fault(path: Path, reason: str) -> InputError:
+def _fault(path: Path, text: str, reason: str) -> InputError:
     """Say which cell of a CSV matrix is no number; NumPy counts rows from 0 in one message, from 1 in the other."""
     width = None
-    with open(path, encoding="utf-8-sig") as file:
-        lines = (line.strip("\n").split(",") for line in file if line.strip())
-        for row, cells in enumerate(lines, 1):
-            for column, cell in enumerate(cells, 1):
-                try:
-                    float(cell)
-                except ValueError:
-                    return InputError(f"{path}: row {row}, column {column} is {cell!r}; it must be a number")
-            width = width or len(cells)
-            if len(cells) != width:
-                return InputError(f"{path}: row {row} has {len(cells)} cells, but the first has {width}")
+    lines = (line.split(",") for line in text.splitlines() if line.strip())
+    for row, cells in enumerate(lines, 1):
+        for column, cell in enumerate(cells, 1):
+            try:
+                float(cell)
+            except ValueError:
+                return InputError(f"{path}: row {row}, column {column} is {cell!r}; it must be a number")
+        width = width or len(cells)
+        if len(cells) != width:
+            return InputError(f"{path}: row {row} has {len(cells)} cells, but the first has {width}")
     return InputError(f"{path}: cannot be read ({reason})")
 
 
 def _read_npy(path: Path) -> Floats:
     try:
-        matrix = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        matrix = read_npy(path)
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: is not a .npy file of numbers ({error})") from error
-    if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "iuf" or matrix.ndim not in (1, 2):
+    if matrix.dtype.kind not in "iuf" or matrix.ndim not in (1, 2):
         raise InputError(f"{path}: must hold one array of numbers with one or two dimensions")
     return matrix.astype(np.float64, copy=False)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive, Probability
+from atoll.support.untrusted import read_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -176,7 +177,7 @@ def _check_nodes(graph: "nx.Graph[int]") -> None:
 
 def _read_pairs(path: Path, given: str) -> list[tuple[int, ...]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{given}: cannot be read ({error})") from error
     pairs = []

@@ -15,8 +15,18 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from scipy.optimize import linear_sum_assignment
 
+from atoll.report.records import is_number
 from atoll.report.runs import Run
-from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES, format_count, legend_columns, strip_frame, use_log_scale
+from atoll.report.style import (
+    PALETTE,
+    STYLE,
+    WIDTH_INCHES,
+    format_count,
+    legend_columns,
+    new_figure,
+    strip_frame,
+    use_log_scale,
+)
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -54,8 +64,12 @@ class _Identity:
 
 
 def has_identity(run: Run) -> bool:
-    """Return whether the run has recorded which model its clients take."""
-    return "confusion" in run.tables
+    """Return whether the run has recorded which model its clients take, so that it can be drawn."""
+    try:
+        _read_identity(run)
+    except InputError:
+        return False
+    return True
 
 
 def plot_identity(run: Run) -> Figure:
@@ -70,7 +84,7 @@ def plot_identity(run: Run) -> Figure:
     planted = identity.groups > 1
     with mpl.rc_context(STYLE):
         band_inches = float(np.clip(0.36 * identity.groups, 0.7 if identity.groups == 1 else 1.0, 4.5))
-        figure = Figure(figsize=(WIDTH_INCHES if planted else 5.4, band_inches + 3.6), layout="constrained")
+        figure = new_figure(WIDTH_INCHES if planted else 5.4, band_inches + 3.6)
         cells: Any = figure.subplots(
             2, 1 + planted, squeeze=False, width_ratios=[1.6, 1][: 1 + planted], height_ratios=[2.0, band_inches]
         )
@@ -89,7 +103,7 @@ def plot_identity(run: Run) -> Figure:
 
 
 def _read_identity(run: Run) -> _Identity:
-    if not has_identity(run):
+    if "confusion" not in run.tables:
         raise InputError(f"{run.folder} has not recorded which model its clients take: no column confusion.")
     known = [
         (number, table)
@@ -98,9 +112,9 @@ def _read_identity(run: Run) -> _Identity:
     ]
     try:
         confusion = np.array([table for _, table in known], dtype=np.int64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         confusion = np.empty(0, np.int64)
-    if confusion.ndim != 3 or 0 in confusion.shape:
+    if confusion.ndim != 3 or 0 in confusion.shape or confusion.min() < 0 or confusion.max() >= 2**31:
         raise InputError(f"{run.folder}: confusion must be [planted group][model] counts, of one shape at all probes.")
     return _Identity(np.array([number for number, _ in known]), confusion)
 
@@ -126,7 +140,7 @@ def _draw_quality(axes: Axes, run: Run, colors: Sequence[Any]) -> bool:
     _draw_line(axes, rounds, mean, **MEAN_STYLE)
     rows = run.tables.get("cluster_accuracy", [])
     for model, color in enumerate(colors):
-        own = [100 * row[model] if row and model < len(row) and row[model] is not None else np.nan for row in rows]
+        own = [100 * row[model] if row and model < len(row) and is_number(row[model]) else np.nan for row in rows]
         if own:
             _draw_line(axes, rounds, np.array(own), color=color, linewidth=1.0)
     low, high = axes.get_ylim()

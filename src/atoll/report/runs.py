@@ -1,35 +1,16 @@
 """Reading run folders: the settings and probes that a run leaves behind, as one value."""
 
-import json
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
-
-from atoll.support.arrays import Floats
+from atoll.report.records import Columns, Tables, read_clients, read_records, to_columns, to_tables
 from atoll.support.errors import InputError
-from atoll.support.files import whole_lines
+from atoll.support.untrusted import read_json, read_toml
 
-Columns: TypeAlias = dict[str, Floats]
-Tables: TypeAlias = dict[str, list[list[Any] | None]]
-
-COLUMNS = (
-    "event",
-    "round",
-    "virtual_time",
-    "wall_time",
-    "train_loss",
-    "test_loss",
-    "test_accuracy",
-    "client_updates",
-    "bytes_up",
-    "bytes_down",
-)
-"""The columns every run has; a column that the run did not record is all nan."""
+LONGEST_TEXT = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +35,16 @@ class Run:
     clients: Columns = field(default_factory=dict)
 
 
+class NotBegun(InputError):
+    """A run that has no rows yet."""
+
+
 def read_run(folder: Path | str) -> Run:
     """Read one run folder, finished or under way.
 
     The label falls back to the run's name, and the name to the folder's. A last line cut short by a crash is
-    ignored. Raises InputError for a folder that does not exist, is not a run, has no rows yet, or holds what
-    cannot be read.
+    ignored. Raises InputError for a folder that does not exist, is not a run, has no rows yet (`NotBegun`), or holds
+    what cannot be read; its files must lie in it.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -67,20 +52,20 @@ def read_run(folder: Path | str) -> Run:
     if not _is_run(folder):
         raise InputError(f"{folder} is not a run: it holds no config.toml.")
     config = _read_config(folder / "config.toml")
-    records = _read_records(folder / "metrics.jsonl")
+    records = read_records(folder / "metrics.jsonl")
     if not records:
-        raise InputError(f"{folder} has no rows yet: its metrics.jsonl is missing or empty.")
-    name = str(config.get("name") or folder.resolve().name)
+        raise NotBegun(f"{folder} has no rows yet: its metrics.jsonl is missing or empty.")
+    name = _shown(config.get("name")) or folder.resolve().name
     return Run(
         folder=folder,
         name=name,
-        label=str(config.get("label") or name),
-        panel=str(config.get("panel") or ""),
+        label=_shown(config.get("label")) or name,
+        panel=_shown(config.get("panel")),
         config=config,
-        rows=_to_columns(records),
+        rows=to_columns(records),
         finished=(folder / "summary.json").exists(),
-        tables=_to_tables(records),
-        clients=_read_clients(folder / "clients.json"),
+        tables=to_tables(records),
+        clients=read_clients(folder / "clients.json"),
     )
 
 
@@ -91,22 +76,88 @@ def find_runs(paths: Iterable[Path | str]) -> list[Run]:
     by name; those that have not started are left out. Raises InputError as `read_run` does, and for a folder
     without any run.
     """
-    folders = {found.resolve(): found for path in paths for found in _run_folders(Path(path))}
-    return _with_unique_labels([read_run(folder) for folder in folders.values()])
+    runs, faults = find_readable(paths)
+    if faults:
+        raise InputError(faults[0])
+    return runs
 
 
-def _run_folders(path: Path) -> list[Path]:
-    if not path.is_dir() or _is_run(path):
-        return [path]
-    order = path / "experiment.json"
-    children = [path / name for name in _read_order(order)] if order.exists() else sorted(path.iterdir())
-    runs = [child for child in children if _is_run(child)]
+def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
+    """Return the runs that `find_runs` finds, and a sentence for each that cannot be read and is left out.
+
+    Raises InputError for a path without a run that has begun, and if no run is left.
+    """
+    runs, faults = [], list[str]()
+    for path in map(Path, paths):
+        found, wrong = _read_below(path)
+        if not found and not wrong:
+            raise _why_empty(path)
+        runs += found
+        faults += wrong
     if not runs:
-        raise InputError(f"{path} is not a run, and no folder in it is one: no config.toml found.")
-    started = [run for run in runs if _read_records(run / "metrics.jsonl")]
-    if not started:
-        raise InputError(f"{path} has no rows yet: none of its {len(runs)} runs has reached its first probe.")
-    return started
+        raise InputError(faults[0])
+    return _told_apart(runs), faults
+
+
+def overlay(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of all panels as those of one, called by panel and label, so that all are compared."""
+    return [_out_of_panel(run) for run in runs]
+
+
+def _out_of_panel(run: Run) -> Run:
+    def joined(label: str) -> str:
+        return ", ".join(dict.fromkeys(filter(None, (run.panel, label))))
+
+    config = {**run.config, "panel": "", "label": joined(str(run.config.get("label") or run.name))}
+    return replace(run, panel="", label=joined(run.label), config=config)
+
+
+def read_begun(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
+    """Return what `find_readable` does, but wait in silence for runs that are not there, or have not begun."""
+    pairs = [_read_below(path) for path in map(Path, paths) if path.is_dir()]
+    return _told_apart([run for runs, _ in pairs for run in runs]), [fault for _, faults in pairs for fault in faults]
+
+
+def _read_below(path: Path) -> tuple[list[Run], list[str]]:
+    """Return the runs at or below a path that have begun, and a sentence for each that cannot be read."""
+    if not path.is_dir():
+        raise InputError(f"{path} {'is not a run: it is a file' if path.exists() else 'does not exist'}.")
+    folders, faults = run_folders(path)
+    runs = []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except NotBegun:
+            pass
+        except InputError as error:
+            faults.append(str(error))
+    return runs, faults
+
+
+def _why_empty(path: Path) -> InputError:
+    folders, _ = run_folders(path)
+    if not folders:
+        return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found.")
+    whose = "its metrics.jsonl is missing or empty"
+    if folders != [path]:
+        whose = f"none of its {len(folders)} runs has reached its first probe"
+    return NotBegun(f"{path} has no rows yet: {whose}.")
+
+
+def run_folders(path: Path) -> tuple[list[Path], list[str]]:
+    """Return the runs at or one level below a folder, in order, and what is wrong with what says their order."""
+    if _is_run(path):
+        return [path], []
+    faults = []
+    try:
+        children = sorted(path.iterdir())
+        if (path / "experiment.json").exists():
+            children = [path / name for name in _read_order(path / "experiment.json")]
+    except InputError as error:
+        faults.append(str(error))
+    except OSError as error:
+        return [], [f"{path} cannot be read ({error.strerror})."]
+    return [child for child in children if _is_run(child)], faults
 
 
 def _is_run(folder: Path) -> bool:
@@ -115,80 +166,40 @@ def _is_run(folder: Path) -> bool:
 
 def _read_order(file: Path) -> list[str]:
     try:
-        names = json.loads(file.read_bytes())["runs"]
-    except (ValueError, KeyError, TypeError) as error:
+        names = read_json(file, file.parent)["runs"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f'{file} must hold {{"runs": [folder names]}}, but cannot be read as that.') from error
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) and _is_name(name) for name in names):
         raise InputError(f'{file} must hold {{"runs": [folder names]}}, but its "runs" is not a list of names.')
     return names
 
 
+def _is_name(text: str) -> bool:
+    """Return whether this is the name of something in a folder, and leads nowhere else."""
+    return text not in ("", ".", "..") and not {"/", "\\", "\0"} & set(text) and len(text) < 256
+
+
+def _shown(value: Any) -> str:
+    """Return a text of the settings as it can be drawn and printed: without control characters, and not endless."""
+    text = "" if value is None else str(value)
+    return "".join(c if c.isprintable() else " " for c in text[:LONGEST_TEXT]).strip()
+
+
 def _read_config(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return read_toml(file, file.parent)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror}).") from error
     except ValueError as error:  # bad TOML and bad UTF-8 alike
         raise InputError(f"{file} is not valid TOML: {error}.") from error
 
 
-def _read_records(file: Path) -> list[dict[str, Any]]:
-    records = []
-    for number, line in enumerate(whole_lines(file) if file.exists() else [], start=1):
-        try:
-            records.append(_parse_record(line))
-        except ValueError as error:
-            raise InputError(f"{file}, line {number}: {error}.") from error
-    return records
-
-
-def _read_clients(file: Path) -> Columns:
-    """Return what was measured of single clients last; nothing where the file is missing or damaged."""
-    try:
-        columns = json.loads(file.read_bytes())
-        found = {name: np.array(each["values"], np.float64) for name, each in columns.items() if isinstance(each, dict)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-    return {name: values for name, values in found.items() if values.ndim == 1 and values.size}
-
-
-def _parse_record(line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise ValueError("the line is torn or is not JSON") from error
-    if not isinstance(record, dict):
-        raise ValueError("a row must be a JSON object")
-    for column in COLUMNS:
-        if not _is_number_or_none(record.get(column)):
-            raise ValueError(f"{column} must be a number or null, not {record[column]!r}")
-    return record
-
-
-def _to_columns(records: Sequence[dict[str, Any]]) -> Columns:
-    names = dict.fromkeys([*COLUMNS, *(name for record in records for name in record)])
-    values = {name: [record.get(name) for record in records] for name in names}
-    # Further keys may hold lists (per-cluster values, see _to_tables) or text, which are no columns of numbers.
-    return {
-        name: np.array([np.nan if value is None else value for value in column], dtype=np.float64)
-        for name, column in values.items()
-        if all(map(_is_number_or_none, column))
-    }
-
-
-def _to_tables(records: Sequence[dict[str, Any]]) -> Tables:
-    names = dict.fromkeys(name for record in records for name, value in record.items() if isinstance(value, list))
-    values = {name: [record.get(name) for record in records] for name in names}
-    return {
-        name: column
-        for name, column in values.items()
-        if all(value is None or isinstance(value, list) for value in column)
-    }
-
-
-def _is_number_or_none(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _with_unique_labels(runs: Sequence[Run]) -> list[Run]:
+def _told_apart(found: Sequence[Run]) -> list[Run]:
+    """Return each run once, with labels unique within a panel."""
+    first: dict[Path, Run] = {}
+    for run in found:
+        first.setdefault(run.folder.resolve(), run)
+    runs = list(first.values())
     groups = defaultdict(list)
     for run in runs:
         groups[run.panel, run.label].append(run.folder.resolve())

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from atoll.report import Run, find_runs
 from atoll.report.page import Content, Scenes, make_content, policy, render
+from atoll.report.runs import read_begun, run_folders
 from atoll.support.errors import InputError
 
 REST = 10.0  # reading takes at most one part in so many of the time, since it shares the machine with the runs
@@ -57,44 +57,16 @@ class Watch:
             return self._shown
 
     def _read(self) -> Shown:
-        runs, notices = read_what_can_be(self.folders)
+        runs, faults = read_begun(self.folders)
+        notices = [f"Left out: {fault}" for fault in faults]
         content = make_content(runs, self.targets, scenes=self._scenes, notices=notices, live=True)
         body = content.as_json()
         return Shown(content, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
-def read_what_can_be(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """Return the runs that have rows, and a sentence for each that cannot be read; one bad run hides no other.
-
-    Runs without a first row yet are waited for in silence.
-    """
-    try:
-        return find_runs(folders), []
-    except (InputError, OSError):
-        pass
-    good, notices = [], []
-    for folder in _candidates(folders):
-        try:
-            if (folder / "metrics.jsonl").is_file() and b"\n" in (folder / "metrics.jsonl").read_bytes():
-                find_runs([folder])
-                good.append(folder)
-        except (InputError, OSError) as error:
-            notices.append(f"Left out: {error}")
-    return (find_runs(good) if good else []), notices
-
-
-def _candidates(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders that are runs, or those in them that are."""
-    runs: list[Path] = []
-    for folder in folders:
-        inside = sorted(folder.iterdir()) if folder.is_dir() and not (folder / "config.toml").is_file() else [folder]
-        runs += [place for place in inside if (place / "config.toml").is_file()]
-    return list(dict.fromkeys(runs))
-
-
 def _fingerprint(folder: Path) -> list[tuple[str, int, int]]:
     """Return names, sizes and times of the files that the page depends on."""
-    files = [folder / "experiment.json", *(place / name for place in _candidates([folder]) for name in WATCHED_FILES)]
+    files = [folder / "experiment.json", *(place / name for place in run_folders(folder)[0] for name in WATCHED_FILES)]
     return [(str(file), status.st_size, status.st_mtime_ns) for file in files if (status := _stat(file))]
 
 

@@ -1,6 +1,5 @@
 """How long runs have taken, and how long those that are left will."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from atoll.reproduce.costs import work_of
 from atoll.reproduce.running import Task
 from atoll.runs.folder import RunFolder
 from atoll.support.files import whole_lines
+from atoll.support.untrusted import parse_json
 
 
 class Progress:
@@ -79,6 +79,9 @@ class Progress:
 
 
 def seconds_in(folder: Path) -> float:
-    """Return the wall time of a run's last whole row; 0 where there is none."""
-    rows = whole_lines(folder / "metrics.jsonl") if (folder / "metrics.jsonl").is_file() else []
-    return float(json.loads(rows[-1]).get("wall_time") or 0.0) if rows else 0.0
+    """Return the wall time of a run's last whole row; 0 where there is none, or it cannot be read."""
+    try:
+        rows = whole_lines(folder / "metrics.jsonl", folder)
+        return float(parse_json(rows[-1])["wall_time"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0.0

@@ -1,6 +1,5 @@
 """Everything that a page on reproduced figures shows, gathered from folders."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +7,11 @@ from typing import Any
 
 from atoll import report
 from atoll.experiment import file as config
+from atoll.report.runs import read_begun
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.costs import Cost, cost_of
 from atoll.reproduce.judging import Verdict, judge
-from atoll.reproduce.running import PLANS, SEEDS, is_trained, settings_of
-from atoll.support.errors import InputError
+from atoll.reproduce.running import SEEDS, is_trained, read_plans, settings_of
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ def gather(
     """Return what a recipe's folder holds, held against all claims about it."""
     claims: list[Claim] = [claim for paper in papers for claim in paper.claims if claim.recipe == recipe]
     trained = is_trained(recipe, papers)
-    runs = _find_runs(folder) if trained else ()
-    plans = () if trained else _find_plans(folder)
+    runs, faults = _find_runs(folder) if trained else ((), [])
+    plans = () if trained else tuple(read_plans(folder)["plans"])
     missing = problems[0] if problems else ""
     return Result(
         recipe=recipe,
@@ -62,17 +61,11 @@ def gather(
         expected=len(settings_of(recipe, scale, seeds)),
         verdicts=tuple(judge(claim, runs, plans, scale, missing) for claim in claims),
         cost=cost_of(recipe, runs),
-        problems=tuple(problems),
+        problems=(*problems, *(f"left out: {fault}" for fault in faults)),
     )
 
 
-def _find_runs(folder: Path) -> tuple[report.Run, ...]:
-    try:
-        return tuple(report.find_runs([folder]))
-    except InputError:  # nothing has begun yet
-        return ()
-
-
-def _find_plans(folder: Path) -> tuple[Mapping[str, Any], ...]:
-    file = folder / PLANS
-    return tuple(json.loads(file.read_bytes())["plans"]) if file.is_file() else ()
+def _find_runs(folder: Path) -> tuple[tuple[report.Run, ...], list[str]]:
+    """Return the runs that have begun, and a sentence for each that cannot be read."""
+    runs, faults = read_begun([folder])
+    return tuple(runs), faults

@@ -1,6 +1,5 @@
 """Running recipes: every run that is not finished yet, several at a time, each into its own folder."""
 
-import json
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +8,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing import connection
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import torch
 
@@ -19,8 +19,9 @@ from atoll.experiment.settings import Settings
 from atoll.reproduce.claims import Paper, needs_training
 from atoll.runs.folder import RunFolder, begin_folders, prepare_folders
 from atoll.runs.run import name_folders, run_events
-from atoll.support.errors import AtollError
+from atoll.support.errors import AtollError, InputError
 from atoll.support.files import to_json, write_atomically
+from atoll.support.untrusted import read_json
 
 PLANS = "clusters.json"
 """What a recipe that is not trained leaves in its folder: the clustering of each of its runs."""
@@ -194,10 +195,26 @@ def _train(task: Task) -> bool:
     return False
 
 
+def read_plans(folder: Path) -> dict[str, Any]:
+    """Return the clusterings in a folder, with the settings that they were made by; none if there are none.
+
+    Raises:
+        InputError: they cannot be read.
+    """
+    file = folder / PLANS
+    try:
+        held = read_json(file, folder) if file.exists() else {"settings": [], "plans": []}
+        if len(held["settings"]) != len(held["plans"]) or not all(isinstance(plan, dict) for plan in held["plans"]):
+            raise ValueError("it must hold a plan for each of its settings")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{file} cannot be read ({error}); remove it to have them made again") from error
+    return held
+
+
 def _cluster(task: Task) -> bool:
     """Make all clusterings, each written down before the next; return whether they were there already."""
     file = task.folder / PLANS
-    held = json.loads(file.read_bytes()) if file.exists() else {"settings": [], "plans": []}
+    held = read_plans(task.folder)
     pairs = list(zip(held["settings"], held["plans"], strict=True))
     asked = [settings.model_dump(mode="json") for settings in task.settings]
     made = [(before, plan) for before, plan in pairs if before in asked]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
@@ -20,11 +21,14 @@ from atoll.runs.spilling import Shelf, SpilledStates, drop_files
 from atoll.support.environment import package_versions
 from atoll.support.errors import InputError
 from atoll.support.files import to_json, write_atomically
+from atoll.support.untrusted import read_bytes, read_json
 
 FORMAT = 1
 KEPT = 2
 DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError)
 """What reading a damaged checkpoint may raise."""
+MOST_BYTES = 2**36
+"""Of a checkpoint's tensors: 64 GiB."""
 SPILLED = "clients"
 """The tensor that says which client's state is in which file, int64 [states, 2]."""
 
@@ -104,7 +108,7 @@ def read_state(path: Path, note: Note, device: torch.device) -> State:
     Raises:
         ValueError: the tensors are not those it was written with; other errors of `DAMAGED` where it is damaged else.
     """
-    content = path.with_suffix(".safetensors").read_bytes()
+    content = read_bytes(path.with_suffix(".safetensors"), most=MOST_BYTES)
     if hashlib.sha256(content).hexdigest() != note["tensors"]:
         raise ValueError("its tensors' checksum does not fit")
     tensors = load(content)
@@ -115,6 +119,15 @@ def read_state(path: Path, note: Note, device: torch.device) -> State:
     shelf = Shelf(path.parent, device, files=note["state"]["files"])
     shelf.require_whole()
     return replace(state, clients=SpilledStates(shelf, dict(in_files.tolist())))
+
+
+def kept_by_checkpoints(folder: Path, device: torch.device) -> list[Mapping[int, Model]]:
+    """Return what clients keep by each whole checkpoint in a folder, the latest last."""
+    kept: list[Mapping[int, Model]] = []
+    for path in sorted(folder.glob("event-*.json")):
+        with suppress(*DAMAGED):
+            kept.append(read_state(path, read_note(path), device).clients)
+    return kept
 
 
 def drop_others(folder: Path, events_done: int) -> None:
@@ -180,7 +193,7 @@ def read_note(path: Path) -> Note:
         OSError: it cannot be read.
         ValueError: it is damaged.
     """
-    note = json.loads(path.read_bytes())
+    note = read_json(path)
     if not isinstance(note, dict) or note.pop("checksum", None) != _checksum(note):
         raise ValueError("its checksum does not fit")
     return note

@@ -1,7 +1,5 @@
 """The run folder: settings, metrics, schedule, environment and summary, written so that nothing is left half done."""
 
-import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +10,7 @@ import tomli_w
 
 from atoll.experiment.file import resolved
 from atoll.experiment.settings import Settings
-from atoll.runs.fingerprint import differences
+from atoll.runs.fingerprint import as_written, differences
 from atoll.schedules.events import Schedule
 from atoll.schedules.files import write_schedule
 from atoll.schedules.recorded import head_of
@@ -21,13 +19,15 @@ from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import append_line, line_as_bytes, to_json, whole_lines, write_atomically
 from atoll.support.lock import LOCK, locked
+from atoll.support.untrusted import parse_json, read_json, read_toml
 
 Row = dict[str, Any]
 HAPPENED = "happened.jsonl"
 CLUSTERINGS = "clusterings.jsonl"
+STRIKES = "strikes.jsonl"
 CLIENTS = "clients.json"
 FILES = (
-    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, CLIENTS, "environment.json"),
+    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, "environment.json"),
     *("schedule.npz", "checkpoint"),
 )
 TRACKED = "trackers"  # what `run.trackers` write; they manage it themselves
@@ -108,6 +108,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.happened = path / HAPPENED
         self.clusterings = path / CLUSTERINGS
+        self.strikes = path / STRIKES
 
     @property
     def is_run(self) -> bool:
@@ -219,13 +220,12 @@ class RunFolder:
             InputError: names the settings that differ; or the folder's settings cannot be read.
         """
         try:
-            before = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            before = read_toml(self.path / "config.toml", self.path)
+        except (OSError, ValueError) as error:
             raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
-        now = tomllib.loads(tomli_w.dumps(resolved(settings)))
-        if changes := differences(before, now):
+        if changes := differences(before, settings):
             raise InputError(f"--resume: {self.path} was run with other settings: {changes}")
-        if before != now:
+        if before != as_written(settings):
             self._write_settings(settings)
 
     def require_kind(self, is_live: bool, replayed: str | None) -> None:
@@ -242,7 +242,7 @@ class RunFolder:
                 "--schedule of another run to see how it goes in simulation"
             )
         try:
-            before = json.loads((self.path / "environment.json").read_bytes()).get("replayed")
+            before = read_json(self.path / "environment.json", self.path).get("replayed")
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"--resume: {self.path / 'environment.json'} is missing or damaged") from error
         if before != replayed:
@@ -278,7 +278,7 @@ class RunFolder:
             InputError: the file is missing or damaged.
         """
         try:
-            return [_whole(json.loads(line)) for line in whole_lines(self.metrics)]
+            return [_whole(parse_json(line)) for line in whole_lines(self.metrics, self.path)]
         except OSError as error:
             raise InputError(f"--resume: {self.metrics} cannot be read ({error.strerror})") from error
         except ValueError as error:
@@ -289,10 +289,25 @@ class RunFolder:
     def keep_rows(self, events_done: int) -> list[Row]:
         """Drop rows later than an event, and a torn last one; return those kept."""
         kept = [row for row in self.rows() if row["event"] <= events_done]
-        content = b"".join(json.dumps(row).encode() + b"\n" for row in kept)
+        content = b"".join(map(line_as_bytes, kept))
         if content != self.metrics.read_bytes():
             write_atomically(self.metrics, content)
         return kept
+
+    def summary(self) -> dict[str, Any]:
+        """Return what ``summary.json`` says of a finished run.
+
+        Raises:
+            InputError: it is missing or damaged.
+        """
+        path = self.path / "summary.json"
+        try:
+            summary = read_json(path, self.path)
+            if not isinstance(summary, dict):
+                raise ValueError("it is no table")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error})") from error
+        return summary
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, which marks the run as finished."""

@@ -1,6 +1,5 @@
 """A finished run as a value, for scripts."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +70,7 @@ def read_result(folder: Path | str, warnings: Sequence[str] = ()) -> Result:
     place = RunFolder(saved.folder)
     if not saved.is_finished:
         raise InputError(f"{folder}: the run is not finished; `atoll run` with --resume goes on with it")
-    summary = json.loads((saved.folder / "summary.json").read_bytes())
+    summary = place.summary()
     return Result(saved.settings, saved.folder, columns_of(place.rows()), summary, saved.state, tuple(warnings))
 
 

@@ -1,6 +1,5 @@
 """The model of a run's folder, finished or not: its latest whole checkpoint, read without making the run again."""
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from atoll.experiment.validation import validate
 from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
 from atoll.support.errors import InputError
+from atoll.support.untrusted import read_toml
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +84,8 @@ def read_saved(folder: Path | str) -> SavedRun:
         fault = f"holds several runs; give one of them: {', '.join(several)}" if several else "is not a run"
         raise InputError(f"{folder} {fault if folder.exists() else 'does not exist'}")
     try:
-        settings = validate(tomllib.loads(config.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        settings = validate(read_toml(config, folder))
+    except (OSError, ValueError) as error:
         raise InputError(f"{config} cannot be read ({error})") from error
     notes = sorted((folder / "checkpoint").glob("event-*.json"), reverse=True)
     for note in notes:

@@ -20,6 +20,7 @@ from atoll.local.models import Model
 from atoll.local.weights import count_bytes
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
+from atoll.support.untrusted import open_regular
 
 FILE_BYTES = 2**24  # of states in a file, about: more would make reading one slow, fewer make many files
 
@@ -104,7 +105,7 @@ class Shelf:
             ValueError: one is not what was written.
         """
         for number, file in self._files.items():
-            with open(self._path(number), "rb") as content:
+            with open_regular(self._path(number)) as content:
                 if hashlib.file_digest(content, "sha256").hexdigest() != file["sha256"]:
                     raise ValueError(f"the checksum of {self._path(number).name} does not fit")
 

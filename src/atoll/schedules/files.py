@@ -1,8 +1,6 @@
 """A schedule's table as a file."""
 
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from io import BytesIO
@@ -25,7 +23,9 @@ from atoll.schedules.recorded import (
     write_merge,
 )
 from atoll.support.errors import InputError
-from atoll.support.files import whole_lines, write_atomically
+from atoll.support.files import seal, whole_lines, write_atomically
+from atoll.support.numpy_files import read_npz
+from atoll.support.untrusted import parse_json
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -76,17 +76,16 @@ def read_schedule(path: Path) -> Schedule:
     try:
         if path.suffix != ".npz":
             return read_lines(whole_lines(path), f"--schedule {path}")
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"--schedule {path}: cannot be read ({error.strerror})") from error
-    try:
-        with np.load(BytesIO(content), allow_pickle=False) as file:
-            return _schedule_of({name: file[name] for name in file.files})
+        return _schedule_of(read_npz(path))
+    except InputError:
+        raise
     except KeyError as error:
         raise InputError(f"--schedule {path}: is no schedule of this version of Atoll (no {error})") from error
     except ValidationError as error:
         raise InputError(f"--schedule {path}: is damaged, or no schedule (mixes, {first_fault(error)})") from error
-    except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    except OSError as error:
+        raise InputError(f"--schedule {path}: cannot be read ({error.strerror})") from error
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise InputError(f"--schedule {path}: is damaged, or no schedule ({error})") from error
 
 
@@ -98,16 +97,18 @@ def keep_events(path: Path, events_done: int) -> tuple[Event, ...]:
         RunError: it cannot be written.
     """
     try:
-        lines = whole_lines(path)
+        lines = whole_lines(path, path.parent)
     except OSError as error:
         raise InputError(f"--resume: {path} cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"--resume: {path} is damaged ({error}); add --overwrite to start again") from error
     kept = lines[: events_done + 1]
     if len(kept) <= events_done:
         raise InputError(
             f"--resume: {path} is damaged (it ends before event {events_done - 1}); add --overwrite to start again"
         )
     events = read_lines(kept, f"--resume: {path}").events if events_done else ()
-    write_atomically(path, b"".join(line + b"\n" for line in kept))
+    write_atomically(path, b"".join(seal(line) + b"\n" for line in kept))
     return events
 
 
@@ -167,7 +168,7 @@ def _schedule_of(columns: Columns) -> Schedule:
         KeyError: a column is missing.
         ValueError: it is damaged, or of another format.
     """
-    head = json.loads(columns["head"].tobytes())
+    head = parse_json(columns["head"].tobytes())
     if head["format"] != FORMAT:
         raise ValueError(f"its format is {head['format']}, this version of Atoll reads {FORMAT}")
     events: list[Event] = []

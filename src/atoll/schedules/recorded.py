@@ -4,7 +4,6 @@ The first line, the head, says what all events have in common. Each other one ho
 are complete after it, and how many results were left out, by reason.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
@@ -13,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from atoll.schedules.events import Event, Merge, Mix, Schedule
 from atoll.support.errors import InputError
+from atoll.support.untrusted import parse_json
 
 FORMAT = 1
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -27,7 +27,7 @@ class _Strict(BaseModel):
 
 class _Head(_Strict):
     format: int
-    clusters: Annotated[int, Field(ge=1)]
+    clusters: Annotated[int, Field(ge=1, lt=2**63)]
     has_server: bool
     message_bytes: Count | None
 
@@ -63,7 +63,7 @@ class _Line(WrittenMerge):
     cohort: list[Count]
     clusters: list[Count] | None
     weights: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
-    intra_rounds: Annotated[int, Field(ge=1)]
+    intra_rounds: Annotated[int, Field(ge=1, lt=2**63)]
     staleness: list[Count]
     models_down: Count
     models_up: Count
@@ -201,7 +201,7 @@ def why_wrong(events: list[Event], clusters: int) -> str:
 
 def _read_head(text: bytes) -> _Head:
     try:
-        said = json.loads(text)
+        said = parse_json(text)
     except ValueError:
         said = None
     if isinstance(said, dict) and isinstance(said.get("format"), int) and said["format"] != FORMAT:

@@ -3,12 +3,18 @@
 import errno
 import json
 import os
+import re
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from atoll.support.errors import RunError
+from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
+
+_SEAL = re.compile(rb', "crc32": "[0-9a-f]{8}"\}$')
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -49,17 +55,37 @@ def to_json(value: Any) -> bytes:
 
 
 def line_as_bytes(value: Mapping[str, Any]) -> bytes:
-    """Return a line, NaN refused."""
-    return (json.dumps(value, allow_nan=False) + "\n").encode()
+    """Return a line, NaN refused, with a checksum of what is before it as its last entry."""
+    return seal(json.dumps(value, allow_nan=False).encode()) + b"\n"
 
 
-def whole_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file without their ends; a last one that a crash has torn is left out.
+def seal(line: bytes) -> bytes:
+    """Return a JSON object with its checksum as its last entry.
+
+    >>> seal(b'{"event": 3}')
+    b'{"event": 3, "crc32": "a5ae0351"}'
+    """
+    return line[:-1] + b', "crc32": "%08x"}' % zlib.crc32(line)
+
+
+def whole_lines(path: Path, within: Path | None = None) -> list[bytes]:
+    """Return the lines of a file without their ends and checksums; a last one that a crash has torn is left out.
+
+    A file without any checksum, as by another hand, is taken as it is.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read; as `untrusted.read_bytes`.
+        ValueError: a checksum does not fit; names the line, counted from 1.
     """
-    return path.read_bytes().split(b"\n")[:-1]
+    lines = read_bytes(path, within, MOST_BYTES_OF_LINES).split(b"\n")[:-1]
+    return list(map(_unseal, lines, count(1))) if any(map(_SEAL.search, lines)) else lines
+
+
+def _unseal(line: bytes, number: int) -> bytes:
+    content = _SEAL.sub(b"}", line)
+    if seal(content) != line:
+        raise ValueError(f"line {number}: its checksum does not fit")
+    return content
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from atoll.runs.fingerprint import flatten
 from atoll.runs.folder import Row
 from atoll.support.errors import InputError
 from atoll.support.files import to_json, write_atomically
+from atoll.support.untrusted import read_json
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Tracked:
     def note(self) -> dict[str, str]:
         """Return what `write_note` has written, empty if it has not."""
         with suppress(OSError, ValueError):
-            note = json.loads((self.folder / "run.json").read_bytes())
+            note = read_json(self.folder / "run.json", self.folder)
             return note if isinstance(note, dict) else {}
         return {}
 

@@ -1,6 +1,5 @@
 """Logging a run's rows as they come, each exactly once."""
 
-import json
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -72,7 +71,7 @@ def tracked(steps: Generator[Progress], settings: Settings, place: Path, resume:
                 trackers.close(None)
         raise
     if trackers is not None:
-        trackers.close(json.loads((place / "summary.json").read_bytes()))
+        trackers.close(folder.summary())
 
 
 class _Trackers:

@@ -1,7 +1,6 @@
 """What the page shows of one run at a time: who trains when, clusters and data, and the clusters that clients find."""
 
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,12 +15,14 @@ from atoll.report.page.numbers import Pool
 from atoll.report.page.scenes import Scene, make_scene
 from atoll.report.runs import Run
 from atoll.report.style import PALETTE, format_seconds
-from atoll.support.arrays import Ids
+from atoll.support.arrays import Floats, Ids
+from atoll.support.numpy_files import read_npz
 
 Figure: TypeAlias = dict[str, Any]
 """What a figure is drawn from: its `kind`, `title`, `alt`, a `note`, and numbers, arrays as places in the pool."""
 
 MAX_BARS = 1500
+MAX_CLUSTERS = 100_000
 MAX_POINTS = 2000
 MAX_PROBES = 120
 MAX_BANDS = 144  # pairs of planted group and model beyond which bands cannot be told apart
@@ -65,12 +66,8 @@ def _detail(group: Group, pool: Pool, scenes: Scenes) -> dict[str, Any]:
 def _gantt(run: Run, pool: Pool) -> Figure | None:
     """Return who trains when, from the schedule in the run's folder."""
     try:
-        with open(run.folder / "schedule.npz", "rb") as file, np.load(file, allow_pickle=False) as table:
-            offsets, clusters, began = table["active_offsets"], table["active"], table["began"]
-            ends = np.repeat(table["seconds"], np.diff(offsets))
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):  # damaged, or not there
-        return None
-    if not len(clusters) or not len(clusters) == len(began) == len(ends):
+        clusters, began, ends = _pieces(run)
+    except (OSError, ValueError, KeyError, TypeError):  # damaged, or not there
         return None
     shown = slice(0, MAX_BARS)
     turn: dict[int, int] = {}
@@ -95,6 +92,27 @@ def _gantt(run: Run, pool: Pool) -> Figure | None:
         "ended": pool.put(ends[shown]),
         "turn": pool.put(parity),
     }
+
+
+def _pieces(run: Run) -> tuple[Ids, Floats, Floats]:
+    """Return the cluster, begin and end of each piece of work.
+
+    Raises:
+        OSError: there is no schedule that can be read.
+        KeyError: it lacks a column.
+        ValueError: it is damaged, or empty; or TypeError.
+    """
+    names = ("active_offsets", "active", "began", "seconds")
+    offsets, clusters, began, seconds = read_npz(run.folder / "schedule.npz", names, run.folder).values()
+    counts = np.diff(offsets)
+    if not len(clusters) or counts.min() < 0 or counts.sum() != len(clusters) or len(began) != len(clusters):
+        raise ValueError("its columns are not of one length")
+    if clusters.min() < 0 or clusters.max() >= MAX_CLUSTERS:
+        raise ValueError("its clusters are too many")
+    ends = np.repeat(seconds.astype(np.float64), counts)
+    if not np.isfinite(began + ends).all():
+        raise ValueError("its times are not finite")
+    return clusters.astype(np.int64), began.astype(np.float64), ends
 
 
 def _identity(run: Run, pool: Pool) -> list[Figure]:

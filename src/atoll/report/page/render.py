@@ -28,16 +28,17 @@ def write_page(
     targets: Sequence[float] | None = None,
     command: str = "",
     stable: bool = False,
+    notices: Sequence[str] = (),
 ) -> None:
     """Write the runs' page into one file, which needs nothing else and asks for nothing from the network.
 
-    `targets` and `stable` are as for `make_content`; `command` is what the page says it was made with. The file's
-    folder is made if need be.
+    `targets`, `stable` and `notices` are as for `make_content`; `command` is what the page says it was made with. The
+    file's folder is made if need be.
 
     Raises:
         RunError: the file cannot be written.
     """
-    page = render(make_content(runs, targets, stable=stable), command)
+    page = render(make_content(runs, targets, stable=stable, notices=notices), command)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atoll.report.formats import DASH
 from atoll.report.page.groups import Group, Panel
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.page.numbers import bytes_sent
 from atoll.report.runs import Run
-from atoll.report.style import time_unit
-from atoll.report.tables import DASH
+from atoll.report.style import byte_unit, time_unit
 
 SEEDS_NOTE = "Of several seeds: mean ± sample standard deviation over those that finished; no ± where they agree."
 
@@ -75,8 +75,7 @@ def size(mean: float) -> Unit:
     >>> write_moments([1_234_000], size)
     '1.23 MB'
     """
-    sizes = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-    length, symbol = next((each for each in sizes if mean >= each[0]), sizes[-1])
+    length, symbol = byte_unit(mean)
     return Unit(1 / length, ".3g", ".2g", symbol)
 
 

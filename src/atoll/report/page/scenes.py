@@ -1,6 +1,6 @@
 """A run's clusters, data and positions, made again from its settings, since its folder does not hold them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +13,10 @@ from atoll.experiment.settings import Settings
 from atoll.experiment.validation import validate
 from atoll.network.base import Network
 from atoll.support.arrays import Floats, Ids
-from atoll.support.errors import AtollError
 
 MAX_CLIENTS = 20_000  # beyond this, dealing the data out again takes longer than a page may
+MAX_CELLS = 20_000_000  # numbers in any one table on the way
+MAX_NUMBER = 2_000  # other whole numbers, such as a layer's width, whose squares may be a table
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +48,18 @@ class Scene:
 def make_scene(settings: Mapping[str, Any]) -> Scene | str:
     """Return the scene of a run with these settings, or why there is none, in one sentence.
 
-    Nothing is downloaded, nothing is trained, and no code is run but Atoll's own: whoever reads a report need not
-    trust the folder.
+    Nothing is downloaded, nothing is trained, no file is read that the settings name, and no code is run but Atoll's
+    own, within bounds: whoever reads a report need not trust the folder.
     """
     try:
         if reason := _own_code(settings):  # first, since settings are checked by the functions that they name
             return reason
         checked = validate(dict(settings))
-        if reason := _refusal(checked):
+        if reason := _refusal(checked) or _own_file(checked) or _too_large(checked):
             return reason
         return _make(Experiment(checked.model_copy(update={"data": checked.data.model_copy(update={"fetch": False})})))
-    except (AtollError, OSError, MemoryError) as error:
-        return f"not drawn: {error}"
+    except Exception as error:  # an extra must not end a report, whatever such settings bring about
+        return f"not drawn: {str(error) or type(error).__name__}"
 
 
 def _own_code(settings: Mapping[str, Any]) -> str:
@@ -77,6 +78,41 @@ def _refusal(settings: Settings) -> str:
     if settings.clustering.method == "feduc" and settings.clustering.get("xi") == "gradients":
         return "not drawn: the clustering needs gradients of the model; `atoll cluster` makes it again."
     return ""
+
+
+def _own_file(settings: Settings) -> str:
+    """Return which file the scene depends on, or nothing; what it says could show in the page, and be anything."""
+    files = [f"{section}.{key}" for section, key, value in _values(settings) if key.endswith("_file") and value]
+    files += ["data.root"] if settings.data.dataset == "folder" else []
+    files += ["network.edges"] if isinstance(settings.network.get("edges"), str) else []
+    return f"not drawn: {files[0]} names files, which a report does not read; `atoll cluster` does." if files else ""
+
+
+def _too_large(settings: Settings) -> str:
+    """Return which numbers make a scene of more memory or time than a page may take, or nothing."""
+    data, network = settings.data, settings.network
+    clients = data.clients + data.held_out_clients
+    width = data.get("width") or 1
+    tables = {
+        "data.clients x data.samples": clients * (data.get("samples") or 1) * width,
+        "data.clients x clustering.clusters": clients * settings.clustering.clusters,
+        "data.clients x rounds": clients * settings.rounds if network.metres_per_round else 0,
+    }
+    single = {
+        f"{section}.{key}": value
+        for section, key, value in _values(settings)
+        if section in ("data", "model", "clustering", "network") and key not in ("clients", "samples")
+        if isinstance(value, int) and value > MAX_NUMBER
+    }
+    found = [*single, *(name for name, cells in tables.items() if cells > MAX_CELLS)]
+    return f"not drawn: {found[0]} is more than a page has room for; `atoll cluster` shows it." if found else ""
+
+
+def _values(settings: Settings) -> Iterator[tuple[str, str, Any]]:
+    """Yield section, key and value of each setting in a section."""
+    for section, held in settings.model_dump().items():
+        for key, value in held.items() if isinstance(held, dict) else ():
+            yield section, key, value
 
 
 def _texts(value: Any) -> list[str]:

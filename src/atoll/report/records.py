@@ -1,0 +1,131 @@
+"""The rows of a run's metrics, and what was measured of single clients, as columns."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+from atoll.support.files import whole_lines
+from atoll.support.untrusted import parse_json, read_json
+
+Columns: TypeAlias = dict[str, Floats]
+Tables: TypeAlias = dict[str, list[list[Any] | None]]
+
+COLUMNS = (
+    "event",
+    "round",
+    "virtual_time",
+    "wall_time",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "client_updates",
+    "bytes_up",
+    "bytes_down",
+)
+"""The columns every run has; a column that the run did not record is all nan."""
+
+MOST_COLUMNS = 256
+LONGEST_NAME = 64
+
+
+def read_records(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's metrics; none if the file is missing.
+
+    Raises:
+        InputError: it cannot be read, or holds something else; names the line.
+    """
+    try:
+        lines = whole_lines(file, file.parent)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise InputError(f"{file}, {error}.") from error
+    records = []
+    names = set[str]()
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(_parse_record(line))
+            if len(names := names.union(records[-1])) > MOST_COLUMNS:
+                raise ValueError(f"there may be at most {MOST_COLUMNS} columns")
+        except ValueError as error:
+            raise InputError(f"{file}, line {number}: {error}.") from error
+    return records
+
+
+def _parse_record(line: bytes) -> dict[str, Any]:
+    try:
+        record = parse_json(line)
+    except ValueError as error:
+        raise ValueError(f"the line is torn or is not JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise ValueError("a row must be a JSON object")
+    for column in COLUMNS:
+        if not _is_number_or_none(record.get(column)):
+            raise ValueError(f"{column} must be a number or null, not {repr(record[column])[:40]}")
+    return {name: value for name, value in record.items() if _is_column(name)}
+
+
+def _is_column(name: str) -> bool:
+    """Return whether this can be a column, as probes name them; files and axes are called by it."""
+    return name.isidentifier() and len(name) <= LONGEST_NAME
+
+
+def to_columns(records: Sequence[dict[str, Any]]) -> Columns:
+    """Return the columns of numbers."""
+    names = dict.fromkeys([*COLUMNS, *(name for record in records for name in record)])
+    values = {name: [record.get(name) for record in records] for name in names}
+    # Further keys may hold lists (per-cluster values, see to_tables) or text, which are no columns of numbers.
+    return {
+        name: _drawable(np.array([np.nan if value is None else value for value in column], dtype=np.float64))
+        for name, column in values.items()
+        if all(map(_is_number_or_none, column))
+    }
+
+
+def _drawable(values: Floats) -> Floats:
+    """Return numbers that axes can span: nothing beyond 1e100, nothing nearer to zero than 1e-100 but zero."""
+    sizes = np.abs(values)
+    return np.where(sizes > 1e100, np.nan, np.where(sizes < 1e-100, 0.0, values))
+
+
+def to_tables(records: Sequence[dict[str, Any]]) -> Tables:
+    """Return the columns of lists."""
+    names = dict.fromkeys(name for record in records for name, value in record.items() if isinstance(value, list))
+    values = {name: [record.get(name) for record in records] for name in names}
+    return {
+        name: column for name, column in values.items() if all(value is None or _is_list(value) for value in column)
+    }
+
+
+def _is_number_or_none(value: object) -> bool:
+    return value is None or is_number(value)
+
+
+def is_number(value: object) -> bool:
+    """Return whether this is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_list(value: object) -> bool:
+    """Return whether this is a list of numbers, or of lists, which are for who draws them to check."""
+    return isinstance(value, list) and all(isinstance(each, list) or _is_number_or_none(each) for each in value)
+
+
+def read_clients(file: Path) -> Columns:
+    """Return what was measured of single clients last; nothing where the file is missing or damaged."""
+    try:
+        columns = read_json(file, file.parent)
+        told = {name: each["values"] for name, each in columns.items() if isinstance(each, dict)}
+        found = {name: _drawable(np.array(values, np.float64)) for name, values in told.items()}
+        found = {name: values[np.isfinite(values)] for name, values in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    good = [name for name, values in found.items() if _is_column(name) and values.ndim == 1 and values.size]
+    return {name: found[name] for name in good[:MOST_COLUMNS]}

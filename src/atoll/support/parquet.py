@@ -1,0 +1,44 @@
+"""Reading Parquet files that somebody else may have made. It needs pyarrow, which is optional."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.support.numpy_files import require_no_bomb
+from atoll.support.untrusted import open_regular
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+_VALUE_BYTES = 8
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of a file's columns.
+
+    Raises:
+        OSError: it cannot be opened; or pyarrow.ArrowException: it is no Parquet.
+    """
+    import pyarrow.parquet
+
+    with open_regular(path) as file:
+        return list(pyarrow.parquet.read_schema(file).names)
+
+
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> "Table":
+    """Return a file's columns, all or some.
+
+    Raises:
+        OSError: it cannot be opened; or pyarrow.ArrowException: it is no Parquet.
+        ValueError: it takes far more memory than its size lets expect.
+    """
+    import pyarrow.parquet
+
+    with open_regular(path) as file:
+        parquet = pyarrow.parquet.ParquetFile(file)
+        groups = [parquet.metadata.row_group(i) for i in range(parquet.num_row_groups)]
+        parts = [group.column(i) for group in groups for i in range(group.num_columns)]
+        unpacked = sum(max(part.total_uncompressed_size, _VALUE_BYTES * part.num_values) for part in parts)
+        require_no_bomb(unpacked, os.fstat(file.fileno()).st_size)
+        return parquet.read(None if columns is None else list(columns))
