@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -457,6 +458,48 @@ def test_a_reply_keeps_to_the_clock_of_who_asked(apart: float) -> None:
     reply = make_reply(asked, b"", 10.0)
     assert reply.metadata.created_at == asked.metadata.created_at + 10
     assert reply.metadata.created_at + reply.metadata.ttl == asked.metadata.created_at + 60
+
+
+def test_a_message_whose_way_was_cut_is_given_again_until_it_is_confirmed(
+    running: FlowerFleet, node: NodeConfiguration
+) -> None:
+    """Or one cut connection would cost the event its whole deadline."""
+    from flwr.proto.fleet_pb2 import PullMessagesRequest
+    from flwr.proto.node_pb2 import Node
+
+    with linked(node) as client:
+        (number,) = (number for number, name in running._names.items() if name == "node-0")
+        caller = threading.Thread(target=lambda: list(running.call({"node-0": b""}, "echo", b"x", 6)))
+        caller.start()
+        pull = PullMessagesRequest(node=Node(node_id=number))
+        wait_until(lambda: bool(client.PullMessages(pull).messages_list), 5)  # as if that had never come
+        link = flower_node._Link(client, number)
+        asked = flower_node._receive(link)
+        assert asked is not None
+        assert flower_node._receive(link) is None  # it has it now
+        flower_node._send(link, asked, b"y", time.monotonic())
+        caller.join()
+
+
+@pytest.mark.parametrize("apart", [-170, -140, 0, 140, 170])
+def test_a_nodes_clock_may_be_off_either_way(
+    running: FlowerFleet, node: NodeConfiguration, apart: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from atoll.fleet.flower import signing
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(seconds=apart)
+
+    monkeypatch.setattr(signing, "datetime", Clock)
+    monkeypatch.setattr(flower_node, "datetime", Clock)
+    if abs(apart) <= 150:
+        with linked(node):
+            assert list(running.nodes()) == ["node-0"]
+    else:
+        with pytest.raises(RunError, match=r"this machine's clock is 3 minutes from its; set it$"), linked(node):
+            pass
 
 
 def test_a_connection_that_is_cut_is_no_fault_of_the_servers() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.fleet.certificates import is_shared, read_private_key, require_flower, require_valid
 from atoll.fleet.configuration import NodeConfiguration
 from atoll.fleet.flower.guard import UNANNOUNCED
+from atoll.fleet.flower.signing import BACK_SECONDS, Signing
 from atoll.fleet.flower.wire import (
     FAILED,
     PARTS_OF_A_TASK,
@@ -53,6 +54,8 @@ _INTERVAL = 45.0
 _FOREVER = float("inf")
 # How long a node that was cut off may be counted as there, and a little.
 _GONE_SECONDS = 2 * _INTERVAL + 15
+# A clock that is less off is not what a node is refused for.
+_APART_SECONDS = BACK_SECONDS - 10
 _UNKNOWN, _TAKEN = 401, 412
 """What the superlink says to a key that is not registered, and to one whose node is there already."""
 _WAITING = (
@@ -111,12 +114,8 @@ def _only_one(configuration: NodeConfiguration, state: Path) -> Iterator[None]:
 def _client(configuration: NodeConfiguration, key: Any, authority: bytes) -> "FleetHttpClient":
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supernode.fleet_http_client import FleetHttpClient
-    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-    interceptors: list[Any] = [
-        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-        NodeAuthHttpInterceptor(key, key.public_key()),
-    ]
+    interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signing(key)]
     return FleetHttpClient.from_server_address(configuration.server, False, authority, interceptors)
 
 
@@ -288,7 +287,7 @@ def _refusal(configuration: NodeConfiguration, error: Exception) -> str:
         with contextlib.suppress(KeyError, ValueError, TypeError):
             there = parsedate_to_datetime(error.response.headers["date"])
             apart = abs((there - datetime.now(UTC)).total_seconds())
-            if apart > 240:
+            if apart > _APART_SECONDS:
                 return f"{configuration.server}: this machine's clock is {apart / 60:.0f} minutes from its; set it"
         status = error.response.status_code
         why = {_UNKNOWN: "its key is not registered there", _TAKEN: "another machine is this node already"}
