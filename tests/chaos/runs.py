@@ -59,7 +59,7 @@ KINDS = (
     ),
     Kind(
         "cenasy", 36,
-        ("method.name=hierarchical", "method.pattern=cenasy", "clustering.clusters=2", "method.fraction=1.0"),
+        ("method.name=hierarchical", "method.pattern=cenasy", "method.intra_rounds=2", "clustering.clusters=2"),
         ("server at a file step", "node killed", "node at a file step", "superlink killed"), is_planned=False,
     ),
     Kind(
@@ -69,7 +69,7 @@ KINDS = (
     Kind(
         "re-clustering", 16,
         (
-            "method.name=hierarchical", "method.fraction=1.0", "clustering.method=feduc",
+            "method.name=hierarchical", "method.intra_rounds=2", "clustering.method=feduc",
             "clustering.frequencies=transfer", "clustering.clusters=2", "network.bandwidth_hz=1e4",
             "fleet.recluster_every=4",
         ),

@@ -516,6 +516,29 @@ def test_a_connection_that_is_cut_is_no_fault_of_the_servers() -> None:
     assert (tls_fault(foreign), is_transient(foreign)) == ("unable to get local issuer certificate", False)
 
 
+def test_a_node_that_is_known_outlives_bytes_that_are_garbled(node: NodeConfiguration) -> None:
+    """A bit of a record's head makes it look like no TLS: a node that ended of it could be ended by any network."""
+    import ssl
+
+    class Enough(Exception):
+        pass
+
+    class Garbled:
+        calls = 0
+
+        def PullMessages(self, _: object) -> None:
+            self.calls += 1
+            if self.calls > 2:
+                raise Enough
+            fault = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+            fault.reason = "WRONG_VERSION_NUMBER"
+            raise httpx.ReadError("garbled") from fault
+
+    link: Any = flower_node._Link(Garbled(), 1)  # type: ignore[arg-type]
+    with pytest.raises(Enough):
+        flower_node._answer_all(node, link, lambda task, payload: b"", lambda sentence: None)
+
+
 def test_a_server_without_tls_is_refused(node: NodeConfiguration) -> None:
     import socket
     import threading
