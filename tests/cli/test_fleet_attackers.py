@@ -13,7 +13,7 @@ from tests.cli.fleets import Machines, machines, write_digits
 
 pytest.importorskip("flwr")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LIAR = Path(__file__).with_name("lying_node.py")
 NODES, ROUNDS = 5, 10
