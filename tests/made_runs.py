@@ -40,3 +40,8 @@ def write_run(folder: Path, rows: Sequence[Row], *, finished: bool = True, **set
         (folder / "summary.json").write_text("{}")
     (folder / "config.toml").write_text(tomli_w.dumps(table))
     return folder
+
+
+def timeless(line: str) -> Row:
+    """Return a row without the wall-clock time, the one value that may differ, and without its checksum."""
+    return {key: value for key, value in json.loads(line).items() if key not in ("wall_time", "crc32")}

@@ -119,10 +119,11 @@ def _run_each(
         folders = prepare_folders(names, parent, resume, overwrite)
         begin_folders(parent, names)
         results = []
-        for number, (each, place) in enumerate(zip(experiments, folders, strict=True), start=1):
-            title = title_of(each.settings) or each.settings.name
-            counted = f"{number} of {len(experiments)} {title}" if len(experiments) > 1 else title
-            results.append(_run_one(each, place, resume, overwrite, counted if progress else None))
+        with _counter(len(experiments), progress) as count:
+            for each, place in zip(experiments, folders, strict=True):
+                title = title_of(each.settings) or each.settings.name
+                results.append(_run_one(each, place, resume, overwrite, title if progress else None))
+                count()
     kept = [result if out else replace(result, folder=None) for result in results]
     return {
         title_of(each.settings) or each.settings.name: result for each, result in zip(experiments, kept, strict=True)
@@ -148,6 +149,18 @@ def _folder(out: Path | str | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="atoll-") as place:
         yield Path(place)
+
+
+@contextmanager
+def _counter(runs: int, is_shown: bool) -> Iterator[Callable[[], object]]:
+    """Give what counts runs that are over: in a bar of its own, above theirs, if there are several."""
+    if not is_shown or runs == 1:
+        yield lambda: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(desc="all runs", total=runs, unit=" runs", dynamic_ncols=True) as bar:
+        yield bar.update
 
 
 @contextmanager

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.made_runs import timeless
 
 
 def rows_of(folder: Path) -> list[dict[str, object]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "wall_time"} for line in lines]
+    return [timeless(line) for line in lines]
 
 
 @pytest.mark.parametrize("method", ["fedcluster", "cfl-mgd", "fedbcd"])
@@ -61,7 +62,7 @@ def test_refused(atoll: Command, folder: Path, changes: list[str], told: list[st
 
 
 def test_auto_says_which_executor_it_takes_and_why(atoll: Command, folder: Path) -> None:
-    done = atoll("run", "tiny.toml", "--set", "run.workers=1", "--out", "auto")
+    done = atoll("run", "tiny.toml", "--set", "run.workers=1", "--out", "auto", "-v")
     done.succeeded()
     assert "run.executor = 'auto': serial (client by client; without workers, because there is one core" in done.err
     assert json.loads((folder / "auto" / "summary.json").read_text())["executor"].startswith("serial (client by client")

@@ -12,17 +12,17 @@ NETWORK = """
 name = "net"
 rounds = 20
 [data]
-dataset = "blobs"
+dataset = "digits"
 clients = 8
 samples = 20
+[local]
+steps = 1
 [method]
 name = "hierarchical"
 pattern = "censyn"
 [clustering]
-method = "distance"
+method = "comaw"
 clusters = 4
-[network]
-grid = [2, 2]
 """
 
 
@@ -46,14 +46,22 @@ def test_a_gantt_is_the_file_that_it_is_called(tmp_path: Path, atoll: Command) -
 
 @pytest.mark.parametrize(("width", "wide"), [("column", 3.5), ("text", 7.16), ("5.25", 5.25)])
 def test_a_figure_is_as_wide_as_asked(tmp_path: Path, atoll: Command, width: str, wide: float) -> None:
-    atoll("schedule", "quickstart", "--only", "FedAvg", "--plot", "a.svg", "--width", width).succeeded()
-    assert inches(tmp_path / "a.svg") == pytest.approx(wide, abs=0.01)
+    for words in (("schedule",), ("data", "inspect")):
+        atoll(*words, "quickstart", "--only", "FedAvg", "--plot", "a.svg", "--width", width).succeeded()
+        assert inches(tmp_path / "a.svg") == pytest.approx(wide, abs=0.01)
 
 
 @pytest.mark.parametrize("width", ["wide", "0", "nan", "-3", "1e9"])
 def test_a_bad_width_is_one_sentence(atoll: Command, width: str) -> None:
     told = f"--width {width}: must be column, text or a number of inches from 1 to 50"
     assert atoll("schedule", "quickstart", "--plot", "a", "--width", width).refused() == told
+
+
+@pytest.mark.parametrize("name", ["gantt.jpg", "new/gantt.EPS", "page.html"])
+def test_another_kind_of_image_is_refused_before_the_work(tmp_path: Path, atoll: Command, name: str) -> None:
+    told = f"--plot {name}: must end in .pdf, .svg or .png, or have no such ending, for a PNG and an SVG"
+    assert atoll("schedule", "quickstart", "--plot", name).refused() == told
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_hierarchy_s_pictures_show_waiting_and_ids(tmp_path: Path, atoll: Command) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import TINY, Command
+from tests.made_runs import timeless
 
 LONG = (
     TINY.replace("rounds = 2", "rounds = 60")
@@ -22,7 +23,7 @@ LONG = (
 def rows(run: Path) -> list[dict[str, Any]]:
     """Return the rows of a run without the wall-clock time, the one value that may differ."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "wall_time"} for line in lines]
+    return [timeless(line) for line in lines]
 
 
 def last_checkpoint(run: Path) -> tuple[str, bytes]:

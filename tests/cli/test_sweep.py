@@ -19,7 +19,10 @@ GRID = ("sweep", "tiny.toml", "--over", "local.lr=0.1,0.2")
 
 
 def untimed(folder: Path) -> list[dict[str, Any]]:
-    return [{**json.loads(line), "wall_time": None} for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {**json.loads(line), "wall_time": None, "crc32": None}
+        for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def test_a_grid_over_seeds(atoll: Command, folder: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from atoll import Experiment, Serial, State, generator, init, make_runs, run_events, train
 from atoll.clustering.feduc.problem import PATTERNS
 from atoll.network.base import Network
+from tests.made_runs import timeless
 
 CLIENTS, AGGREGATORS, INTRA_ROUNDS, EVENTS = 12, 4, 2, 12
 BASE = {
@@ -71,7 +72,7 @@ def carried_out(experiment: Experiment, out: str = "run", resume: bool = False) 
 def rows_in(out: str) -> list[dict[str, Any]]:
     """Return a run's rows without the wall-clock time, the one value that may differ."""
     lines = (Path(out) / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "wall_time"} for line in lines]
+    return [timeless(line) for line in lines]
 
 
 def summary_in(out: str) -> dict[str, Any]:

@@ -544,11 +544,9 @@ class TestPictures:
         assert [path.vertices[:, 0].max() for path in bars.get_paths()] == [0.5, 1, 1.5, 2]  # type: ignore[index,union-attr]
         spans = [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in waits.get_paths()]  # type: ignore[index,union-attr]
         assert spans == [(0.5, 1), (1.5, 2)]
-        legend = figure.axes[0].get_legend()
-        assert legend is not None
-        assert [text.get_text() for text in legend.get_texts()] == ["Works", "Waits for the slowest"]
+        assert legend_texts(figure) == ["Work", "Next round's work", "Waits for the slowest"]
         assert render(figure)
-        assert plot_gantt(events).axes[0].get_legend() is None
+        assert legend_texts(plot_gantt(events)) == ["Work", "Next round's work"]
 
     @pytest.mark.parametrize(
         ("done", "message"), [([1.0], r"shape \(1,\), but there are 2"), ([0.5, 3.0], r"done\[1\] = 3: must lie")]

@@ -17,6 +17,7 @@ from atoll.local.task import ClientTask
 from atoll.local.weights import read_model
 from atoll.runs.probes import Probes, spread_of
 from tests.killing import carry_to_end, count_steps, kill_at
+from tests.made_runs import timeless
 
 PROBES = ("client_accuracy", "trained_client_accuracy", "new_client_accuracy", "trained_new_client_accuracy")
 WANTED: dict[str, Any] = {
@@ -151,7 +152,7 @@ def test_a_run_that_was_killed_has_the_same_rows_and_file(tmp_path: Path) -> Non
         kill_at(made, tmp_path / "killed", number, 0.5)
     carry_to_end(made, tmp_path / "killed")
     rows = [
-        [{key: value for key, value in json.loads(line).items() if key != "wall_time"} for line in text.splitlines()]
+        [timeless(line) for line in text.splitlines()]
         for text in ((tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "killed"))
     ]
     assert rows[0] == rows[1]

@@ -1,6 +1,5 @@
 """The probes `cycle_accuracy` and `personal_model_accuracy` against loops by hand, also of runs that were stopped."""
 
-import json
 import math
 import sys
 from collections import defaultdict
@@ -15,6 +14,7 @@ import torch
 from atoll import Evaluator, Experiment, InputError, State, init, load_model, make_runs, run_events, train
 from atoll.runs.probes import check_probes
 from tests.killing import carry_to_end, count_steps, kill_at
+from tests.made_runs import timeless
 
 BASE: dict[str, Any] = {
     "rounds": 4,
@@ -35,7 +35,7 @@ def experiment(*changes: str) -> Experiment:
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "wall_time"} for line in lines]
+    return [timeless(line) for line in lines]
 
 
 def states(made: Experiment) -> list[State]:

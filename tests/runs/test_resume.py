@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from atoll import Experiment, make_runs, run_events
 from tests.killing import carry_to_end, count_steps, kill_after, kill_at
+from tests.made_runs import timeless
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and /proc to name a descriptor's file")
 
@@ -115,7 +116,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     """Return the rows without the wall-clock time, the one value that may differ; each must be whole."""
     text = (folder / "metrics.jsonl").read_text()
     assert text.endswith("\n")
-    return [{key: value for key, value in json.loads(line).items() if key != "wall_time"} for line in text.splitlines()]
+    return [timeless(line) for line in text.splitlines()]
 
 
 def assert_same(folder: Path, whole: Path) -> None:

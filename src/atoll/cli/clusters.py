@@ -17,7 +17,7 @@ from atoll.cli.common import (
     WidthOption,
     app,
     check_runs,
-    claim_file,
+    claim_plot,
     err,
     out,
     print_json,
@@ -53,7 +53,7 @@ def cluster(
     inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     check_runs(runs, schedules=False)  # a clustering may be looked at whose graph is in parts, say
-    claim_file("--plot", plot)
+    claim_plot(plot)
     from atoll.clustering.describe import describe
     from atoll.runs.run import warnings_of
 

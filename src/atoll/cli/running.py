@@ -4,17 +4,18 @@ import shlex
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
     OnlyOption,
+    QuietOption,
     ScaleOption,
     SetOption,
+    VerboseOption,
     app,
     check_runs,
     err,
@@ -25,6 +26,7 @@ from atoll.cli.common import (
     refuse_both,
 )
 from atoll.cli.interrupts import Interrupts
+from atoll.cli.progress import Runs, describe
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ def run(
         typer.Option(metavar="FILE", help="Replay what happened: happened.jsonl or schedule.npz of another run."),
     ] = None,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Run an experiment.
 
@@ -59,12 +63,14 @@ def run(
     names = name_folders(runs)
     folders = prepare_folders(names, parent, resume, overwrite)
     begin_folders(parent, names)
+    view = Runs(len(runs), quiet or as_json)
     with Interrupts() as interrupts:
         try:
-            for each, place in zip(runs, folders, strict=True):
-                _run_one(each, place, resume, overwrite, as_json, interrupts)
-                if interrupts.number is not None:
-                    break
+            with view:
+                for each, place in zip(runs, folders, strict=True):
+                    _run_one(each, place, resume, overwrite, view, verbose, interrupts)
+                    if interrupts.number is not None:
+                        break
         except KeyboardInterrupt:
             pass
     if interrupts.number is not None:
@@ -126,43 +132,30 @@ def _command(
 
 
 def _run_one(
-    experiment: "Experiment", place: Path, resume: bool, overwrite: bool, quiet: bool, interrupts: Interrupts
+    experiment: "Experiment",
+    place: Path,
+    resume: bool,
+    overwrite: bool,
+    view: Runs,
+    verbose: bool,
+    interrupts: Interrupts,
 ) -> None:
     """Carry a run out to its end, or to the interrupt."""
     from atoll.runs.run import run_events
     from atoll.trackers import tracked
 
-    title = " ".join(filter(None, (experiment.settings.panel, experiment.settings.label or experiment.settings.name)))
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[latest]}"),
-    )
-    with (
-        Progress(*columns, console=err, disable=quiet or not err.is_terminal) as bar,
-        closing(tracked(run_events(experiment, place, resume, overwrite), experiment.settings, place, resume)) as steps,
-    ):
-        task = bar.add_task(title, total=None, latest="")
-        interrupts.is_patient, says = False, quiet  # nothing is lost before training
+    settings = experiment.settings
+    view.begin(" ".join(filter(None, (settings.panel, settings.label or settings.name))))
+    with closing(tracked(run_events(experiment, place, resume, overwrite), settings, place, resume)) as steps:
+        interrupts.is_patient, says = False, not verbose  # nothing is lost before training
         for progress in steps:
-            if experiment.settings.run.executor == "auto" and not says:
-                err.print(f"run.executor = 'auto': {experiment.executor_choice}", markup=False)
+            if not says:
+                view.say(f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}")
                 says = True
             for warning in progress.warnings:
-                err.print(f"warning: {warning}", markup=False)
-            bar.update(task, completed=progress.events_done, total=progress.events)
-            if progress.row:
-                bar.update(task, latest=_latest(progress.row))
+                view.say(f"warning: {warning}")
+            view.show(progress.events_done, progress.events, describe(progress.row) if progress.row else "")
             interrupts.is_patient = True
             is_over = progress.events_done == progress.events
             if interrupts.number is not None and progress.is_settled and not is_over:
                 break
-
-
-def _latest(row: dict[str, Any]) -> str:
-    from atoll.report.style import format_seconds
-
-    accuracy = "" if row["test_accuracy"] is None else f"  accuracy {row['test_accuracy']:.3f}"
-    return f"loss {row['train_loss']:.4f}{accuracy}  virtual {format_seconds(row['virtual_time'])}"

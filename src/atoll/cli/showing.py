@@ -16,7 +16,8 @@ from atoll.cli.common import (
     WidthOption,
     app,
     check_runs,
-    claim_file,
+    claim_plot,
+    make_app,
     out,
     print_json,
     read_experiments,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
     from atoll.schedules.events import Event
 
-recipes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+recipes_app = make_app(invoke_without_command=True)
 app.add_typer(recipes_app, name="recipes")
 
 
@@ -90,7 +91,7 @@ def schedule(
     shown, inches = [], read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     check_runs(runs)
-    claim_file("--plot", plot)
+    claim_plot(plot)
     for each in runs:
         table = each.method.schedule
         size = each.message_bytes

@@ -50,10 +50,9 @@ def read_experiment(name: str | Path) -> Table:
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the built-in experiments."""
-    return sorted(
-        f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml")
-    )
+    """Return the names of the built-in experiments, the one to begin with first."""
+    found = (f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml"))
+    return sorted(found, key=lambda name: (name != "quickstart", name))
 
 
 def recipe_path(name: str) -> Path | None:

@@ -30,6 +30,7 @@ AUTHORITY_DAYS = 3650
 
 _Port = Annotated[int, Field(ge=1, le=65535)]
 _Mib = Annotated[int, Field(ge=1, le=1024)]
+_Most = Annotated[int, Field(ge=0, le=LARGEST)]
 _Clients = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
 
@@ -107,6 +108,9 @@ class NodeConfiguration(_Section):
         name: the node's, for messages only.
         clients: of the experiment that it is, mostly one.
         max_mib: the longest reply it sends, MiB.
+        most_trainings: how often it trains each of its clients, in all runs in which their work is the same; None: any
+            number.
+        most_losses: how many losses of models it answers of each; None: those that three whole runs ask for.
     """
 
     folder: Path
@@ -114,6 +118,8 @@ class NodeConfiguration(_Section):
     name: str
     clients: _Clients
     max_mib: _Mib = 256
+    most_trainings: _Most | None = None
+    most_losses: _Most | None = None
 
     @property
     def key(self) -> Path:

@@ -14,11 +14,12 @@ from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
 from atoll.fleet.agreement import Agreement
+from atoll.fleet.asking import head_to_measure, head_to_train
 from atoll.fleet.attendance import Attendance
 from atoll.fleet.gathering import Call, Reply, gather
-from atoll.fleet.kept import name_of, named
+from atoll.fleet.kept import named
 from atoll.fleet.measured import Measured
-from atoll.fleet.messages import LossesRequest, TrainRequest, encode, pack
+from atoll.fleet.messages import pack
 from atoll.fleet.notices import Notices
 from atoll.fleet.replies import Asked, CheckedUpdate, Reason, read_losses, read_trained
 from atoll.fleet.transport import Fleet, clients_of
@@ -136,14 +137,7 @@ class FleetExecutor:
                 node: Asked(node, client, secrets.token_hex(16), self.agreement.form, models=len(models))
                 for node, client in nodes.items()
             }
-            heads = {
-                node: encode(
-                    LossesRequest(
-                        settings_digest=self.agreement.digest, nonce=each.nonce, round=round_, client=each.client
-                    )
-                )
-                for node, each in asked.items()
-            }
+            heads = {node: head_to_measure(self.agreement.digest, round_, each) for node, each in asked.items()}
             calls.append(Call(0, "losses", heads, body, asked))
         (replies,) = self._collect([clients], calls, _read_losses, aside)
         table = np.full((len(clients), len(models)), np.nan)
@@ -163,7 +157,8 @@ class FleetExecutor:
     def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
         for nodes in self._split(cohort.clients):
             asked = {node: self._asked_to_train(node, client, cohort, limit) for node, client in nodes.items()}
-            heads = {node: encode(self._train_request(cohort, each)) for node, each in asked.items()}
+            digest, resumable = self.agreement.digest, self._resumable
+            heads = {node: head_to_train(digest, cohort, each, resumable) for node, each in asked.items()}
             yield Call(number, "train", heads, body, asked)
 
     def _asked_to_train(self, node: str, client: int, cohort: Cohort, limit: float | None) -> Asked:
@@ -179,23 +174,6 @@ class FleetExecutor:
             samples=self.samples.get(client),
             max_update_norm=limit,
             state=named(nonce) if self.agreement.keeps_state else None,
-        )
-
-    def _train_request(self, cohort: Cohort, asked: Asked) -> TrainRequest:
-        """Return what a node is asked: nothing in it is of another client."""
-        state = cohort.states.get(asked.client)
-        resumable = [name_of(states[asked.client]) for states in self._resumable if asked.client in states]
-        return TrainRequest(
-            settings_digest=self.agreement.digest,
-            nonce=asked.nonce,
-            event=cohort.event,
-            drawn_as=cohort.event if cohort.drawn_as is None else cohort.drawn_as,
-            round=cohort.round,
-            repeat=cohort.repeat,
-            cluster=cohort.cluster,
-            client=asked.client,
-            state=None if state is None else name_of(state),
-            resumable=tuple(dict.fromkeys(resumable)),
         )
 
     def _split(self, clients: Ids) -> list[dict[str, int]]:
@@ -263,13 +241,15 @@ class FleetExecutor:
         self.attendance.take(late, set(came), {client for client, reason in came.items() if not reason})
 
     def _leave_out(self, replies: _Collected[CheckedUpdate]) -> None:
-        """Let good replies whose combination is not sound count as refused."""
-        replies.refused["bad_average"] += len(replies.results)
-        with self._lock:
-            self.refused["bad_average"] += len(replies.results)
-        for client in replies.results:
-            self.notices.add(self.nodes[client], "bad_average")
-        replies.results.clear()
+        """Let those count as refused who spoil what results are combined to; all, where each alone is sound."""
+        results = replies.results
+        unsound = [client for client, result in results.items() if not self.is_sound(result.outcome.model)]
+        for client in unsound or list(results):
+            del results[client]
+            replies.refused["unsound"] += 1
+            self.notices.add(self.nodes[client], "unsound")
+            with self._lock:
+                self.refused["unsound"] += 1
 
     def _read_trained(self, asked: Asked, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)

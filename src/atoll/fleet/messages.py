@@ -23,7 +23,9 @@ Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 Word = Annotated[str, Field(pattern=r"^[\w.+-]{1,40}$")]
 
-RefusalCode = Literal["unreadable", "unknown_task", "wrong_settings", "wrong_client", "no_state", "failed"]
+RefusalCode = Literal[
+    "unreadable", "unknown_task", "wrong_settings", "wrong_client", "no_state", "not_needed", "over_budget", "failed"
+]
 
 
 class Unreadable(ValueError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,18 @@ from torch import nn
 from atoll.clustering.clustering import Clustering
 from atoll.data.datasets import Dataset
 from atoll.data.population import Population
+from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
 from atoll.experiment.executor import require_states_apart
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, require_device
 from atoll.experiment.plugins import call
+from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import Agreement, agree, require_fleet
 from atoll.fleet.shards import read_shard, shard_folder
+from atoll.fleet.tally import RUNS, Budget
 from atoll.local.weights import check_outputs, place
 from atoll.network.base import Network
 from atoll.network.files import matrix_network
@@ -69,6 +72,8 @@ class Node:
         steps: local steps of a task, as the method's rule says.
         device: where it trains.
         reporting: what it says of them.
+        measures: of how many models its owner's copy of the method asks the losses at a time; 0: it asks for none.
+        budget: how much of its work it does.
     """
 
     agreement: Agreement
@@ -78,10 +83,16 @@ class Node:
     steps: int
     device: str
     reporting: Reporting
+    measures: int
+    budget: Budget
 
 
 def open_site(
-    settings: Settings, folder: Path, client: int | Sequence[int], reporting: Reporting | None = None
+    settings: Settings,
+    folder: Path,
+    client: int | Sequence[int],
+    reporting: Reporting | None = None,
+    budget: Budget | None = None,
 ) -> Node:
     """Return a node's side of an experiment.
 
@@ -90,6 +101,7 @@ def open_site(
         folder: holds the client's samples (`read_shard`); for several clients, each one's in ``client-NUMBER``.
         client: its number in the experiment, or the numbers of several.
         reporting: what it says of them; None: the number of samples.
+        budget: how much it does; without a number of losses, those that `tally.RUNS` whole runs ask for.
 
     Raises:
         InputError: samples that are missing or do not fit the model, a number that no client has, or settings that
@@ -114,11 +126,15 @@ def open_site(
     device = require_device(settings.run.device)
     # Tolerant: the server is to say why a result is refused, not to guess it from a failure.
     trainer = make_trainer(settings, method, place(module, device), population, device, tolerant=True)
-    return Node(agreement, clients, population, trainer, method.rule.steps, device, reporting)
+    measures = 0 if method.assign is as_scheduled else method.schedule.clusters
+    budget = budget or Budget()
+    if budget.losses is None:
+        budget = replace(budget, losses=RUNS * settings.rounds * measures)
+    return Node(agreement, clients, population, trainer, method.rule.steps, device, reporting, measures, budget)
 
 
 def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
-    """Return the method as a node needs it: its local rule, what trains its clients, and what travels.
+    """Return the method as a node needs it: its local rule, its trainer, what travels, and whether losses are asked.
 
     A node knows neither the other clients nor the network, so the method is made with stand-ins of the same number.
 
@@ -152,6 +168,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
             f"method.name = {section.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
         )
     require_states_apart(method)
+    method = choose_clients(settings, method, given["population"], given["clock"])
     return let_stay(settings, method, module)
 
 

@@ -38,7 +38,7 @@ Reason = (
         "wrong_form",
         "not_finite",
         "too_large",
-        "bad_average",
+        "unsound",
     ]
     | RefusalCode
 )
@@ -52,9 +52,11 @@ Reason = (
 - ``wrong_count``: other samples than reported; ``wrong_form``: other names, shapes or types;
 - ``not_finite``, ``too_large``: a NaN or an infinity; a number of the model beyond 1e12, a loss beyond 1e15, an update
   longer than allowed;
-- ``bad_average``: good, but what it was combined to with others gives no finite losses, so none of them counts;
+- ``unsound``: its model gives no finite losses; or what it was combined to with others does not, although each does;
 - ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``;
-- ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged.
+- ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged;
+- ``not_needed``, ``over_budget``: said by the node: its owner's copy of the method asks for no such losses, or not for
+  those of so many models; or its owner lets it do no more.
 """
 
 REASONS: tuple[Reason, ...] = (
@@ -71,11 +73,13 @@ REASONS: tuple[Reason, ...] = (
     "wrong_form",
     "not_finite",
     "too_large",
-    "bad_average",
+    "unsound",
     "unknown_task",
     "wrong_settings",
     "wrong_client",
     "no_state",
+    "not_needed",
+    "over_budget",
 )
 
 

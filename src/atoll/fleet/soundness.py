@@ -1,33 +1,31 @@
 """Whether what a fleet's replies were combined to can be used: each may pass the checks, and the mean be no model."""
 
-from dataclasses import replace
+import math
 from threading import Lock
 
 import numpy as np
-import torch
-from torch import nn
 
-from atoll.data.datasets import Dataset
-from atoll.local.batches import Batches, measure_samples
+from atoll.evaluation.scores import Evaluator
+from atoll.local.batches import measure_samples
 from atoll.local.models import Model
-from atoll.local.weights import is_finite
+from atoll.local.weights import is_bounded, is_finite
 
 _SAMPLES = 32
+_TAME = 1e3  # numbers up to here do not overflow in products of a few layers, whatever sample they meet
 
 
 class Soundness:
-    """Tells whether a model is finite, and gives finite losses on a few of the server's samples.
+    """Tells whether a model is finite, and gives finite losses where the server measures it.
 
-    A normalisation's variance below zero, or layers whose products overflow, are finite numbers and no model. Safe to
-    use from several threads.
+    A normalisation's variance below zero, or layers whose products overflow, are finite numbers and no model. A few of
+    the server's samples show that, and all of them are measured where large numbers might hide from these. Safe to use
+    from several threads.
     """
 
-    def __init__(self, module: nn.Module, data: Dataset) -> None:
-        """Measure with this module, which nobody else may use, on the first samples of the pool."""
-        first = replace(data, inputs=data.inputs[:_SAMPLES], targets=data.targets[:_SAMPLES], turns=(0,), groups=None)
-        self._module = module
-        self._batches = Batches(first, module)
-        self._rows = np.arange(len(first), dtype=np.int32)
+    def __init__(self, evaluator: Evaluator) -> None:
+        """Measure with this evaluator, which nobody else may use."""
+        self._evaluator = evaluator
+        self._rows = evaluator.rows[:_SAMPLES].astype(np.int32)
         self._lock = Lock()
 
     def __call__(self, model: Model) -> bool:
@@ -35,5 +33,10 @@ class Soundness:
         if not is_finite(model, 0.0):
             return False
         with self._lock:
-            losses, _ = measure_samples(self._module, self._batches, [model], self._rows)
-        return bool(torch.isfinite(losses).all())
+            losses, _ = measure_samples(self._evaluator.module, self._evaluator.pool, [model], self._rows)
+            if not losses.isfinite().all():
+                return False
+            if is_bounded(model, 0.0, _TAME):
+                return True
+            score = self._evaluator.score(model)
+        return math.isfinite(score.train_loss) and math.isfinite(score.test_loss)

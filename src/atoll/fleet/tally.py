@@ -1,4 +1,4 @@
-"""What a node was asked and has answered, counted in its store: for its owner to see, and to be kept within a budget."""
+"""What a node has done so far, counted in its store: for its owner to see, and to be kept within a budget."""
 
 from dataclasses import dataclass
 
@@ -30,11 +30,21 @@ class Tally(BaseModel):
     Attributes:
         trainings: how often it trained.
         losses: how many models it measured.
+        descriptions: how often it told of itself.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     trainings: Count = 0
     losses: Count = 0
+    descriptions: Count = 0
+
+    def plus(self, trainings: int = 0, losses: int = 0, descriptions: int = 0) -> "Tally":
+        """Return the tally with so many more of each."""
+        return Tally(
+            trainings=self.trainings + trainings,
+            losses=self.losses + losses,
+            descriptions=self.descriptions + descriptions,
+        )
 
     def why_over(self, budget: Budget) -> str:
         """Return what is over the budget, and by which setting; an empty text if nothing is."""

@@ -74,10 +74,10 @@ def is_finite(model: Model, loss: float) -> bool:
     return math.isfinite(loss) and (summed or all(bool(tensor.isfinite().all()) for tensor in numbers))
 
 
-def is_bounded(model: Model, loss: float) -> bool:
-    """Return whether no number of the model is beyond `LARGEST_NUMBER`, and the loss not beyond `LARGEST_LOSS`."""
+def is_bounded(model: Model, loss: float, largest: float = LARGEST_NUMBER) -> bool:
+    """Return whether no number of the model is beyond `largest`, and the loss not beyond `LARGEST_LOSS`."""
     numbers = (tensor for tensor in model.values() if tensor.is_floating_point() and tensor.numel())
-    return abs(loss) <= LARGEST_LOSS and all(float(tensor.abs().max()) <= LARGEST_NUMBER for tensor in numbers)
+    return abs(loss) <= LARGEST_LOSS and all(float(tensor.abs().max()) <= largest for tensor in numbers)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Reports on runs: reading their folders, curves, tables and pictures of data, clusters and schedules."""
 
+from atoll.report import plot
 from atoll.report.comparisons import plot_bars, plot_completion
 from atoll.report.curves import plot_curves, plot_parameter_error
 from atoll.report.figures import plot_clusters, plot_gantt, plot_shares
@@ -29,6 +30,7 @@ __all__ = [
     "find_runs",
     "format_seconds",
     "overlay",
+    "plot",
     "plot_bars",
     "plot_clusters",
     "plot_completion",

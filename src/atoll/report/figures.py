@@ -19,6 +19,7 @@ from atoll.report.style import (
     STYLE,
     WIDTH_INCHES,
     format_count,
+    legend_columns,
     new_figure,
     strip_frame,
     time_unit,
@@ -110,12 +111,15 @@ def plot_gantt(events: Sequence[Bar], title: str = "", done: ArrayLike | None = 
     rows = int(table[:, 0].max()) + 1
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, float(np.clip(0.25 * rows + 1.1, 2.0, 6.5)))
-        draw_gantt(figure.subplots(), events, title, done)
+        handles = draw_gantt(figure.subplots(), events, title, done)
+        names = [str(handle.get_label()) for handle in handles]
+        columns = legend_columns(names, figure.get_figwidth())
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
 
 
-def draw_gantt(ax: Axes, events: Sequence[Bar], title: str = "", done: ArrayLike | None = None) -> None:
-    """Draw who trains when into axes that are given, as `plot_gantt` does."""
+def draw_gantt(ax: Axes, events: Sequence[Bar], title: str = "", done: ArrayLike | None = None) -> list[Patch]:
+    """Draw who trains when into axes that are given, as `plot_gantt` does; return the legend's entries."""
     table = _as_events(events)
     clusters, starts, ends = table[:, 0], table[:, 1], table[:, 2]
     worked = _as_done(done, starts, ends)
@@ -134,15 +138,14 @@ def draw_gantt(ax: Axes, events: Sequence[Bar], title: str = "", done: ArrayLike
     if (waits := ends > shown).any():
         waiting = _rectangles(shown[waits] / unit.seconds, ends[waits] / unit.seconds, clusters[waits], 0.78)
         ax.add_collection(PolyCollection(list(waiting), rasterized=len(table) > MANY_BARS, **WAITING))
-        handles = [Patch(color=BLUE, label="Works"), Patch(label="Waits for the slowest", **WAITING)]
-        ax.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
     ax.set_xlim(min(0.0, starts.min() / unit.seconds), max(shown.max(), ends.max()) / unit.seconds)
     ax.set_ylim(rows - 0.4, -0.6)
     ax.set_yticks(index_ticks(rows, 20))
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=True, axis="x")
-    ax.set(xlabel=f"Virtual time ({unit.name}); the colour changes with each round", ylabel="Cluster")
-    ax.set_title(title, loc="left" if waits.any() else "center")
+    ax.set(xlabel=f"Virtual time ({unit.name})", ylabel="Cluster", title=title)
+    works = [Patch(color=BLUE, label="Work"), Patch(color=PALE_BLUE, label="Next round's work")]
+    return [*works, *([Patch(label="Waits for the slowest", **WAITING)] if waits.any() else [])]
 
 
 def _as_table(values: ArrayLike, name: str, rows: str) -> Floats:

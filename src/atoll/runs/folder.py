@@ -10,6 +10,7 @@ import tomli_w
 
 from atoll.experiment.file import resolved
 from atoll.experiment.settings import Settings
+from atoll.runs.data_files import digest_of_file, digests_of
 from atoll.runs.fingerprint import as_written, differences
 from atoll.schedules.events import Schedule
 from atoll.schedules.files import write_schedule
@@ -106,6 +107,7 @@ class RunFolder:
         """Name the folder; nothing is written."""
         self.path = path
         self.metrics = path / "metrics.jsonl"
+        self.schedule = path / "schedule.npz"
         self.happened = path / HAPPENED
         self.clusterings = path / CLUSTERINGS
         self.strikes = path / STRIKES
@@ -182,11 +184,12 @@ class RunFolder:
         try:
             self._clear()
             (self.path / "checkpoint").mkdir(exist_ok=True)
-            environment = describe_environment(settings.seed) | ({"replayed": replayed} if replayed else {})
-            write_atomically(self.path / "environment.json", to_json(environment))
             if is_live:
                 write_atomically(self.happened, line_as_bytes(head_of(schedule)))
-            write_schedule(self.path / "schedule.npz", schedule)
+            write_schedule(self.schedule, schedule)
+            environment = describe_environment(settings.seed) | ({"replayed": replayed} if replayed else {})
+            environment |= {"schedule": digest_of_file(self.schedule), "data": digests_of(settings)}
+            write_atomically(self.path / "environment.json", to_json(environment))
             write_atomically(self.metrics, b"")
             self._write_settings(settings)
         except (OSError, RunError) as error:
@@ -227,27 +230,6 @@ class RunFolder:
             raise InputError(f"--resume: {self.path} was run with other settings: {changes}")
         if before != as_written(settings):
             self._write_settings(settings)
-
-    def require_kind(self, is_live: bool, replayed: str | None) -> None:
-        """Refuse to continue a run of another kind: on a fleet or not, by the method's own schedule or another.
-
-        Raises:
-            InputError: says what it was.
-        """
-        if is_live and not self.happened.exists():
-            raise InputError(f"--resume: {self.path} was run in simulation, and cannot go on with a fleet")
-        if not is_live and self.happened.exists():
-            raise InputError(
-                f"--resume: {self.path} was run on a fleet, and can only go on with one; give its {HAPPENED} as "
-                "--schedule of another run to see how it goes in simulation"
-            )
-        try:
-            before = read_json(self.path / "environment.json", self.path).get("replayed")
-        except (OSError, ValueError, AttributeError) as error:
-            raise InputError(f"--resume: {self.path / 'environment.json'} is missing or damaged") from error
-        if before != replayed:
-            how = "without" if before is None else "with another" if replayed else "with a"
-            raise InputError(f"--resume: {self.path} was run {how} --schedule; go on as it was begun")
 
     def append(self, row: Row) -> None:
         """Append one row of metrics; if the disk is full the file keeps its whole rows.

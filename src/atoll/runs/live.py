@@ -28,7 +28,7 @@ class Live:
     Attributes:
         is_anyone_there: returns whether any client could answer now.
         planner: makes the plan, and revises it.
-        executor: asks the nodes.
+        executor: asks the nodes, and knows which clients are asked and what was refused.
         warnings: what the user should know of them.
     """
 

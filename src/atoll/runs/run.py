@@ -19,6 +19,7 @@ from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.folder import Row, RunFolder, slug
+from atoll.runs.going_on import mend_schedule, require_data, require_kind
 from atoll.runs.live import Live, letting_nodes_drop, recorded
 from atoll.runs.rows import Recorder, first_of
 from atoll.runs.spilling import place_states
@@ -192,7 +193,7 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
         InputError: the folder is of another experiment, or damaged.
     """
     folder.take_over(recorder.experiment.settings)
-    folder.require_kind(is_live, _checksum(recorder.experiment))
+    require_kind(folder, is_live, _checksum(recorder.experiment))
     rows, total = folder.rows(), len(recorder.schedule)
     recorder.require_all(rows, total)
     return Progress(total, total, rows[-1], (*warnings, *recorder.warn_of(rows[0])))
@@ -208,7 +209,9 @@ def _restore(
     """
     experiment = recorder.experiment
     folder.take_over(experiment.settings)
-    folder.require_kind(is_live, _checksum(experiment))
+    require_kind(folder, is_live, _checksum(experiment))
+    require_data(folder, experiment.settings)
+    warnings += mend_schedule(folder, experiment.method.schedule)
     first = init(experiment.method, *experiment.initial_models())
     loaded = load_checkpoint(folder.path / "checkpoint", first, origin)
     done = 0 if loaded is None else loaded[0].events_done

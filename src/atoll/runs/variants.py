@@ -1,7 +1,6 @@
 """The same experiment, run in another way: on a fleet, or by a given schedule."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 
 from atoll.experiment.experiment import Experiment
@@ -73,14 +72,13 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     fleet.allow(most_bytes(agreement.form))
     fleet_settings = settings.fleet
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
-    is_sound = Soundness(deepcopy(experiment.module), experiment.population.data)
     executor = FleetExecutor(
         fleet,
         joined.nodes,
         agreement,
         fleet_settings.deadline_seconds,
         joined.samples,
-        is_sound,
+        Soundness(experiment.make_evaluator()),
         Attendance(fleet_settings.strikes, tell),
         Notices(tell),
     )

@@ -1,0 +1,62 @@
+"""The files that a run's data come from, by what names them, so that a run goes on with none that has changed."""
+
+import gzip
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+from atoll.data.datasets import find
+from atoll.data.download import SOURCES, locate
+from atoll.data.folders import stamp
+from atoll.experiment.settings import Settings
+from atoll.support.untrusted import open_regular
+
+MOST_FILES = 1000  # of a folder, beyond which they have one digest in common
+
+
+def digest_of_file(path: Path) -> str:
+    """Return a file's SHA-256.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digests_of(settings: Settings) -> dict[str, str]:
+    """Return the SHA-256 of each file that is there, unpacked if it is gzipped, by setting and name.
+
+    Where `data.root` is does not matter. What a user's own function reads is not known.
+    """
+    files = {name: path for name, path in files_of(settings).items() if path.is_file()}
+    digests = {name: _digest(path, path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items()}
+    if len(digests) <= MOST_FILES:
+        return digests
+    whole = hashlib.sha256("".join(f"{name}\0{digest}\n" for name, digest in sorted(digests.items())).encode())
+    return {"data.root": whole.hexdigest()}
+
+
+def files_of(settings: Settings) -> dict[str, Path]:
+    """Return the files that settings name, by setting and name."""
+    data = settings.data
+    files = dict[str, Path]()
+    if data.dataset in SOURCES and (folder := find(data.dataset, data.root)):
+        found = {name: locate(folder, name) for name in SOURCES[data.dataset].files}
+        files |= {f"data.root/{name}": path for name, path in found.items() if path}
+    if data.dataset == "folder" and data.root:
+        root = Path(data.root).expanduser()
+        files |= {f"data.root/{Path(path).relative_to(root)}": Path(path) for path, _, _ in stamp(data.root)}
+    for section in ("data", "network"):
+        for key, value in getattr(settings, section).model_dump().items():
+            if isinstance(value, str) and (key.endswith("_file") or key == "edges"):
+                files[f"{section}.{key}"] = Path(value)
+    return files
+
+
+@lru_cache(maxsize=4 * MOST_FILES)
+def _digest(path: Path, _changed: int, _size: int) -> str:
+    with open_regular(path) as file:
+        is_packed = file.peek(2)[:2] == b"\x1f\x8b"
+        with gzip.open(file) if is_packed else file as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()

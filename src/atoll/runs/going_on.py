@@ -1,0 +1,78 @@
+"""What a run must find as it was to go on, by its folder's environment.json: its kind, its data and its schedule."""
+
+from contextlib import suppress
+from typing import Any
+
+from atoll.experiment.settings import Settings
+from atoll.runs.data_files import digest_of_file, digests_of, files_of
+from atoll.runs.folder import HAPPENED, RunFolder
+from atoll.schedules.events import Schedule
+from atoll.schedules.files import write_schedule
+from atoll.support.errors import InputError
+from atoll.support.untrusted import read_json
+
+
+def require_kind(folder: RunFolder, is_live: bool, replayed: str | None) -> None:
+    """Refuse to continue a run of another kind: on a fleet or not, by the method's own schedule or another.
+
+    Raises:
+        InputError: says what it was.
+    """
+    if is_live and not folder.happened.exists():
+        raise InputError(f"--resume: {folder.path} was run in simulation, and cannot go on with a fleet")
+    if not is_live and folder.happened.exists():
+        raise InputError(
+            f"--resume: {folder.path} was run on a fleet, and can only go on with one; give its {HAPPENED} as "
+            "--schedule of another run to see how it goes in simulation"
+        )
+    before = _environment(folder).get("replayed")
+    if before != replayed:
+        how = "without" if before is None else "with another" if replayed else "with a"
+        raise InputError(f"--resume: {folder.path} was run {how} --schedule; go on as it was begun")
+
+
+def require_data(folder: RunFolder, settings: Settings) -> None:
+    """Refuse to continue with other data files than the run was begun with.
+
+    Raises:
+        InputError: names the first that has changed, is gone, or is new.
+    """
+    if (before := _environment(folder).get("data")) is None:  # of an older version
+        return
+    now, files = digests_of(settings), files_of(settings)
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            what = "is new" if name not in before else "is gone" if name not in now else "has changed"
+            raise InputError(
+                f"--resume: {name} ({files.get(name, settings.data.root)}) {what} since {folder.path} was begun; "
+                "undo that, or add --overwrite to start again"
+            )
+
+
+def mend_schedule(folder: RunFolder, schedule: Schedule) -> list[str]:
+    """Write the schedule anew if its file is missing or damaged, and say so; going on does not read it.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    with suppress(OSError):
+        if digest_of_file(folder.schedule) == _environment(folder).get("schedule"):
+            return []
+    write_schedule(folder.schedule, schedule)
+    return [f"{folder.schedule} was missing or damaged, and has been written anew"]
+
+
+def _environment(folder: RunFolder) -> dict[str, Any]:
+    """Return what ``environment.json`` says.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    path = folder.path / "environment.json"
+    try:
+        environment = read_json(path, folder.path)
+        if not isinstance(environment, dict) or not isinstance(environment.get("data", {}), dict):
+            raise ValueError("it is not as it was written")
+    except (OSError, ValueError) as error:
+        raise InputError(f"--resume: {path} is missing or damaged") from error
+    return environment

@@ -1,0 +1,149 @@
+"""Whatever bytes a node or a server is sent, there is an answer, and nothing is taken that was not asked for."""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from atoll.fleet.handlers import answer
+from atoll.fleet.messages import (
+    DescribeReply,
+    DescribeRequest,
+    Header,
+    LossesReply,
+    LossesRequest,
+    Refusal,
+    TrainReply,
+    TrainRequest,
+    Unreadable,
+    decode,
+    decode_reply,
+    encode,
+    most_bytes,
+    pack,
+)
+from atoll.fleet.node import Node, open_site
+from atoll.fleet.replies import REASONS, Asked, CheckedUpdate, open_reply, read_losses, read_trained
+from atoll.fleet.shards import write_shards
+from atoll.fleet.store import MemoryStore
+from atoll.local.models import form_of
+from tests.fleets import agreement_of, small
+from tests.fuzzing import carry_out, few, many
+
+EXPERIMENT = small()
+DIGEST = agreement_of(EXPERIMENT).digest
+(START,) = EXPERIMENT.initial_models()
+WRITTEN: dict[type[Header], bytes] = {
+    DescribeRequest: encode(DescribeRequest(settings_digest=DIGEST, nonce="ab")),
+    TrainRequest: encode(
+        TrainRequest(
+            settings_digest=DIGEST, nonce="ab", event=0, drawn_as=0, round=0, repeat=0, cluster=0, clients=(1,)
+        ),
+        pack([START]),
+    ),
+    LossesRequest: encode(LossesRequest(settings_digest=DIGEST, nonce="ab", round=0, clients=(1,)), pack([START])),
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    folder: Path = write_shards(EXPERIMENT, tmp_path_factory.mktemp("shards"))[1]
+    return open_site(EXPERIMENT.settings, folder, 1)
+
+
+@pytest.fixture(scope="module")
+def replies(site: Node) -> dict[type[Header], bytes]:
+    """What the node answers when all is right."""
+    asked: dict[type[Header], str] = {DescribeReply: "describe", TrainReply: "train", LossesReply: "losses"}
+    return {
+        kind: answer(site, MemoryStore(), task, payload)
+        for (kind, task), payload in zip(asked.items(), WRITTEN.values(), strict=True)
+    }
+
+
+Read = Callable[[bytes], object]
+
+
+def request(kind: type[Header]) -> Read:
+    def read(message: bytes) -> None:
+        with suppress(Unreadable):
+            head, _ = decode(message, kind)
+            assert type(head) is kind
+
+    return read
+
+
+def reply(kind: type[Header]) -> Read:
+    def read(message: bytes) -> None:
+        with suppress(Unreadable):
+            head, _ = decode_reply(message, kind)
+            assert type(head) in (kind, Refusal)
+        opened = open_reply(message, kind, most_bytes(form_of(START)))
+        assert opened in REASONS if isinstance(opened, str) else len(opened) == 2
+
+    return read
+
+
+def trained(message: bytes) -> None:
+    """Nothing is taken that is not finite, of the form, and of the node, client and event that were asked."""
+    asked = Asked("node-1", 1, "ab", form_of(START), start=START, max_update_norm=10.0)
+    found = read_trained(asked, "node-1", message)
+    assert found in REASONS if isinstance(found, str) else isinstance(found, CheckedUpdate)
+    if isinstance(found, CheckedUpdate):
+        assert form_of(found.outcome.model) == form_of(START)
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in found.outcome.model.values())
+        assert math.isfinite(found.outcome.loss)
+    assert read_trained(asked, "node-2", message) == "wrong_sender"
+
+
+def measured(message: bytes) -> None:
+    found = read_losses(Asked("node-1", 1, "ab", {}, models=1), "node-1", message)
+    assert found in REASONS if isinstance(found, str) else np.isfinite(found).all()
+
+
+def answers(node: Node, task: str) -> Read:
+    def read(message: bytes) -> None:
+        known = decode_reply(answer(node, MemoryStore(), task, message), REPLIES[task])[0]
+        assert isinstance(known, REPLIES[task] | Refusal)
+
+    return read
+
+
+REPLIES: dict[str, type[Header]] = {"describe": DescribeReply, "train": TrainReply, "losses": LossesReply}
+
+
+@pytest.fixture(scope="module")
+def boundaries(site: Node, replies: dict[type[Header], bytes]) -> dict[str, tuple[tuple[bytes, ...], Read]]:
+    """What is read at each boundary when all is right, and what reads it."""
+    found: dict[str, tuple[tuple[bytes, ...], Read]] = {
+        **{f"a {kind.__name__}": ((message,), request(kind)) for kind, message in WRITTEN.items()},
+        **{f"a {kind.__name__}": ((message,), reply(kind)) for kind, message in replies.items()},
+        **{f"a node asked to {task}": ((*WRITTEN.values(),), answers(site, task)) for task in REPLIES},
+        "a client's result": ((replies[TrainReply],), trained),
+        "a client's losses": ((replies[LossesReply],), measured),
+    }
+    assert [*found] == [*NAMES]
+    return found
+
+
+NAMES = (
+    *("a DescribeRequest", "a TrainRequest", "a LossesRequest", "a DescribeReply", "a TrainReply", "a LossesReply"),
+    *("a node asked to describe", "a node asked to train", "a node asked to losses"),
+    *("a client's result", "a client's losses"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_is_sent(name: str, boundaries: dict[str, tuple[tuple[bytes, ...], Read]]) -> None:
+    carry_out(few, *boundaries[name])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", NAMES)
+def test_much_is_sent(name: str, boundaries: dict[str, tuple[tuple[bytes, ...], Read]]) -> None:
+    carry_out(many, *boundaries[name])
