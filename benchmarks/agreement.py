@@ -19,12 +19,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from agreement_cases import BLOCK, CLOCK, EPOCHS, EVEN, RULE, UNEVEN, UNEVEN_BLOCKS, run_atoll, write_case
+from agreement_cases import BLOCK, CLOCK, EPOCHS, EVEN, MANY, RULE, UNEVEN, UNEVEN_BLOCKS, run_atoll, write_case
 from speed import PEERS, Peer, python_of
 
 from atoll import (
     Method,
     Population,
+    bulyan,
     fedadagrad,
     fedadam,
     fedasync,
@@ -40,6 +41,7 @@ from atoll import (
     ifca,
     krum,
     median,
+    multi_krum,
     scaffold,
     trimmed_mean,
 )
@@ -122,7 +124,7 @@ def with_fedlab() -> Iterator[Comparison]:
     yield Comparison("fedavg", "FedLab", fedavg(EVEN, RULE, ROUNDS, 0.5))
     yield Comparison("fedprox", "FedLab", fedavg(EVEN, replace(RULE, proximal=0.3), ROUNDS, 0.5), {"mu": 0.3})
     yield Comparison("scaffold", "FedLab", scaffold(EVEN, RULE, ROUNDS, 0.8, 0.5), {"lr_g": 0.8})
-    nova = fednova(UNEVEN, replace(RULE, batch_size=BLOCK), ROUNDS, EPOCHS, 1.0)
+    nova = fednova(UNEVEN, replace(RULE, batch_size=BLOCK, epochs=EPOCHS), ROUNDS, 1.0)
     yield Comparison("fednova", "FedLab", nova, population=UNEVEN, copies=UNEVEN_BLOCKS)
     dyn = feddyn(EVEN, RULE, ROUNDS, 0.1, 0.5)
     yield Comparison("feddyn", "FedLab", dyn, {"alpha": 0.1, "put_right": False}, PAPERS_FEDDYN, "differs")
@@ -170,6 +172,12 @@ def with_flower() -> Iterator[Comparison]:
         yield Comparison(name, "Flower", method, adaptive | {"put_right": True}, why, population=UNEVEN)
     alike = fedavg(EVEN, RULE, ROUNDS, 0.5)  # Flower's robust rules know no weights
     yield Comparison("krum", "Flower", replace(alike, combine=krum(1)), {"byzantine": 1})
+    yield Comparison("multi-krum", "Flower", replace(alike, combine=multi_krum(1, 3)), {"byzantine": 1, "keep": 3})
+    # Of two models that have each other as only neighbour Flower takes the first; with f = 3 Krum counts two and more.
+    all_of_many = fedavg(MANY, RULE, ROUNDS, 1.0)
+    bulyans, why = replace(all_of_many, combine=bulyan(3)), "it does not tell Krum how many models to keep"
+    yield Comparison("bulyan", "Flower", bulyans, {"byzantine": 3, "put_right": False}, why, "fails", MANY)
+    yield Comparison("bulyan", "Flower", bulyans, {"byzantine": 3, "put_right": True}, why, population=MANY)
     yield Comparison("median", "Flower", replace(alike, combine=median()))
     yield Comparison("trimmed-mean", "Flower", replace(alike, combine=trimmed_mean(0.2)), {"trim": 0.2})
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from atoll import (
     train,
 )
 from atoll.local.rule import sgd
-from atoll.methods.fednova import count_steps
 from atoll.support.arrays import Floats
 
 SEED, WIDTH, HIDDEN, CLASSES, BLOCK, EPOCHS = 7, 8, 6, 3, 12, 2.0
@@ -47,7 +45,7 @@ def clients_with(blocks: Sequence[int]) -> Population:
 
 
 UNEVEN_BLOCKS = (1, 2, 3, 1, 2, 3, 1, 2, 3, 1)
-EVEN, UNEVEN = clients_with((1,) * 10), clients_with(UNEVEN_BLOCKS)
+EVEN, UNEVEN, MANY = clients_with((1,) * 10), clients_with(UNEVEN_BLOCKS), clients_with((1,) * 16)
 
 
 def starts_of(method: Method) -> list[nn.Module]:
@@ -116,9 +114,6 @@ def write_case(
 
 def draw_rows(method: Method, population: Population, event: int, round_: int, client: int) -> list[list[int]]:
     """Return the samples of each local step's batch, as Atoll draws them."""
-    rule, epochs = method.rule, getattr(method.trainer, "keywords", {}).get("epochs")
-    if epochs:
-        rule = replace(rule, steps=count_steps(rule, int(population.sizes[client]), epochs))
-    drawing = Trainer(starts_of(method)[0], population, rule, SEED)
+    drawing = Trainer(starts_of(method)[0], population, method.rule, SEED)
     rows: list[list[int]] = drawing.draw_rows(ClientTask(event, round_, 0, 0, client, {})).tolist()
     return rows

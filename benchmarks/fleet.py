@@ -87,7 +87,7 @@ def exchange(fleet: FlowerFleet, size: int, turns: int) -> dict[str, float]:
     before = counted(fleet.configuration)
     for _ in range(turns):
         payload, began = os.urandom(size), time.monotonic()
-        replies = dict(fleet.call(names, "echo", payload, 300))
+        replies = dict(fleet.call(dict.fromkeys(names, b""), "echo", payload, 300))
         seconds.append(time.monotonic() - began)
         assert all(isinstance(reply, bytes) and len(reply) == size for reply in replies.values()), names
     return {

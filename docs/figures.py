@@ -21,6 +21,7 @@ from atoll.clustering.describe import class_shares
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.experiment import file as config
 from atoll.experiment.experiment import Experiment
+from atoll.experiment.waiting import work_ends
 from atoll.methods.hierarchical import Phase, hierarchical_schedule
 from atoll.network.base import Network
 from atoll.network.completion import event_seconds
@@ -91,7 +92,7 @@ def clusters_of(experiment: Experiment) -> Figure:
 
 def gantt_of(experiment: Experiment) -> Figure:
     """Draw what `atoll schedule --plot` draws."""
-    return report.plot_gantt(bars_of(experiment.method.schedule))
+    return report.plot_gantt(bars_of(experiment.method.schedule), done=work_ends(experiment))
 
 
 def bars_of(schedule: Schedule) -> list[tuple[int, float, float, int]]:
@@ -146,10 +147,10 @@ def timeline(pattern: Pattern) -> Figure:
     schedule = schedule_of(pattern, network)
     seconds = event_seconds(network, np.arange(3), pattern, 1)
     bars = [(c, began, began + seconds[c], e.round) for e in schedule.events for c, began in _work(e)]
-    figure = report.plot_gantt(bars, NAMES[pattern])
-    figure.set_size_inches(4.6, 2.3)
-    axes = figure.axes[0]
+    figure = Figure(figsize=(4.6, 2.3), layout="constrained")
     with mpl.rc_context(STYLE):
+        axes = figure.subplots()
+        report.plot.gantt(axes, bars, NAMES[pattern])
         axes.set(xlim=(0, SHOWN_SECONDS + 0.6), xlabel="Virtual time (seconds)", ylabel="")
         axes.set_xticks(np.arange(0, SHOWN_SECONDS + 1, 5))
         axes.set_yticks([0, 1, 2], ["Cluster 0", "Cluster 1", "Cluster 2"])

@@ -1,34 +1,29 @@
 """What the slow twins of methods with learned clusters share: training and clusterings by hand."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from itertools import combinations, product
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
-from atoll import Executor, LocalRule, Method, Serial, State, Trainer, init, read_model, train
-from atoll.local.rule import sgd
+from atoll import Executor, Method, Serial, State, Trainer, read_model
 from atoll.local.task import ClientTask
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats, Ids
+from tests.methods.running import SEED, states_of, trainer_of
+from tests.methods.twins import LR, RULE
 from tests.problems import as_vector, linear_module, quadratics
 
-POPULATION, SEED, LR, STEPS = quadratics(clients=8, noise=2.0, seed=3), 5, 0.05, 4
-RULE = LocalRule(sgd, LR, STEPS, batch_size=2, lr_decay=0.9)
+POPULATION = quadratics(clients=8, noise=2.0, seed=3)
 FIRST = as_vector(read_model(linear_module()))
 
 
 def make_trainer(method: Method) -> Trainer:
-    made: Any = method.trainer or Trainer
-    trainer: Trainer = made(linear_module(), POPULATION, method.rule, SEED)
-    return trainer
+    return trainer_of(method, linear_module(), POPULATION)
 
 
 def run(method: Method, executor: Executor | None = None) -> list[State]:
-    with closing(executor or Serial(make_trainer(method))) as used:
-        return [step.state for step in train(method, used, init(method, read_model(linear_module())))]
+    return states_of(method, executor or Serial(make_trainer(method)), linear_module())
 
 
 def starts(state: State) -> list[Floats]:

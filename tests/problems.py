@@ -42,6 +42,11 @@ def network(width: int = 4, hidden: int = 5, classes: int = 3, seed: int = 0) ->
     return nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, classes)).double()
 
 
+def normalised() -> nn.Module:
+    """A network for scikit-learn's digits with a layer that normalises."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 10))
+
+
 def linear_parties(width: int = 3, parties: int = 3, seed: int = 0) -> Parties:
     """The same model as `linear_module`, split over parties by features."""
     torch.manual_seed(seed)

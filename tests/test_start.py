@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("flwr", "matplotlib", "networkx", "pyarrow", "plotly", "ray", "scipy", "sklearn", "torch")
+HEAVY = ("flwr", "matplotlib", "networkx", "pyarrow", "ray", "scipy", "sklearn", "torch")
 LOADED = f"print(json.dumps(sorted(set(sys.modules) & {set(HEAVY)!r})), file=sys.stderr)"
 COMMANDS = (
-    *("bench", "cluster", "data", "data inspect", "export", "fleet", "fleet node", "recipes", "report", "reproduce"),
-    *("run", "schedule", "schema", "sweep", "verify", "watch"),
+    *("bench", "cluster", "data", "data inspect", "export", "fleet", "fleet node", "new", "recipes"),
+    *("report", "reproduce", "run", "schedule", "schema", "sweep", "verify", "watch"),
 )
 # Whose parameters say what settings there are.
 CHOICES = (
@@ -48,7 +48,10 @@ def test_no_help_page_loads_anything() -> None:
     assert loaded_by(f"from atoll.cli import main\n{code}") == []
 
 
-@pytest.mark.parametrize(("words", "given"), [("atoll re", "recipes"), ("atoll run quick", "quickstart")])
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [("atoll re", "recipes"), ("atoll run quick", "quickstart"), ("atoll run --set local.l", "local.lr=")],
+)
 def test_completion_answers_without_loading_anything(words: str, given: str) -> None:
     code = (
         "import contextlib, io, os\n"

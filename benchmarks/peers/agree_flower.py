@@ -59,6 +59,16 @@ REPLAYS: dict[str, Callable[[Case], list[Tensor]]] = {
     "fedadam": lambda case: run_adaptive(case, strategy.FedAdam, ("beta_1", "beta_2")),
     "fedyogi": lambda case: run_adaptive(case, strategy.FedYogi, ("beta_1", "beta_2")),
     "krum": lambda case: replay(case, strategy.Krum(num_malicious_clients=case.settings["byzantine"])),
+    "multi-krum": lambda case: replay(
+        case,
+        strategy.Krum(num_malicious_clients=case.settings["byzantine"], num_clients_to_keep=case.settings["keep"]),
+    ),
+    "bulyan": lambda case: replay(
+        case,
+        strategy.Bulyan(
+            num_malicious_clients=case.settings["byzantine"], **({"to_keep": 0} if case.settings["put_right"] else {})
+        ),
+    ),
     "median": lambda case: replay(case, strategy.FedMedian()),
     "trimmed-mean": lambda case: replay(case, strategy.FedTrimmedAvg(beta=case.settings["trim"])),
 }

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same, and a test that it does
     from atoll.aggregation.mean import average_gradients, average_models
-    from atoll.aggregation.robust import krum, median, norm_clipping, trimmed_mean
+    from atoll.aggregation.robust import (
+        bulyan,
+        centred_clipping,
+        geometric_median,
+        krum,
+        median,
+        multi_krum,
+        norm_clipping,
+        trimmed_mean,
+    )
     from atoll.aggregation.screening import Screening
     from atoll.api import run, run_all
     from atoll.clustering import table as clusterings
@@ -74,6 +83,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.network.files import matrix_network
     from atoll.network.mobility import Trace, random_waypoint
     from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
+    from atoll.report import plot
     from atoll.report.curves import plot_curves
     from atoll.report.files import save_figure, write_report
     from atoll.report.runs import Run, find_runs, read_run
@@ -89,7 +99,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
 
 _HOMES = {
     "atoll.aggregation.mean": "average_gradients average_models",
-    "atoll.aggregation.robust": "krum median norm_clipping trimmed_mean",
+    "atoll.aggregation.robust": "bulyan centred_clipping geometric_median krum median multi_krum norm_clipping "
+    "trimmed_mean",
     "atoll.aggregation.screening": "Screening",
     "atoll.api": "run run_all",
     "atoll.clustering.clustering": "Clustering",
@@ -166,9 +177,10 @@ _MODULES = {
     "models": "atoll.local.models",
     "optimizers": "atoll.local.rule",
     "partitions": "atoll.data.partition",
+    "plot": "atoll.report.plot",
     "topologies": "atoll.network.topology",
 }
-"""Modules whose functions are what a setting may name."""
+"""Modules of functions: what a setting may name, and what draws into axes."""
 
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -222,7 +234,9 @@ __all__ = [
     "average_gradients",
     "average_models",
     "bcd",
+    "bulyan",
     "centralized",
+    "centred_clipping",
     "cfl",
     "cfl_mgd",
     "cfl_mgd_bound",
@@ -256,6 +270,7 @@ __all__ = [
     "flhc",
     "from_torch",
     "generator",
+    "geometric_median",
     "grid_positions",
     "heterogeneity",
     "hierarchical",
@@ -273,11 +288,13 @@ __all__ = [
     "matrix_network",
     "median",
     "models",
+    "multi_krum",
     "norm_clipping",
     "optimizers",
     "pacfl",
     "partitions",
     "place_clients",
+    "plot",
     "plot_curves",
     "random_waypoint",
     "read_experiment",

@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress as Bar
-
 from atoll.experiment.executor import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import make_runs, read_experiment, resolved
@@ -22,6 +19,8 @@ from atoll.runs.run import Progress, name_folders, run_events
 from atoll.runs.titles import choose_runs, title_of
 from atoll.support.errors import InputError
 from atoll.trackers import require_trackers, tracked
+
+_TITLE = 30  # characters of a bar's title, so that counter and remaining time stay in sight at 80 columns
 
 Source = str | Path | Mapping[str, Any] | Settings | Experiment
 """A recipe's name, the path of a ``.toml`` file, what such a file holds as a table, settings, or an experiment."""
@@ -50,7 +49,7 @@ def run(
         only: of several runs, the one with this in its panel or label.
         resume: go on from the last checkpoint in `out`, if there is one; a finished run is only read.
         overwrite: replace the run in `out`.
-        progress: whether to draw a bar on standard error; nothing is printed otherwise.
+        progress: whether to draw a bar, in a terminal or a notebook; nothing is printed otherwise.
         settings: laid over those of the experiment, such as ``rounds=5`` or ``local={"lr": 0.1}``.
 
     Raises:
@@ -91,6 +90,11 @@ def _experiments(source: Source, scale: str | None, only: str | None, settings: 
         if settings or scale or only:
             raise InputError("an Experiment is run as it is; to change settings give its `settings` instead")
         return [source]
+    if not isinstance(source, str | Path | Mapping | Settings):
+        raise InputError(
+            f"experiment: must be a recipe's name, a .toml file, a table of settings, Settings or an Experiment, it is "
+            f"{type(source).__name__!r}"
+        )
     if isinstance(source, str | Path):
         import_from(Path(source).parent)
         source = read_experiment(source)
@@ -114,19 +118,23 @@ def _run_each(
     with _folder(out) as parent:
         folders = prepare_folders(names, parent, resume, overwrite)
         begin_folders(parent, names)
-        results = [
-            _run_one(each, place, resume, overwrite, progress) for each, place in zip(experiments, folders, strict=True)
-        ]
+        results = []
+        with _counter(len(experiments), progress) as count:
+            for each, place in zip(experiments, folders, strict=True):
+                title = title_of(each.settings) or each.settings.name
+                results.append(_run_one(each, place, resume, overwrite, title if progress else None))
+                count()
     kept = [result if out else replace(result, folder=None) for result in results]
     return {
         title_of(each.settings) or each.settings.name: result for each, result in zip(experiments, kept, strict=True)
     }
 
 
-def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool, progress: bool) -> Result:
+def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool, title: str | None) -> Result:
+    """Carry a run out, under a bar of this title; None: nothing is shown."""
     warnings: list[str] = []
     live = tracked(run_events(experiment, place, resume, overwrite), experiment.settings, place, resume)
-    with closing(live) as steps, _bar(title_of(experiment.settings) or experiment.settings.name, progress) as show:
+    with closing(live) as steps, _bar(title) as show:
         for step in steps:
             warnings += step.warnings
             show(step)
@@ -144,7 +152,35 @@ def _folder(out: Path | str | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _bar(title: str, is_shown: bool) -> Iterator[Callable[[Progress], None]]:
-    with Bar(console=Console(stderr=True), disable=not is_shown) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda step: bar.update(task, completed=step.events_done, total=step.events)
+def _counter(runs: int, is_shown: bool) -> Iterator[Callable[[], object]]:
+    """Give what counts runs that are over: in a bar of its own, above theirs, if there are several."""
+    if not is_shown or runs == 1:
+        yield lambda: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(desc="all runs", total=runs, unit=" runs", dynamic_ncols=True) as bar:
+        yield bar.update
+
+
+@contextmanager
+def _bar(title: str | None) -> Iterator[Callable[[Progress], None]]:
+    """Give what shows how far a run is: a bar on standard error, or in a notebook's cell."""
+    if title is None:
+        yield lambda _: None
+        return
+    from tqdm.auto import tqdm
+
+    short = title if len(title) <= _TITLE else f"{title[: _TITLE - 3]}..."
+    with tqdm(desc=short, unit=" events", dynamic_ncols=True) as bar:
+
+        def show(step: Progress) -> None:
+            bar.total = step.events
+            if step.row:
+                accuracy = step.row.get("test_accuracy")
+                told = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+                bar.set_postfix_str(f"loss {step.row['train_loss']:.4f}{told}", refresh=False)
+            bar.update(step.events_done - bar.n)
+
+        yield show
+        bar.refresh()

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from atoll import InputError
 from atoll.aggregation.mean import Combine, mean
 from atoll.aggregation.reductions import update_norm
-from atoll.aggregation.robust import ROBUST, krum, median, norm_clipping, trimmed_mean
+from atoll.aggregation.robust import (
+    ROBUST,
+    bulyan,
+    centred_clipping,
+    geometric_median,
+    krum,
+    median,
+    multi_krum,
+    norm_clipping,
+    trimmed_mean,
+)
 from atoll.local.models import Model
 
 Values = list[float]
@@ -26,6 +36,10 @@ RULES: dict[str, Combine] = {
     "trimmed-mean": trimmed_mean(0.2),
     "norm-clipping": norm_clipping(1.0),
     "krum": krum(1),
+    "multi-krum": multi_krum(1),
+    "bulyan": bulyan(1),
+    "geometric-median": geometric_median(),
+    "centred-clipping": centred_clipping(1.0),
 }
 
 
@@ -152,7 +166,7 @@ def test_rules_that_bound_nothing_are_the_mean_to_the_bit(rule: Combine) -> None
     assert {k: t.numpy().tobytes() for k, t in found.items()} == {k: t.numpy().tobytes() for k, t in expected.items()}
 
 
-@pytest.mark.parametrize("name", ["median", "trimmed-mean", "norm-clipping", "krum"])
+@pytest.mark.parametrize("name", [name for name in RULES if name != "mean"])
 @pytest.mark.parametrize("sent", [1e6, -1e30])
 def test_one_client_cannot_move_the_result_far(name: str, sent: float) -> None:
     start, *models = draw_models(7, seed=1, spread=0.2)
@@ -163,7 +177,7 @@ def test_one_client_cannot_move_the_result_far(name: str, sent: float) -> None:
     assert update_norm(RULES["mean"]([(1.0, model) for model in models], start, 6.0), honest) > 1e4
 
 
-@pytest.mark.parametrize("rule", [median(), trimmed_mean(0.3), krum(1)])
+@pytest.mark.parametrize("rule", [median(), trimmed_mean(0.3), krum(1), multi_krum(1), geometric_median()])
 @pytest.mark.parametrize("sent", [float("inf"), float("-inf"), float("nan")])
 def test_values_that_are_cut_off_need_not_be_finite(rule: Combine, sent: float) -> None:
     values = [1.0, 2.0, 3.0, 4.0, sent]
@@ -186,6 +200,13 @@ def test_large_tensors_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
         (lambda: trimmed_mean(float("nan")), r"method\.trim = nan"),
         (lambda: norm_clipping(0), r"method\.clip_norm = 0: must be greater than 0"),
         (lambda: krum(-1), r"method\.byzantine = -1: must be at least 0"),
+        (lambda: multi_krum(-1), r"method\.byzantine = -1: must be at least 0"),
+        (lambda: multi_krum(1, keep=0), r"method\.keep = 0: must be at least 1"),
+        (lambda: bulyan(-1), r"method\.byzantine = -1: must be at least 0"),
+        (lambda: geometric_median(iterations=0), r"method\.iterations = 0: must be greater than 0"),
+        (lambda: geometric_median(smoothing=0), r"method\.smoothing = 0: must be greater than 0"),
+        (lambda: centred_clipping(float("nan")), r"method\.clip_norm = nan: must be greater than 0"),
+        (lambda: centred_clipping(1.0, iterations=0), r"method\.iterations = 0: must be greater than 0"),
     ],
 )
 def test_bad_numbers_are_refused(make: Callable[[], Combine], message: str) -> None:

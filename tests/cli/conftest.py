@@ -49,8 +49,8 @@ class Done:
 
     @property
     def told(self) -> list[str]:
-        """The lines of standard error, without the executor that was chosen and what tiny.toml sets in vain."""
-        others = ("run.executor = 'auto': ", "warning: data.", "warning: method.", "warning: clustering.")
+        """The lines of standard error, without what tiny.toml sets in vain."""
+        others = ("warning: data.", "warning: method.", "warning: clustering.")
         return [line for line in self.err.splitlines() if not line.startswith(others)]
 
     def succeeded(self) -> str:

@@ -62,7 +62,7 @@ def test_refused(atoll: Command, folder: Path, changes: list[str], told: list[st
 
 
 def test_auto_says_which_executor_it_takes_and_why(atoll: Command, folder: Path) -> None:
-    done = atoll("run", "tiny.toml", "--set", "run.workers=1", "--out", "auto")
+    done = atoll("run", "tiny.toml", "--set", "run.workers=1", "--out", "auto", "-v")
     done.succeeded()
     assert "run.executor = 'auto': serial (client by client; without workers, because there is one core" in done.err
     assert json.loads((folder / "auto" / "summary.json").read_text())["executor"].startswith("serial (client by client")

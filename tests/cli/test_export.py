@@ -78,7 +78,9 @@ def test_a_folder_of_clients_is_trained_on(atoll: Command) -> None:
 def test_the_page_on_other_programs(folder: Path) -> None:
     """Its files and commands, and its last snippet, in order."""
     page = ROOT / "docs" / "interop.md"
-    assert write_files(page, folder) == ["make_people.py", "people.toml", "letters.py", "letters.toml"]
+    assert write_files(page, folder) == [
+        *("make_people.py", "people.toml", "letters.py", "letters.toml", "lora.py", "lora.toml")
+    ]
     shell("\n".join(block.text for block in blocks(page, "sh")), folder)
     (folder / "last.py").write_text(blocks(page, "python")[-1].text)
     assert shell("python last.py", folder) == "people.onnx 15010 True\n"

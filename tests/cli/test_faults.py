@@ -72,6 +72,14 @@ REFUSED = [
     (["faults.attackers=0.05"], ["faults.attackers = 0.05", "none of 6 clients"]),
     (["faults.attack_strength=0"], ["faults.attack_strength = 0", "greater than 0"]),
     (["faults.attack=flip"], ["faults.attack = 'flip'", "'sign-flip' or 'noise' or 'label-flip'"]),
+    (["faults.claimed_samples=0"], ["faults.claimed_samples = 0", "greater than 0"]),
+    (["faults.claimed_loss=nan"], ["faults.claimed_loss = nan", "finite"]),
+    (
+        ["method.combine=bulyan", "method.byzantine=1", "method.name=fedavg", "method.fraction=1.0"],
+        ["method.byzantine = 1", "bulyan needs 4 x 1 + 3 = 7", "the smallest has 6; give at most 0"],
+    ),
+    (["method.combine=multi-krum"], ["method.byzantine is not set"]),
+    (["method.combine=centred-clipping"], ["method.clip_norm is not set"]),
     (["faults.attackers=0.5", "faults.attack=not-finite"], ["faults.attack = 'not-finite'", "faults.tolerate = true"]),
     (["faults.deadline_seconds=0.5"], ["faults.deadline_seconds = 0.5", "the fastest needs 1.008 s"]),
     (["faults.deadline_seconds=0"], ["faults.deadline_seconds = 0", "greater than 0"]),
@@ -84,6 +92,7 @@ REFUSED = [
     (["method.combine=trimmed-mean", "method.trim=0.5"], ["method.trim = 0.5", "less than 0.5"]),
     (["method.combine=norm-clipping"], ["method.clip_norm is not set"]),
     (["method.combine=krum"], ["method.byzantine is not set"]),
+    (["method.combine=multi-krum", "method.byzantine=1"], ["multi-krum needs 2 x 1 + 3 = 5 clients", "has 2"]),
     (["method.combine=krum", "method.byzantine=1"], ["method.byzantine = 1", "needs 2 x 1 + 3 = 5", "has 2", "rule"]),
     (
         ["method.combine=krum", "method.byzantine=2", "method.name=fedavg", "method.fraction=1.0"],
@@ -178,9 +187,9 @@ def test_robust_rules_need_single_results_which_other_executors_give_too(
 
 
 def test_with_a_fifth_flipping_signs_the_mean_fails_and_robust_rules_hold(folder: Path) -> None:
-    """The small scale of the recipe; on MNIST docs/faults.md has the numbers."""
+    """A part of what docs/faults.md tells of five seeds."""
     final: dict[tuple[str, str], float] = {}
-    for settings in make_runs(read_experiment("attack-mnist"), "small", ["run.executor=serial"]):
+    for settings in make_runs(read_experiment("attackers"), "small", ["run.executor=serial"]):
         if settings.panel == "Sign flip" or (settings.panel, settings.label) == ("Nobody attacks", "Mean"):
             for progress in run_events(Experiment(settings), folder / settings.panel / settings.label):
                 if progress.row:
@@ -189,4 +198,45 @@ def test_with_a_fifth_flipping_signs_the_mean_fails_and_robust_rules_hold(folder
     assert free > 0.9
     assert final["Sign flip", "Mean"] < 0.4
     held = [label for (panel, label), accuracy in final.items() if panel == "Sign flip" and accuracy > free - 0.03]
-    assert {"Median", "Trimmed mean"} <= set(held)
+    assert {"Median", "Trimmed mean", "Geometric median", "Multi-Krum"} <= set(held)
+
+
+def test_attackers_who_claim_more_samples_rule_what_is_weighed_by_them(atoll: Command, folder: Path) -> None:
+    words = changed("faults.attackers=0.34", "method.name=fedavg", "method.combine=median")
+    for times, learns in ((1, True), (1000, False)):
+        claim = changed(f"faults.claimed_samples={times}")
+        atoll("run", "tiny.toml", "--out", f"times-{times}", *SERIAL, *words, *claim).succeeded()
+        first, *_, last = rows_of(folder / f"times-{times}")
+        assert (last["train_loss"] < first["train_loss"]) == learns
+
+
+def test_a_claimed_loss_is_in_the_rows_and_in_no_model(atoll: Command, folder: Path) -> None:
+    words = changed("faults.attackers=0.34", "method.name=fedavg")
+    rows = []
+    for claim in ((), changed("faults.claimed_loss=1e300")):
+        out = f"claim-{len(rows)}"
+        atoll("run", "tiny.toml", "--out", out, *SERIAL, *words, *claim).succeeded()
+        rows.append(rows_of(folder / out)[-1])
+    assert rows[0]["train_loss"] == rows[1]["train_loss"]
+    assert rows[0]["local_loss"] < 1e3 < 1e299 < rows[1]["local_loss"]
+
+
+RULES = [
+    ["geometric-median"],
+    ["centred-clipping", "method.clip_norm=1.0"],
+    ["multi-krum", "method.byzantine=1"],
+    ["bulyan", "method.byzantine=0"],
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("executor", ["cores", "stacked"])
+def test_rules_that_compare_models_are_the_same_on_every_executor(
+    rule: list[str], executor: str, atoll: Command, folder: Path
+) -> None:
+    combine, *more = rule
+    words = changed(f"method.combine={combine}", *more, "method.name=fedavg", "run.workers=2")
+    atoll("run", "tiny.toml", "--out", "serial", *SERIAL, *words).succeeded()
+    atoll("run", "tiny.toml", "--out", "other", *SERIAL, *words, "--set", f"run.executor={executor}").succeeded()
+    one, other = (rows_of(folder / name)[-1]["train_loss"] for name in ("serial", "other"))
+    assert one == other or (executor == "stacked" and one == pytest.approx(other, rel=1e-5))

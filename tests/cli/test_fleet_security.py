@@ -4,8 +4,10 @@ import contextlib
 import os
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from atoll.fleet.flower.calls import status_of_nodes
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import Superlink, free_port
 from atoll.fleet.flower.wire import insist
+from atoll.fleet.transport import Failure
 from atoll.support.errors import InputError, RunError
 from tests.cli.fleets import wait_until
 
@@ -70,7 +73,7 @@ def post(configuration: FleetConfiguration, call: str, content: Any = b"", **hea
 
 def test_an_unregistered_key_is_refused(node: NodeConfiguration) -> None:
     node.key.write_bytes(make_key_pair("stranger")[0])
-    with pytest.raises(RunError, match="refuses node-0; its key is not registered there"):
+    with pytest.raises(RunError, match=r"refuses node-0; its key is not registered there$"):
         be(node)
 
 
@@ -103,18 +106,52 @@ def test_plaintext_is_refused(running: FlowerFleet) -> None:
 
 
 def test_a_second_machine_with_the_same_key_is_refused(
-    running: FlowerFleet, node: NodeConfiguration, tmp_path: Path
+    running: FlowerFleet, node: NodeConfiguration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(flower_node, "_GONE_SECONDS", 1.0)
     with linked(node):
         assert list(running.nodes()) == ["node-0"]
         assert running.nodes() == {"node-0": {"client": 0}}
         there = {row["node"]: row["status"] for row in status_of_nodes(running.configuration)}
         assert there == {"node-0": "online", "node-1": "registered"}
         shutil.copytree(running.configuration.folder / "nodes" / "node-0", tmp_path / "copy")
-        with pytest.raises(RunError, match="another machine is this node already"):
+        with pytest.raises(RunError, match=r"refuses node-0; another machine is this node already$"):
             be(read_node(tmp_path / "copy"))
         assert list(running.nodes()) == ["node-0"]
     assert running.nodes() == {}
+
+
+def test_a_node_whose_goodbye_was_not_heard_comes_back_at_once(running: FlowerFleet, node: NodeConfiguration) -> None:
+    note, told = node.folder / "state" / "node-id", list[str]()
+    with linked(node) as client:
+        client.DeactivateNode = failing
+    assert note.exists()
+    assert list(running.nodes()) == ["node-0"]  # it counts as there
+    with linked(node, told.append):
+        assert [sentence.split(": ")[1][:9] for sentence in told] == ["calling 1", "connected"]
+    assert not note.exists()
+    assert running.nodes() == {}
+
+
+def failing(*_: object) -> None:
+    """Be a call that does not come through."""
+    raise httpx.ConnectError("the network is away")
+
+
+def test_a_node_that_counts_as_there_waits_until_it_does_not(running: FlowerFleet, node: NodeConfiguration) -> None:
+    """As one that was killed on another machine, or has lost its state: it says so once, and is then let in."""
+    told, first = list[str](), contextlib.ExitStack()
+    first.enter_context(linked(node))
+    (node.folder / "state" / "node-id").unlink()
+
+    def tell(sentence: str) -> None:
+        told.append(sentence)
+        if "counts it as there" in sentence:
+            first.close()
+
+    with linked(node, tell):
+        assert list(running.nodes()) == ["node-0"]
+    assert [sentence.split(": ")[1][:9] for sentence in told] == ["calling 1", "the serve", "connected"]
 
 
 def test_a_second_process_with_the_same_key_is_refused(node: NodeConfiguration) -> None:
@@ -148,9 +185,224 @@ def test_what_is_longer_than_allowed_is_not_kept(running: FlowerFleet, length: d
     assert _most_memory(running.superlink.pid) - before < 32 * 2**20
 
 
-def test_a_length_that_is_too_long_is_refused_at_once(running: FlowerFleet) -> None:
-    for call, length in (("push-object", 2**20 + 2**16 + 1), ("push-messages", 2**16 + 1)):
-        assert post(running.configuration, f"/v1/fleet/{call}", bytes(length)).status_code == 413
+def test_a_length_that_is_too_long_is_refused_at_once(running: FlowerFleet, node: NodeConfiguration) -> None:
+    for call, status in (("push-object", 409), ("push-messages", 413), ("send-node-heartbeat", 413)):
+        told = post(running.configuration, f"/v1/fleet/{call}", bytes(2**16 + 1), **signed(node))
+        assert told.status_code == status
+
+
+def signed(node: NodeConfiguration) -> dict[str, str]:
+    """Return the headers by which a node shows its key, as Flower's own node makes them."""
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    key, request = read_private_key(node.key), httpx.Request("POST", "https://here")
+    context: Any = type("Context", (), {"request": request})
+    NodeAuthHttpInterceptor(key, key.public_key()).intercept(context, lambda _: httpx.Response(200))
+    return {name: value for name, value in request.headers.items() if name.startswith("flwr")}
+
+
+@pytest.mark.slow
+def test_a_hundred_strangers_with_250_mib_each_take_no_memory(tmp_path: Path) -> None:
+    """Each sends as fast and for as long as it is let; half of them with headers that look like a key's."""
+    import base64
+    import socket
+    import ssl
+    from concurrent.futures import ThreadPoolExecutor
+
+    plan = FleetPlan(2, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    configuration = init_fleet(tmp_path / "fleet", plan)
+    context = ssl.create_default_context(cafile=str(configuration.folder / "ca.pem"))
+    forged = base64.b64encode(bytes(150)).decode()
+    shown = f"flwr-public-key: {forged}\r\nflwr-signature: {forged}\r\nflwr-timestamp: 2026-01-01T00:00:00\r\n"
+    length = 250 * 2**20
+
+    def send(number: int) -> int:
+        head = "POST /v1/fleet/push-object HTTP/1.1\r\nhost: here\r\ncontent-type: application/protobuf\r\n"
+        head += (shown if number % 2 else "") + f"content-length: {length}\r\n\r\n"
+        sent = 0
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", configuration.port)) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as caller,
+        ):
+            caller.sendall(head.encode())
+            while sent < length:
+                caller.sendall(bytes(2**18))
+                sent += 2**18
+        return sent
+
+    with Superlink(configuration) as superlink, ThreadPoolExecutor(100) as pool:
+        superlink.open()
+        assert post(configuration, "/v1/fleet/activate-node").status_code == 401
+        before = _most_memory(superlink.pid)
+        sent = list(pool.map(send, range(100)))
+        more = (_most_memory(superlink.pid) - before) / 2**20
+        print(f"{more:.1f} MB more memory, of {sum(sent) / 2**20:.0f} MiB that 100 strangers sent")
+        assert more < 50
+        assert max(sent) < length  # each was cut
+        assert post(configuration, "/v1/fleet/activate-node").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"src_node_id": "other", "dst_node_id": "other"},
+        {"src_node_id": "server", "dst_node_id": "other"},
+        {"src_node_id": "server", "dst_node_id": "other", "reply_to_message_id": ""},
+        {"src_node_id": "other"},
+        {"reply_to_message_id": "0" * 64},
+        {"reply_to_message_id": ""},
+    ],
+)
+def test_a_node_can_task_no_other(running: FlowerFleet, node: NodeConfiguration, changes: dict[str, str]) -> None:
+    """Whatever it says of itself, of the other and of the server, and though both are there and a message waits."""
+    from flwr.common.constant import SUPERLINK_NODE_ID
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.node_pb2 import Node
+
+    from atoll.fleet.flower.wire import make_reply, make_task, pack
+
+    other = read_node(running.configuration.folder / "nodes" / "node-1")
+    numbers = {name: number for number, name in running._names.items()} | {"server": SUPERLINK_NODE_ID}
+    numbers["other"] = numbers["node-1"]
+    with linked(node), linked(other), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
+        asked = ask(running, "node-0")
+        forged = make_task(asked.metadata.run_id, numbers["other"], "train", b"evil", 60.0, 1000)
+        message = forged if changes.get("reply_to_message_id") == "" else make_reply(asked, b"evil", 0.1)
+        for name, value in changes.items():
+            message.metadata.__dict__[f"_{name}"] = numbers.get(value, value)
+        packed = pack(message)
+        request = PushMessagesRequest(
+            node=Node(node_id=numbers["node-0"]), messages_list=[packed.message], message_object_trees=[packed.tree]
+        )
+        with pytest.raises(httpx.HTTPStatusError) as raised:
+            client.PushMessages(request)
+        assert raised.value.response.status_code in (400, 403)
+        with flower_node._client(other, read_private_key(other.key), authority(other)) as theirs:
+            assert flower_node._receive(flower_node._Link(theirs, numbers["other"])) is None
+
+
+@dataclass
+class Hostile:
+    """A node that is asked to train, whose reply may have 1000 bytes, and that answers as it likes."""
+
+    link: Any
+    asked: Any
+
+    def push(self, content: dict[str, bytes]) -> None:
+        """Send a reply of these records, however long."""
+        from flwr.app import ConfigRecord, RecordDict
+        from flwr.proto.fleet_pb2 import PushMessagesRequest
+        from flwr.proto.message_pb2 import PushObjectRequest
+        from flwr.proto.node_pb2 import Node
+
+        from atoll.fleet.flower.wire import make_reply, pack
+
+        message, node = make_reply(self.asked, b"", 0.1), Node(node_id=self.link.node_id)
+        message.content = RecordDict({name: ConfigRecord({"": value}) for name, value in content.items()})
+        packed = pack(message)
+        told: dict[str, Any] = {"messages_list": [packed.message], "message_object_trees": [packed.tree]}
+        answer = self.link.client.PushMessages(PushMessagesRequest(node=node, **told))
+        for name in answer.objects_to_push:
+            told = {"run_id": self.asked.metadata.run_id, "session_id": answer.session_id, "object_id": name}
+            self.link.client.PushObject(PushObjectRequest(node=node, object_content=packed.parts[name], **told))
+
+
+@contextlib.contextmanager
+def hostile(running: FlowerFleet, node: NodeConfiguration, came: list[Any]) -> Iterator[Hostile]:
+    """Be node 0, which was just asked for something; `came` gets what the call comes to within some seconds."""
+    running.allow(1000)
+    number = next(number for number, name in running._names.items() if name == "node-0")
+    caller = threading.Thread(target=lambda: came.extend(running.call(["node-0"], "train", b"start", 20)))
+    with linked(node), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
+        caller.start()
+        link, asked = flower_node._Link(client, number), None
+        while asked is None:
+            assert caller.is_alive()
+            asked = flower_node._receive(link)
+        yield Hostile(link, asked)
+        caller.join()
+
+
+def stored(running: FlowerFleet) -> dict[str, int]:
+    """Return how many rows Flower's database has of messages and of their parts."""
+    import sqlite3
+
+    tables = ("message_ins", "message_res", "objects")
+    with contextlib.closing(sqlite3.connect(running.configuration.state / "flower.db")) as database:
+        return {table: database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables}
+
+
+def test_a_reply_is_no_longer_than_was_asked_nor_of_more_records(running: FlowerFleet, node: NodeConfiguration) -> None:
+    """What is too much is not stored, and the server hears nothing of it; of the call nothing stays."""
+    came: list[Any] = []
+    with hostile(running, node, came) as other:
+        for content, status in (({"atoll.reply": b"good", "more": b"1"}, 400), ({"atoll.reply": bytes(2**17)}, 413)):
+            with pytest.raises(httpx.HTTPStatusError) as raised:
+                other.push(content)
+            assert raised.value.response.status_code == status
+    assert came == [("node-0", Failure("late"))]
+    wait_until(lambda: set(stored(running).values()) == {0}, 5, lambda: str(stored(running)))
+    with hostile(running, node, came) as other:
+        other.push({"atoll.reply": b"good"})
+    assert came[1:] == [("node-0", b"good")]
+    wait_until(lambda: set(stored(running).values()) == {0}, 5, lambda: str(stored(running)))
+
+
+def test_the_database_is_its_owners_alone(running: FlowerFleet) -> None:
+    for path in running.configuration.state.glob("flower.db*"):
+        assert not path.stat().st_mode & 0o077, path
+
+
+def test_a_call_without_time_is_late(running: FlowerFleet, node: NodeConfiguration) -> None:
+    with linked(node):
+        assert list(running.call(["node-0"], "train", b"", 0.0)) == [("node-0", Failure("late"))]
+
+
+def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, node: NodeConfiguration) -> None:
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+    from flwr.proto.node_pb2 import Node
+
+    number = next(number for number, name in running._names.items() if name == "node-0")
+    other = read_node(running.configuration.folder / "nodes" / "node-1")
+    with linked(node), linked(other), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
+        theirs = ask(running, "node-1")
+        told = {"node": Node(node_id=number), "run_id": theirs.metadata.run_id}
+        for call, request in (
+            (
+                client.ConfirmMessageReceived,
+                ConfirmMessageReceivedRequest(message_object_id=theirs.metadata.message_id, **told),
+            ),
+            (client.PushObject, PushObjectRequest(object_id=theirs.metadata.message_id, object_content=b"1", **told)),
+        ):
+            with pytest.raises(httpx.HTTPStatusError) as raised:
+                call(request)
+            assert raised.value.response.status_code in (403, 409)
+
+
+def ask(running: FlowerFleet, name: str) -> Any:
+    """Send a node a task that waits there; return its message, as the node would read it."""
+    from atoll.fleet.flower.wire import make_task, pack
+
+    kept: list[Any] = []
+
+    def push(task: Any) -> Any:
+        number = next(number for number, known in running._names.items() if known == name)
+        kept.append(make_task(task.run_id, number, "train", b"work", 60.0, 1000))
+        packed = pack(kept[0])
+        from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+
+        sent = PushAppMessagesRequest(messages_list=[packed.message], message_object_trees=[packed.tree])
+        return task.client.PushMessages(sent)
+
+    assert running.nodes().keys() >= {name}
+    assert running._with_task(push, time.monotonic() + 30).message_ids[0]
+    return kept[0]
+
+
+def authority(node: NodeConfiguration) -> bytes:
+    """Return the certificate that a node trusts."""
+    return node.authority.read_bytes()
 
 
 def _most_memory(process: int) -> int:
@@ -172,7 +424,7 @@ def test_what_a_handler_raises_stays_on_its_node(node: NodeConfiguration) -> Non
 
     from atoll.fleet.flower.wire import make_task
 
-    message = make_task(1, 2, "train", b"", 60.0)
+    message = make_task(1, 2, "train", b"", 60.0, 2**20)
     assert flower_node._reply_to(message, answer, node, told.append) == 2
     assert "a patient's name" in told[0]
 
@@ -180,27 +432,27 @@ def test_what_a_handler_raises_stays_on_its_node(node: NodeConfiguration) -> Non
 def _reply(node: NodeConfiguration, content: bytes) -> bytes | int:
     from atoll.fleet.flower.wire import make_task
 
-    message = make_task(1, 2, "train", b"", 60.0)
+    message = make_task(1, 2, "train", b"", 60.0, 2**20)
     return flower_node._reply_to(message, lambda task, payload: content, node, lambda sentence: None)
 
 
 @contextlib.contextmanager
-def linked(node: NodeConfiguration) -> Iterator[None]:
-    """Be there as a node."""
+def linked(node: NodeConfiguration, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[Any]:
+    """Be there as a node; yield what it calls with."""
     key, state = read_private_key(node.key), node.folder / "state"
-    state.mkdir()
+    state.mkdir(exist_ok=True)
     with (
         flower_node._client(node, key, node.authority.read_bytes()) as client,
-        flower_node._linked(node, client, key, state / "node-id", lambda sentence: None),
+        flower_node._linked(node, client, key, state / "node-id", tell),
     ):
-        yield
+        yield client
 
 
 @pytest.mark.parametrize("apart", [-3600.0, 0.0, 3600.0])
 def test_a_reply_keeps_to_the_clock_of_who_asked(apart: float) -> None:
     from atoll.fleet.flower.wire import make_reply, make_task
 
-    asked = make_task(1, 2, "train", b"", 60.0)
+    asked = make_task(1, 2, "train", b"", 60.0, 2**20)
     asked.metadata.created_at += apart
     reply = make_reply(asked, b"", 10.0)
     assert reply.metadata.created_at == asked.metadata.created_at + 10
@@ -251,3 +503,40 @@ def test_a_node_that_calls_before_the_keys_are_registered_is_told_to_wait(tmp_pa
         wait_until(lambda: superlink.pid != before, 10)
         insist(lambda: post(configuration, "/v1/fleet/activate-node"), time.monotonic() + 30)
         assert post(configuration, "/v1/fleet/activate-node").status_code == 401
+
+
+def test_a_running_server_knows_of_a_key_that_is_taken_back_or_given(tmp_path: Path) -> None:
+    """The old key is refused at once, the new one is the same node, and one that was taken back is none."""
+    from typer.testing import CliRunner
+
+    from atoll.cli.fleet import fleet_app
+
+    plan = FleetPlan(2, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    place = tmp_path / "fleet"
+    with FlowerFleet(init_fleet(place, plan)) as fleet:
+        shutil.copytree(place / "nodes" / "node-0", tmp_path / "old")
+        for word in ("rotate", "revoke"):
+            with linked(read_node(place / "nodes" / "node-0")):
+                assert list(fleet.nodes()) == ["node-0"]
+                told = CliRunner().invoke(fleet_app, [word, "node-0", "--config", str(place)])
+                assert (told.exit_code, "the running server knows" in told.output) == (0, True), told.output
+                assert fleet.nodes() == {}
+            with pytest.raises(RunError, match="its key is not registered there"):
+                be(read_node(tmp_path / "old"))
+            if word == "revoke":
+                with pytest.raises(RunError, match="its key is not registered there"):
+                    be(read_node(place / "nodes" / "node-0"))
+
+
+@pytest.mark.slow
+def test_the_database_is_small_again_at_the_next_start(tmp_path: Path) -> None:
+    plan = FleetPlan(1, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    configuration = init_fleet(tmp_path / "fleet", plan)
+    database = configuration.state / "flower.db"
+    with FlowerFleet(configuration) as fleet, linked(read_node(configuration.folder / "nodes" / "node-0")):
+        assert list(fleet.call(["node-0"], "train", bytes(8 * 2**20), 15)) == [("node-0", Failure("late"))]
+        grown = sum(path.stat().st_size for path in configuration.state.glob("flower.db*"))
+        assert grown > 8 * 2**20
+    with Superlink(configuration):
+        assert sum(path.stat().st_size for path in configuration.state.glob("flower.db*")) < 2 * 2**20
+    assert database.stat().st_size < 2 * 2**20

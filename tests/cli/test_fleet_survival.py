@@ -87,7 +87,7 @@ def superlink_of(server: int) -> int | None:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = re.search(r"^PPid:\t(\d+)", (path / "status").read_text(), re.MULTILINE)
-            if parent and int(parent[1]) == server and b"flower_link" in (path / "cmdline").read_bytes():
+            if parent and int(parent[1]) == server and b"flower.link" in (path / "cmdline").read_bytes():
                 return int(path.name)
     return None
 

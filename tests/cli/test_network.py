@@ -76,7 +76,8 @@ def sets(*changes: str) -> list[str]:
 
 def planned(atoll: Command, *changes: str) -> dict[str, Any]:
     """Return what `atoll cluster --json` prints."""
-    return dict(json.loads(atoll("cluster", "small.toml", "--json", *sets(*changes)).succeeded()))
+    (made,) = json.loads(atoll("cluster", "small.toml", "--json", *sets(*changes)).succeeded())
+    return dict(made)
 
 
 def experiment_of(*changes: str) -> Experiment:
@@ -237,7 +238,7 @@ def test_a_network_of_matrices_has_no_map(atoll: Command, folder: Path) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_schedules(atoll: Command, pattern: str) -> None:
-    made = json.loads(atoll("schedule", "small.toml", "--json", *sets(f"method.pattern={pattern}")).succeeded())
+    (made,) = json.loads(atoll("schedule", "small.toml", "--json", *sets(f"method.pattern={pattern}")).succeeded())
     assert made["events"] == len(made["rows"]) == 4
     assert made["rounds"] == 20
     assert made["virtual_seconds"] == made["rows"][-1]["seconds"]
@@ -335,7 +336,7 @@ def test_bad_input_of_a_network(
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_graph_in_parts_is_refused_where_models_pass_along_it(atoll: Command, folder: Path, pattern: str) -> None:
     words = sets("network.topology=edges", "network.edges=[[0, 1], [2, 3]]", f"method.pattern={pattern}")
-    made = json.loads(atoll("cluster", "small.toml", "--json", *words).succeeded())  # no models pass in a clustering
+    (made,) = json.loads(atoll("cluster", "small.toml", "--json", *words).succeeded())  # no models pass in a clustering
     assert [cluster["links"] for cluster in made["clusters"]] == [1, 1, 1, 1]
     done = atoll("run", "small.toml", *words)
     if pattern.startswith("cen"):

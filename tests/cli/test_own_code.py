@@ -174,7 +174,7 @@ def test_a_clustering_may_ask_for_the_clock(atoll: Command, folder: Path) -> Non
     )
     changes = ("clustering.method=own:by_speed", "network.seconds_per_sample=[0.001, 0.01]", "method.fraction=1.0")
     words = [word for change in changes for word in ("--set", change)]
-    result = json.loads(atoll("schedule", "tiny.toml", *words, "--json").succeeded())
+    (result,) = json.loads(atoll("schedule", "tiny.toml", *words, "--json").succeeded())
     seconds: dict[int, set[float]] = {0: set(), 1: set()}
     before = 0.0
     for row in result["rows"]:

@@ -142,6 +142,16 @@ def test_a_search(atoll: Command, folder: Path) -> None:
     )
 
 
+def test_a_sweep_compares_the_time_to_a_target(atoll: Command, folder: Path) -> None:
+    words = (*GRID, "--target", 0.1, "--out", "s")
+    printed = atoll(*words).succeeded()
+    assert "virtual_time to 10 %" in printed
+    assert "No mean where a seed has missed it." in printed
+    found = json.loads(atoll(*words, "--resume", "--json").succeeded())
+    assert (found["metric"], [line["target"] for line in found["settings"]]) == ("virtual_time", [0.1, 0.1])
+    assert json.loads((folder / "s/sweep.json").read_bytes())["target"] == 0.1
+
+
 BAD = {
     "--over local.lr": "--over 'local.lr': must have the form section.key=value,value or section.key=first..last",
     "--over local.lrr=1,2": "local.lrr: unknown, did you mean 'lr'?",
@@ -160,6 +170,10 @@ BAD = {
     "--over seed=0..1 --scale huge": "--scale huge: unknown",
     "--over seed=0..1 --only other": "--only other: no run has this in its panel or label",
     "--over data.root=a/b,a-b": "--over: {'data.root': 'a/b'} and {'data.root': 'a-b'} have the same folder name",
+    "--over run.workers=1,2": "--over run.workers: changes no number of a run",
+    "--over run.workers=1..2 --tune": "--over run.workers: changes no number of a run",
+    "--over seed=0..1 --metric virtual_time": "--metric virtual_time: is a cost",
+    "--over seed=0..1 --metric test_loss --target 0.5": "--target 0.5: goes with a cost",
     "--over run.executor=fleet,serial": "executor=fleet: run.executor = 'fleet': needs a fleet",
 }
 

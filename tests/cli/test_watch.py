@@ -146,7 +146,6 @@ def test_it_rests_ten_times_as_long_as_it_reads(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["none"], "none does not exist: give the folder of a run, or one in which runs are or will be"),
         (["tiny.toml"], "tiny.toml is a file: give the folder of a run, or one in which runs are or will be"),
         ([".", "--target", "0"], "--target 0.0: must be greater than 0 and at most 1"),
         (
@@ -197,7 +196,7 @@ def test_new_rows_leave_the_readers_choices_alone(browser: Any, served: Served, 
     assert not page.locator("#curves").is_visible()
     for name, rate in (("a", 5.0), ("b", 9.0)):
         write_run(tmp_path / "runs" / name, make_rows(5, rate), finished=False)
-    page.locator("#charts path.js-line").nth(1).wait_for(state="attached", timeout=20_000)
+    page.locator("#charts path.curve").nth(1).wait_for(state="attached", timeout=20_000)
 
     page.locator("#x").select_option(label="Client updates")
     page.locator("#y1").select_option(label="Test loss")
@@ -205,26 +204,36 @@ def test_new_rows_leave_the_readers_choices_alone(browser: Any, served: Served, 
     page.get_by_label("also settings that are the same").check()
     page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
     plot = "document.querySelector('#charts .plot')"
-    until(page, f"{plot}.data.length", 1)
-    page.evaluate(f"""(() => {{ const box = {plot}.querySelector('.nsewdrag').getBoundingClientRect();
-        window.box = [box.left, box.top, box.width, box.height]; }})()""")
-    left, top, width, height = page.evaluate("window.box")
+    until(page, f"{plot}.querySelectorAll('path.curve').length", 1)
+    left, top, width, height = page.locator("#charts .plot").first.bounding_box().values()
     page.mouse.move(left + 0.3 * width, top + 0.3 * height)
     page.mouse.down()
     page.mouse.move(left + 0.7 * width, top + 0.7 * height, steps=4)
     page.mouse.up()
-    zoomed = page.evaluate(f"[...{plot}.layout.xaxis.range]")
-    assert zoomed[1] - zoomed[0] < 300  # of 400 client updates
+    domain = f"{plot}.querySelector('svg').dataset.x"
+    zoomed = page.evaluate(domain)
+    low, high = map(float, zoomed.split())
+    assert 0 < high - low < 300  # of 400 client updates
 
     for name, rate in (("a", 5.0), ("b", 9.0), ("c", 3.0)):
         write_run(tmp_path / "runs" / name, make_rows(15, rate))
     until(page, "document.querySelectorAll('#legend button').length", 3)
-    until(page, f"{plot}.data[0].x.length", 15)
-    assert page.evaluate(f"{plot}.data.map(trace => trace.name)") == ["b", "c"]
-    assert page.evaluate(f"[...{plot}.layout.xaxis.range]") == zoomed
+    curves = f"[...{plot}.querySelectorAll('path.curve')]"
+    until(page, f"{curves}[0].getAttribute('d').split(/[ML]/).length - 1", 15)
+    assert page.evaluate(f"{curves}.map(curve => curve.dataset.name)") == ["b", "c"]
+    assert page.evaluate(domain) == zoomed
     assert page.locator("#x").input_value() == "client_updates"
     assert page.locator("#y1").input_value() == "test_loss"
     assert page.get_by_label("also settings that are the same").is_checked()
     assert page.get_by_role("status").inner_text() == "3 runs, all finished."
     context.close()
     assert told == []
+
+
+def test_a_folder_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    watch = Watch([tmp_path / "later"])
+    empty = watch.now()
+    write_run(tmp_path / "later" / "a", make_rows(3))
+    watch._rests_until = 0.0
+    assert watch.now().tag != empty.tag
+    assert b"1 run" in watch.now().body

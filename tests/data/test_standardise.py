@@ -124,4 +124,4 @@ def test_a_channel_that_never_changes_is_named() -> None:
     with pytest.raises(InputError, match=r"channel 2 of coloured is 9 everywhere"):
         standardise(replace(coloured(), inputs=inputs), "pool")
     with pytest.raises(InputError, match="are single numbers"):
-        standardise(replace(coloured(), inputs=np.zeros((7, 1))), "image")
+        standardise(replace(coloured(), inputs=np.zeros((7, 1)), test_inputs=np.zeros((2, 1))), "image")

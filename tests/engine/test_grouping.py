@@ -14,7 +14,8 @@ from atoll.methods.ifca import all_together
 from atoll.runs.checkpoint import load_checkpoint, save_checkpoint
 from atoll.runs.fingerprint import Fingerprint
 from atoll.support.arrays import Ids
-from tests.by_hand import POPULATION, RULE, rounds_by_hand, run, starts
+from tests.by_hand import POPULATION, rounds_by_hand, run, starts
+from tests.methods.twins import RULE
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2])
 MODEL = {"0.weight": torch.full((1, 3), 7.0, dtype=torch.float64)}

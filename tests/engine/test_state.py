@@ -287,12 +287,10 @@ def test_executors_that_train_many_at_once_refuse_another_trainer(
         make(trainer(linear_module(), POPULATION, replace(RULE, steps=1), SEED))
 
 
-@pytest.mark.parametrize("executor", ["stacked", "weighted", "fleet"])
+@pytest.mark.parametrize("executor", ["stacked", "weighted"])
 def test_settings_that_cannot_train_it_are_refused_before_anything_is_written(executor: str) -> None:
     wanted = {"method": {"name": "scaffold:scaffold"}, "local": {"steps": 1}, "run": {"executor": executor}}
-    with pytest.raises(
-        InputError, match=f"run.executor = '{executor}': .*(keeps a state|trainer of its own).*; use 'serial'"
-    ):
+    with pytest.raises(InputError, match=f"run.executor = '{executor}': .*keeps a state.*; use 'serial'"):
         Experiment(make_runs(wanted)[0]).check()
 
 

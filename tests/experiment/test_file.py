@@ -28,6 +28,7 @@ TEXTS = {
     "method.combine": "median",
 }
 VALUES: dict[str, tuple[str, Any]] = {
+    "fleet.samples_limit": ("1.5", 1.5),
     "network.grid": ("[2, 3]", [2, 3]),
     "run.trackers": ('["tensorboard"]', ["tensorboard"]),
 }

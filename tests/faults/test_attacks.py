@@ -11,7 +11,8 @@ from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
 from atoll.engine.cohorts import ClientTrainer, Cohort
 from atoll.executors.cores.executor import Cores
-from atoll.faults.attacks import ATTACKS, Attacked, draw_attackers
+from atoll.faults.attacks import ATTACKS, Attacked, claim_samples, draw_attackers
+from atoll.faults.collusion import COLLUSIONS
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
 from atoll.local.task import ClientTask
@@ -38,7 +39,7 @@ def same(one: Model, other: Model) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", [name for name in ATTACKS if name != "none" and name not in COLLUSIONS])
 def test_others_train_to_the_same_bits_as_without_attackers(attack: str) -> None:
     attacked = Attacked(trainer(), ATTACKERS, attack)
     for client in (0, 1, 2, 4, 0):
@@ -83,6 +84,32 @@ def test_flipped_labels_train_on_the_other_classes() -> None:
     attacked = Attacked(trainer(), ATTACKERS, "label-flip")
     attacked.train(task(0))  # in the same module
     assert same(attacked.train(task(4)).model, expected.model)
+
+
+def test_free_riders_send_back_what_they_were_sent() -> None:
+    assert same(Attacked(trainer(), ATTACKERS, "free-rider").train(task(1)).model, task(1).start)
+    trained = {"w": torch.ones(1), "w@u": torch.ones(1), "count": torch.tensor(7)}
+    sent = ATTACKS["free-rider"](
+        {"w": torch.zeros(1), "count": torch.tensor(3)}, trained, np.random.default_rng(0), 1.0
+    )
+    assert {name: tensor.item() for name, tensor in sent.items()} == {"w": 0.0, "w@u": 0.0, "count": 3}
+
+
+@pytest.mark.parametrize("attack", ["none", "sign-flip"])
+def test_attackers_claim_a_loss_and_others_tell_theirs(attack: str) -> None:
+    attacked, honest = Attacked(trainer(), ATTACKERS, attack, claimed_loss=1e300), trainer()
+    assert [attacked.train(task(k)).loss for k in (1, 4)] == [1e300, 1e300]
+    assert attacked.train(task(0)).loss == honest.train(task(0)).loss
+    assert same(attacked.train(task(1)).model, honest.train(task(1)).model) == (attack == "none")
+
+
+def test_attackers_claim_samples_which_weigh_them_and_train_on_those_they_have() -> None:
+    claimed = claim_samples(POPULATION, ATTACKERS, 1000.0)
+    times = np.where(np.isin(np.arange(6), ATTACKERS), 1000, 1)
+    assert claimed.sizes.tolist() == (POPULATION.sizes * times).tolist()
+    assert all(np.array_equal(claimed.samples(k), POPULATION.samples(k)) for k in range(6))
+    assert claim_samples(POPULATION, ATTACKERS, 1e-9).sizes[ATTACKERS].tolist() == [1, 1]
+    assert claim_samples(POPULATION, ATTACKERS, 1e300).sizes[ATTACKERS].tolist() == [10**15, 10**15]
 
 
 def test_flipped_labels_need_classes() -> None:

@@ -3,7 +3,7 @@
 import logging
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from atoll import Experiment, Serial, State, Step, init, train
 from atoll.engine.cohorts import Cohort
 from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import wait_for_nodes
+from atoll.fleet.kept import Versions, name_of
 from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.messages import TrainReply, decode
 from atoll.fleet.node import open_site
@@ -43,6 +44,21 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedbuff": {"method": {"name": "fedbuff", "concurrency": 3, "buffer": 2}},
     "fedat": {"method": {"name": "fedat", "tiers": 2}},
     "hierfavg": {"rounds": 20, "method": {"name": "hierfavg"}, "local": {"steps": 2}},
+    "scaffold": {"method": {"name": "scaffold", "fraction": 0.5}, "rounds": 6},
+    "feddyn": {"method": {"name": "feddyn", "fraction": 0.5}, "rounds": 6},
+    "ditto": {"method": {"name": "ditto", "fraction": 0.5}, "rounds": 6},
+    "bcd": {"method": {"name": "bcd"}},
+    "local": {"method": {"name": "local"}},
+    "fedper": {"method": {"name": "fedper"}},
+    "fedrep": {"method": {"name": "fedrep"}},
+    "fedbn": {"method": {"name": "fedbn"}, "model": {"name": "tests.fleet.test_fleet:dropping"}},
+    "patterns travel": {
+        "rounds": 20,
+        "method": {"name": "hierarchical", "pattern": "cenasy", "intra_rounds": 2},
+        "local": {"steps": 2},
+        "model": {"travels": ["1.*"]},
+    },
+    "trainable tensors travel": {"model": {"name": "tests.fleet.test_fleet:half_frozen", "travels": "trainable"}},
     "regression": {"data": {"dataset": "regression"}, "model": {"name": "linear"}, "local": {"batch_size": "full"}},
 }
 
@@ -57,6 +73,13 @@ def dropping(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         torch.nn.Linear(72, 10),
     )
     assert any(not buffer.is_floating_point() for buffer in module.buffers())
+    return module
+
+
+def half_frozen(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    """A module whose first layer is never trained, and so need not travel."""
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Linear(8, classes))
+    module[1].requires_grad_(False)
     return module
 
 
@@ -83,7 +106,7 @@ def run_events(experiment: Experiment, executor: FleetExecutor) -> list[Step]:
 @pytest.mark.parametrize("changes", METHODS.values(), ids=METHODS)
 def test_with_all_nodes_there_the_bits_are_those_of_simulation(changes: dict[str, Any], tmp_path: Path) -> None:
     experiment = small(**changes)
-    executor = join(experiment, MemoryFleet(open_sites(experiment, tmp_path)))
+    executor = join(experiment, fleet := MemoryFleet(open_sites(experiment, tmp_path)))
     ours, theirs = run_events(experiment, executor), simulate(experiment)
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.loss == other.loss
@@ -93,6 +116,10 @@ def test_with_all_nodes_there_the_bits_are_those_of_simulation(changes: dict[str
         ):
             assert_same(one, two)
     assert not executor.refused
+    assert ours[-1].state.clients.keys() == theirs[-1].state.clients.keys()
+    for client, state in theirs[-1].state.clients.items():
+        versions = Versions(fleet.stores[f"node-{client}"], client, executor.agreement.digest)
+        assert_same(versions.read(name_of(ours[-1].state.clients[client])) or {}, state)
 
 
 def test_a_node_may_be_several_clients(tmp_path: Path) -> None:
@@ -215,10 +242,10 @@ def test_what_a_transport_delivers_twice_or_from_nobody_asked_does_not_count(tmp
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
 
     class Repeating:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
-        def call(self, names: Sequence[str], task: str, payload: bytes, timeout: float) -> Any:
-            for name, content in fleet.call(names, task, payload, timeout):
+        def call(self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float) -> Any:
+            for name, content in fleet.call(heads, task, payload, timeout):
                 yield name, content
                 yield name, content
                 yield "stranger", content
@@ -240,11 +267,11 @@ def test_a_node_cannot_answer_for_another(tmp_path: Path) -> None:
     fleet = MemoryFleet(sites)
 
     class Swapping:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
-        def call(self, names: Sequence[str], task: str, payload: bytes, timeout: float) -> Any:
+        def call(self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float) -> Any:
             swapped = {"node-0": "node-1", "node-1": "node-0"}
-            for name, content in fleet.call(names, task, payload, timeout):
+            for name, content in fleet.call(heads, task, payload, timeout):
                 yield swapped.get(name, name), content
 
     honest = join(experiment, fleet)
@@ -335,10 +362,10 @@ def test_a_slow_transport_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.M
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
 
     class Stuck:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
-        def call(self, names: Sequence[str], task: str, payload: bytes, timeout: float) -> Any:
-            yield from fleet.call(names[:1], task, payload, timeout)
+        def call(self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float) -> Any:
+            yield from fleet.call(dict([*heads.items()][:1]), task, payload, timeout)
             time.sleep(30)
 
     honest = join(experiment, fleet)
@@ -364,10 +391,10 @@ def test_what_a_node_raises_is_known_to_its_owner_only(tmp_path: Path, caplog: p
     fleet = MemoryFleet(sites)
 
     class Overheard:
-        nodes, close = fleet.nodes, fleet.close
+        nodes, allow, close = fleet.nodes, fleet.allow, fleet.close
 
-        def call(self, names: Sequence[str], task: str, payload: bytes, timeout: float) -> Any:
-            for item in fleet.call(names, task, payload, timeout):
+        def call(self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float) -> Any:
+            for item in fleet.call(heads, task, payload, timeout):
                 came.append(item)
                 yield item
 

@@ -1,8 +1,10 @@
 """What nodes answer, and what they keep."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from atoll.fleet.messages import (
 from atoll.fleet.node import Node, Reporting, open_site
 from atoll.fleet.shards import write_shards
 from atoll.fleet.store import FolderStore, MemoryStore, Store
+from atoll.fleet.tally import Budget
 from atoll.local.models import Model
 from tests.fleets import agreement_of, small
 
@@ -45,10 +48,9 @@ def site(folder: Path) -> Node:
     return open_site(EXPERIMENT.settings, folder, 1)
 
 
-def asking(clients: tuple[int, ...] = (1,), digest: str = DIGEST, start: Model = START) -> bytes:
-    request = TrainRequest(
-        settings_digest=digest, nonce="ab", event=0, drawn_as=0, round=0, repeat=0, cluster=0, clients=clients
-    )
+def asking(client: int = 1, digest: str = DIGEST, start: Model = START, **values: Any) -> bytes:
+    common = {"event": 0, "drawn_as": 0, "round": 0, "repeat": 0, "cluster": 0}
+    request = TrainRequest(**{"settings_digest": digest, "nonce": "ab", "client": client, **common, **values})
     return encode(request, pack([start]))
 
 
@@ -74,8 +76,8 @@ def test_there_are_three_tasks() -> None:
         ("train", asking()[:-1], "unreadable"),
         ("train", asking(digest="0"), "wrong_settings"),
         ("describe", describing(digest="0"), "wrong_settings"),
-        ("train", asking(clients=()), "wrong_client"),
-        ("train", asking(clients=(0, 2, 3)), "wrong_client"),
+        ("train", asking(client=0), "wrong_client"),
+        ("train", asking(client=99), "wrong_client"),
         ("train", asking(start={}), "unreadable"),
         ("train", asking(start={"w": torch.zeros(2)}), "unreadable"),
         ("train", asking(start=START | {"1.weight": torch.zeros(2)}), "unreadable"),
@@ -95,24 +97,99 @@ def test_a_node_answers_whatever_it_is_sent(site: Node, task: str, junk: bytes, 
 
 
 def test_what_a_node_was_asked_is_in_its_reply(site: Node) -> None:
-    head, models = decode(answer(site, MemoryStore(), "train", asking(clients=(0, 1, 2))), TrainReply)
+    head, models = decode(answer(site, MemoryStore(), "train", asking()), TrainReply)
     assert (head.nonce, head.event, head.repeat, head.client) == ("ab", 0, 0, 1)
     assert (head.samples, head.passed) == (40, 3 * 30)
     assert len(models) == 1
 
 
-def test_a_node_whose_training_diverges_says_so(site: Node) -> None:
+def measuring(site: Node, models: list[Model], round_: int = 0) -> bytes:
+    request = LossesRequest(settings_digest=site.agreement.digest, nonce="ab", round=round_, client=1)
+    return encode(request, pack(models))
+
+
+@pytest.fixture(scope="module")
+def choosing(folder: Path) -> Node:
+    """A node whose method asks for the losses of two models."""
+    return open_site(small(method={"name": "ifca", "clusters": 2}).settings, folder, 1)
+
+
+def test_a_node_whose_training_diverges_says_so(site: Node, choosing: Node) -> None:
     wild = {name: torch.full_like(tensor, torch.nan) for name, tensor in START.items()}
     head, _ = decode(answer(site, MemoryStore(), "train", asking(start=wild)), TrainReply)
     assert head.loss is None
-    request = LossesRequest(settings_digest=DIGEST, nonce="ab", round=0, clients=(1,))
-    measured, _ = decode(answer(site, MemoryStore(), "losses", encode(request, pack([START, wild]))), LossesReply)
+    reply = answer(choosing, MemoryStore(), "losses", measuring(choosing, [START, wild]))
+    measured, _ = decode(reply, LossesReply)
     assert measured.losses[0] is not None
     assert measured.losses[1] is None
 
 
 def describe(site: Node, store: Store) -> DescribeReply:
     return decode(answer(site, store, "describe", describing()), DescribeReply)[0]
+
+
+def test_losses_that_the_method_does_not_ask_for_are_refused(site: Node, choosing: Node) -> None:
+    """Ten models, each with one output's bias set, would tell the class counts that the owner keeps to himself."""
+    (bias,) = [name for name, tensor in START.items() if tensor.shape == (10,)]
+    one_class = [START | {bias: torch.eye(10)[each] * 1e4} for each in range(10)]
+    for node, most in ((site, 0), (choosing, 2)):
+        store = MemoryStore()
+        lines: list[str] = []
+        for models in (one_class, one_class[: most + 1]):
+            assert refusal(answer(node, store, "losses", measuring(node, models), lines.append)) == "not_needed"
+        assert all("the method as set here asks" in line for line in lines)
+
+
+def test_a_selection_by_losses_needs_those_of_one_model(folder: Path) -> None:
+    changes = {"name": "fedavg", "select": "power-of-choice", "candidates": 2, "fraction": 0.25}
+    node = open_site(small(method=changes).settings, folder, 1)
+    assert decode(answer(node, MemoryStore(), "losses", measuring(node, [START])), LossesReply)[0].losses[0]
+    assert refusal(answer(node, MemoryStore(), "losses", measuring(node, [START, START]))) == "not_needed"
+
+
+def test_losses_have_a_budget_that_outlives_the_node(folder: Path, tmp_path: Path) -> None:
+    settings = small(method={"name": "ifca", "clusters": 2}).settings
+    assert open_site(settings, folder, 1).budget == Budget(None, 3 * settings.rounds * 2)
+    node = open_site(settings, folder, 1, budget=Budget(losses=5))
+    for round_ in range(2):
+        decode(answer(node, FolderStore(tmp_path), "losses", measuring(node, [START] * 2, round_)), LossesReply)
+    lines: list[str] = []
+    for models, code in (([START] * 2, "over_budget"), ([START], ""), ([START], "over_budget")):
+        reply = answer(node, FolderStore(tmp_path), "losses", measuring(node, models, 9), lines.append)
+        assert not code or refusal(reply) == code
+    assert "losses would be 6, above most_losses = 5 of node.toml" in lines[0]
+
+
+def test_trainings_have_one_where_the_owner_sets_it(folder: Path) -> None:
+    node, store = open_site(EXPERIMENT.settings, folder, 1, budget=Budget(trainings=1)), MemoryStore()
+    decode(answer(node, store, "train", asking()), TrainReply)
+    assert refusal(answer(node, store, "train", asking())) == "over_budget"
+    assert json.loads(store.get("pace-1") or b"")["samples"] == 90, "nothing was trained"
+
+
+def test_the_owner_is_told_of_each_task_in_a_line(choosing: Node) -> None:
+    store, lines = MemoryStore(), list[str]()
+    digest = choosing.agreement.digest
+    asked = [
+        ("describe", describing(digest)),
+        *[("train", asking(digest=digest, event=event)) for event in (4, 7)],
+        ("losses", measuring(choosing, [START] * 2, 5)),
+        ("train", asking(digest="0")),
+        ("run", b""),
+    ]
+    for task, payload in asked:
+        answer(choosing, store, task, payload, lines.append)
+    stamps = [re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines]
+    told = [line[stamp.end() :] for line, stamp in zip(lines, stamps, strict=True) if stamp]
+    assert told[0] == "told of client 1: samples; so often so far: 1"
+    assert [re.sub(r"[\d.]+ s;", "T;", line) for line in told[1:3]] == [
+        f"client 1 trained for event {event}, T; trainings so far: {count}" for event, count in ((4, 1), (7, 2))
+    ]
+    assert told[3:] == [
+        "client 1 measured 2 models for round 5; losses so far: 2 of at most 18",
+        "refused 'train': the server's settings are others than this node's",
+        "refused 'run': a task 'run', which there is not",
+    ]
 
 
 def test_a_node_says_little_of_itself_by_default(site: Node) -> None:
@@ -186,7 +263,7 @@ def test_threads_of_one_process_do_not_disturb_each_other(tmp_path: Path) -> Non
     sites = [open_site(experiment.settings, each, c) for c, each in enumerate(write_shards(experiment, tmp_path))]
 
     def train(client: int) -> Model:
-        payload = asking((client,), digest, start)
+        payload = asking(client, digest, start)
         return decode(answer(sites[client], MemoryStore(), "train", payload), TrainReply)[1][0]
 
     alone = [train(client) for client in range(4)]

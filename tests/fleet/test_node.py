@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll import Experiment, InputError, LocalRule, Method, Population, Trainer, fedavg
+from atoll import Experiment, InputError, LocalRule
 from atoll.experiment.file import compose
 from atoll.fleet.agreement import DataForm, digest_of, require_fleet
-from atoll.fleet.node import Reporting, method_rule, open_site
+from atoll.fleet.node import Reporting, make_method, open_site
 from atoll.fleet.shards import FORM, INPUTS, TARGETS, read_shard, write_shards
 from tests.fleets import agreement_of, small
 
@@ -35,7 +35,7 @@ def test_a_client_finds_its_own_samples_in_its_folder(tmp_path: Path) -> None:
         assert np.array_equal(data.inputs, np.stack(images))
         assert np.array_equal(data.targets, pool.labels_of(rows))
         assert data.inputs.dtype == pool.inputs.dtype
-        assert not len(data.test_inputs)
+        assert len(data.test_inputs) == 1  # which nobody measures anything on
     assert (population.indices >= len(population.data.inputs)).any()  # some are turned
 
 
@@ -143,7 +143,7 @@ def halved(population: Any, clustering: Any, rule: LocalRule, rounds: int, by: f
 def test_a_node_comes_to_the_rule_of_the_server(changes: dict[str, Any], tmp_path: Path) -> None:
     experiment = small(**changes)
     theirs = experiment.method.rule
-    ours = method_rule(experiment.settings, np.where(np.arange(4) == 2, 40, 10**9))
+    ours = make_method(experiment.settings, np.where(np.arange(4) == 2, 40, 10**9), experiment.module).rule
     for field in fields(LocalRule):
         one, two = getattr(ours, field.name), getattr(theirs, field.name)
         if field.name == "optimizer":
@@ -183,7 +183,8 @@ FORM_OF_DIGITS = DataForm((1, 8, 8), 10, 1 / 16, "cross-entropy")
 
 
 def digest(**changes: Any) -> str:
-    return digest_of(small(**changes).settings, FORM_OF_DIGITS)
+    experiment = small(**changes)
+    return digest_of(experiment.settings, FORM_OF_DIGITS, experiment.method)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +234,8 @@ def test_the_rounds_matter_where_data_are_split_for_each() -> None:
 @pytest.mark.parametrize("field", ["shape", "classes", "scale", "loss"])
 def test_the_form_of_the_data_is_in_the_digest(field: str) -> None:
     other = {"shape": (64,), "classes": 9, "scale": 1.0, "loss": "squared"}
-    changed = DataForm(**(vars(FORM_OF_DIGITS) | {field: other[field]}))
-    assert digest_of(small().settings, changed) != digest_of(small().settings, FORM_OF_DIGITS)
+    changed, experiment = DataForm(**(vars(FORM_OF_DIGITS) | {field: other[field]})), small()
+    assert digest_of(experiment.settings, changed, experiment.method) != digest()
 
 
 @pytest.mark.parametrize(
@@ -254,20 +255,3 @@ def test_what_makes_no_sense_on_a_fleet_is_refused(changes: dict[str, Any], told
         open_site(experiment.settings, tmp_path, 0)
     with pytest.raises(InputError, match=told):
         write_shards(experiment, tmp_path)
-
-
-class Own(Trainer):
-    pass
-
-
-def with_its_own_trainer(population: Population, rule: LocalRule, rounds: int) -> Method:
-    return replace(fedavg(population, rule, rounds), trainer=Own)
-
-
-def test_a_method_with_a_trainer_of_its_own_is_refused_by_server_and_node() -> None:
-    experiment = small(method={"name": "tests.fleet.test_node:with_its_own_trainer"}, run={"executor": "fleet"})
-    message = "run.executor = 'fleet': nodes train with atoll.Trainer, but the method has a trainer of its own"
-    with pytest.raises(InputError, match=message):
-        method_rule(experiment.settings, np.full(4, 10))
-    with pytest.raises(InputError, match=message):
-        experiment.executor_choice  # noqa: B018

@@ -160,9 +160,10 @@ def test_slots_that_nodes_report_are_clusters(make: Make, tmp_path: Path) -> Non
 def test_reported_samples_weigh(make: Make, tmp_path: Path) -> None:
     """The server's own partition gives each 20 samples; the nodes hold as many as another one gave them."""
     _, fleet = make("method.name=fedcluster", "data.samples=", "clustering.method=dataw", "fleet.recluster_every=")
-    sizes = [int(site.trainer.population.sizes[client]) for client, site in enumerate(fleet.sites.values())]
+    sizes = [int(site.population.sizes[client]) for client, site in enumerate(fleet.sites.values())]
     assert len(set(sizes)) > 2
-    changes = ("method.name=hierarchical", "method.pattern=censyn", "rounds=4", "fleet.recluster_every=")
+    common = ("method.name=hierarchical", "method.pattern=censyn", "rounds=4", "fleet.recluster_every=")
+    changes = (*common, "fleet.samples_limit=")
     experiment = Experiment(make_runs(BASE, changes=changes)[0])
     same = {name: replace(site, agreement=agreement_of(experiment)) for name, site in fleet.sites.items()}
     lines = carry(experiment, tmp_path / "live", fleet=MemoryFleet(same))

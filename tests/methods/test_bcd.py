@@ -214,7 +214,6 @@ def test_it_costs_the_bytes_of_fedavg() -> None:
         (["method.server_lr=0"], r"method\.server_lr"),
         (["method.combine=median"], r"method\.combine = 'median'.*'bcd' combines otherwise"),
         (["run.executor=stacked"], r"run\.executor = 'stacked': .*keeps a state"),
-        (["run.executor=fleet"], r"run\.executor = 'fleet'.*trainer of its own"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(changes: list[str], message: str) -> None:

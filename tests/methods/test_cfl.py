@@ -8,7 +8,9 @@ import pytest
 from atoll import cfl, fedavg
 from atoll.methods.cfl import bipartition
 from atoll.support.arrays import Floats, Ids
-from tests.by_hand import FIRST, POPULATION, RULE, SEED, mean_of, run, starts, trained
+from tests.by_hand import FIRST, POPULATION, mean_of, run, starts, trained
+from tests.methods.running import SEED
+from tests.methods.twins import RULE
 
 
 def across(units: Floats, second: Ids) -> float:

@@ -1,10 +1,6 @@
 """Ditto (Li et al. 2021) and training alone, against loops by hand, and their limits."""
 
-import importlib.util
-import sys
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +8,6 @@ import pytest
 
 from atoll import (
     Clock,
-    Executor,
     Experiment,
     InputError,
     LocalRule,
@@ -23,37 +18,22 @@ from atoll import (
     alone,
     ditto,
     fedavg,
-    init,
     make_runs,
     read_model,
-    train,
 )
-from atoll.executors.cores.executor import Cores
-from atoll.executors.ray.executor import Ray
-from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
+from atoll.runs.run import warnings_of
 from atoll.support.arrays import Floats
-from tests.killing import carry_to_end, count_steps, kill_at
+from tests.methods.running import SEED, equal, states_of, trainer_of
 from tests.problems import as_vector, linear_module, quadratics
 
-POPULATION, SEED, LR, STEPS, PENALTY = quadratics(clients=6), 5, 0.05, 4, 0.7
+POPULATION, LR, STEPS, PENALTY = quadratics(clients=6), 0.05, 4, 0.7
 RULE = LocalRule(sgd, LR, STEPS, batch_size=2, lr_decay=0.9)
 
 
-def make(method: Method) -> Trainer:
-    made: Any = method.trainer or Trainer
-    trainer: Trainer = made(linear_module(), POPULATION, method.rule, SEED)
-    return trainer
-
-
-def run(method: Method, executor: Executor) -> list[State]:
-    with closing(executor):
-        return [step.state for step in train(method, executor, init(method, read_model(linear_module())))]
-
-
 def serial(method: Method) -> list[State]:
-    return run(method, Serial(make(method)))
+    return states_of(method, Serial(trainer_of(method, linear_module(), POPULATION)), linear_module())
 
 
 def gradient(rows: Any, w: Floats) -> Floats:
@@ -98,10 +78,6 @@ def test_training_alone_is_the_loop_by_hand() -> None:
             np.testing.assert_allclose(as_vector(dict(model)), v[client], rtol=0, atol=1e-10)
 
 
-def equal(one: Model | None, other: Model | None) -> bool:
-    return one is not None and other is not None and all(tensor.equal(other[name]) for name, tensor in one.items())
-
-
 def test_dittos_server_has_fedavgs_model_to_the_bit() -> None:
     ours, theirs = serial(ditto(POPULATION, RULE, 6, PENALTY, 0.5)), serial(fedavg(POPULATION, RULE, 6, 0.5))
     assert all(equal(one.server, other.server) for one, other in zip(ours, theirs, strict=True))
@@ -121,18 +97,6 @@ def test_what_rounds_take_and_send() -> None:
     assert (event.seconds, event.models_up, event.models_down) == (3, 0, 0)
 
 
-@pytest.mark.parametrize("make_method", [ditto, alone])
-def test_workers_give_the_same_bits(make_method: Any) -> None:
-    method: Method = make_method(POPULATION, RULE, 4)
-    executors = [Cores(make(method), 2, 1000)]
-    if importlib.util.find_spec("ray") is not None and make_method is ditto:
-        executors.append(Ray(make(method), 2))  # type: ignore[arg-type]
-    for executor in executors:
-        for one, other in zip(run(method, executor), serial(method), strict=True):
-            assert equal(one.server, other.server)
-            assert all(equal(dict(kept), dict(other.clients[k])) for k, kept in one.clients.items())
-
-
 WANTED: dict[str, Any] = {
     "rounds": 4,
     "data": {"clients": 6, "samples": 12},
@@ -141,20 +105,6 @@ WANTED: dict[str, Any] = {
     "method": {"name": "ditto", "fraction": 0.5},
     "run": {"checkpoint_every": 1, "evaluate_samples": 20, "executor": "serial"},
 }
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
-@pytest.mark.parametrize("name", ["ditto", "local"])
-def test_killed_and_resumed_it_has_the_same_bits(tmp_path: Path, name: str) -> None:
-    experiment = Experiment(make_runs(WANTED, changes=[f"method.name={name}"])[0])
-    experiment.check()
-    carry_to_end(experiment, tmp_path / "whole")
-    steps = count_steps(experiment, tmp_path / "counted")
-    for number in range(steps // 3, steps, 11):
-        kill_at(experiment, tmp_path / "killed", number, 0.5)
-    carry_to_end(experiment, tmp_path / "killed")
-    last = "checkpoint/event-00000004.safetensors"
-    assert (tmp_path / "killed" / last).read_bytes() == (tmp_path / "whole" / last).read_bytes()
 
 
 def test_a_robust_rule_takes_the_place_of_dittos_mean() -> None:
@@ -170,7 +120,6 @@ def test_a_robust_rule_takes_the_place_of_dittos_mean() -> None:
         (["method.penalty=-1"], r"method\.penalty"),
         (["run.executor=stacked"], r"run\.executor = 'stacked': .*keeps a state"),
         (["run.executor=weighted", "local.steps=1"], r"run\.executor = 'weighted': .*keeps a state"),
-        (["run.executor=fleet"], r"run\.executor = 'fleet'.*trainer of its own"),
         (["method.name=local", "local.proximal=0.1"], r"local\.proximal = 0\.1.*'local'"),
         (["method.name=local", "method.combine=median"], r"method\.combine = 'median'.*'local' combines otherwise"),
         (["method.name=local", "method.penalty=1"], r"method\.penalty"),
@@ -179,6 +128,14 @@ def test_a_robust_rule_takes_the_place_of_dittos_mean() -> None:
 def test_what_does_not_go_with_it_is_refused(changes: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Experiment(make_runs(WANTED, changes=changes)[0]).check()
+
+
+def test_alone_it_is_said_that_the_server_learns_nothing() -> None:
+    """Unless a probe measures what clients have."""
+    told = "test_accuracy is that of a server's model without all that clients learn; set run.probes = ['client_accur"
+    assert told in " ".join(warnings_of(Experiment(make_runs(WANTED, changes=["method.name=local"])[0])))
+    for others in (["method.name=ditto"], ["method.name=local", "run.probes=['trained_client_accuracy']"]):
+        assert warnings_of(Experiment(make_runs(WANTED, changes=others)[0])) == []
 
 
 def test_a_rule_of_ones_own_is_not_changed() -> None:

@@ -5,7 +5,8 @@ import pytest
 
 from atoll import fedgroup
 from atoll.support.arrays import Floats
-from tests.by_hand import FIRST, POPULATION, RULE, best_means, groups_of, rounds_by_hand, run, starts, trained
+from tests.by_hand import FIRST, POPULATION, best_means, groups_of, rounds_by_hand, run, starts, trained
+from tests.methods.twins import RULE
 
 
 def cosine(a: Floats, b: Floats) -> float:

@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from atoll import Clock, InputError, LocalRule, Method, fedavg, fednova
+from atoll import InputError, LocalRule, Method, fedavg, fednova
 from atoll.local.rule import adam, momentum, sgd
-from atoll.methods.fednova import count_steps, length_of
+from atoll.methods.fednova import length_of
 from atoll.support.arrays import Floats
-from tests.methods.twins import ALIKE, LR, POPULATION, RULE, START, gradients, run, server, sizes
+from tests.methods.twins import LR, POPULATION, RULE, START, gradients, run, server, sizes
 
 EPOCHS = 1.5
+NOVA = replace(RULE, epochs=EPOCHS)
 
 
 def by_hand(method: Method, x: Floats, rho: float) -> Iterator[Floats]:
@@ -37,8 +38,8 @@ def by_hand(method: Method, x: Floats, rho: float) -> Iterator[Floats]:
 @pytest.mark.parametrize("rho", [0.0, 0.5])
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_it_is_the_loop_by_hand(fraction: float, rho: float) -> None:
-    method = fednova(POPULATION, replace(RULE, optimizer=momentum if rho else sgd), 10, EPOCHS, fraction)
-    assert len({count_steps(RULE, int(size), EPOCHS) for size in POPULATION.sizes}) > 1
+    method = fednova(POPULATION, replace(NOVA, optimizer=momentum if rho else sgd), 10, fraction)
+    assert len({NOVA.steps_of(size) for size in POPULATION.sizes.tolist()}) > 1
     for state, x in zip(run(method), by_hand(method, START, rho), strict=True):
         np.testing.assert_allclose(server(state), x, rtol=0, atol=1e-10)
 
@@ -46,7 +47,7 @@ def test_it_is_the_loop_by_hand(fraction: float, rho: float) -> None:
 @pytest.mark.parametrize("optimizer", [sgd, momentum])
 def test_with_equally_many_steps_it_is_fedavg_to_the_bit(optimizer: object) -> None:
     rule = replace(RULE, optimizer=optimizer, batch_size="full", steps=3)  # type: ignore[arg-type]
-    ours, theirs = run(fednova(POPULATION, rule, 8, 3.0, 0.5)), run(fedavg(POPULATION, rule, 8, 0.5))
+    ours, theirs = run(fednova(POPULATION, replace(rule, epochs=3.0), 8, 0.5)), run(fedavg(POPULATION, rule, 8, 0.5))
     assert all(np.array_equal(server(a), server(b)) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -57,19 +58,14 @@ def test_lengths_are_the_papers() -> None:
     assert length_of(replace(RULE, optimizer=momentum), 7) == pytest.approx(expected, rel=1e-14)
 
 
-def test_clients_take_as_long_as_their_steps() -> None:
-    events = fednova(POPULATION, RULE, 3, EPOCHS, 1.0, ALIKE).schedule.events
-    assert [event.seconds for event in events] == pytest.approx([n * 8 / 4 for n in (1, 2, 3)])  # 8 steps at most
-
-
 @pytest.mark.parametrize(
-    ("rule", "clock", "message"),
+    ("rule", "message"),
     [
-        (replace(RULE, optimizer=adam), None, r"local\.optimizer = Adam: must be 'sgd' or 'momentum' with .*'fednova'"),
-        (replace(RULE, proximal=0.1), None, r"local\.proximal = 0\.1: does not go with method\.name = 'fednova'"),
-        (RULE, Clock(np.ones(8), np.ones(8), 3.0), r"faults\.deadline_seconds = 3: does not go with .*'fednova'"),
+        (replace(NOVA, optimizer=adam), r"local\.optimizer = Adam: must be 'sgd' or 'momentum' with .*'fednova'"),
+        (replace(NOVA, proximal=0.1), r"local\.proximal = 0\.1: does not go with method\.name = 'fednova'"),
+        (RULE, r"local\.epochs is not set, but method\.name = 'fednova' needs it"),
     ],
 )
-def test_what_does_not_go_with_it_is_refused(rule: LocalRule, clock: Clock | None, message: str) -> None:
+def test_what_does_not_go_with_it_is_refused(rule: LocalRule, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        fednova(POPULATION, rule, 2, clock=clock)
+        fednova(POPULATION, rule, 2)

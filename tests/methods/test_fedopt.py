@@ -11,7 +11,8 @@ from atoll import InputError, Method, Serial, Trainer, fedadagrad, fedadam, feda
 from atoll import train as go
 from atoll.methods.server_optimizers import Adaptive, HeavyBall, add_square, buffers_of
 from atoll.support.arrays import Floats
-from tests.methods.twins import POPULATION, RULE, SEED, START, descend, run, same_bits, server, sizes
+from tests.methods.running import SEED, same_bits
+from tests.methods.twins import POPULATION, RULE, START, descend, run, server, sizes
 
 LARGE = 2.0**60
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from atoll import fesem
-from tests.by_hand import FIRST, POPULATION, RULE, best_means, groups_of, run, starts, trained
+from tests.by_hand import FIRST, POPULATION, best_means, groups_of, run, starts, trained
+from tests.methods.twins import RULE
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 3])

@@ -7,18 +7,8 @@ from atoll import InputError, fedavg, flhc
 from atoll.methods.flhc import Metric
 from atoll.methods.learned import Linkage
 from atoll.support.arrays import Floats
-from tests.by_hand import (
-    FIRST,
-    POPULATION,
-    RULE,
-    agglomerated,
-    groups_of,
-    mean_of,
-    rounds_by_hand,
-    run,
-    starts,
-    trained,
-)
+from tests.by_hand import FIRST, POPULATION, agglomerated, groups_of, mean_of, rounds_by_hand, run, starts, trained
+from tests.methods.twins import RULE
 
 
 def distance(metric: Metric, a: Floats, b: Floats) -> float:

@@ -6,9 +6,11 @@ from scipy.linalg import subspace_angles
 from scipy.spatial.distance import squareform
 
 from atoll import InputError, fedavg, pacfl
-from atoll.methods.pacfl import Angle, Linkage, distances_between, signatures
+from atoll.methods.pacfl import Linkage
+from atoll.methods.principal_angles import Angle, distances_between, signatures
 from atoll.support.arrays import Floats
-from tests.by_hand import FIRST, POPULATION, RULE, agglomerated, groups_of, rounds_by_hand, run, starts
+from tests.by_hand import FIRST, POPULATION, agglomerated, groups_of, rounds_by_hand, run, starts
+from tests.methods.twins import RULE
 from tests.problems import classification, linear_module, network
 
 PLANTED = classification(clients=7, samples=9, width=6)

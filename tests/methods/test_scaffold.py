@@ -13,7 +13,7 @@ from atoll.faults.dropouts import lose_clients
 from atoll.local.rule import momentum, sgd
 from atoll.methods.corrected_trainers import ControlVariates
 from atoll.support.arrays import Floats
-from tests.methods.twins import LR, POPULATION, RULE, START, STEPS, count_alike, gradients, make, run, server
+from tests.methods.twins import LR, POPULATION, RULE, START, count_alike, gradients, make, run, server
 
 
 def by_hand(
@@ -25,10 +25,10 @@ def by_hand(
     for event in method.schedule.events:
         lr, ends, changes = LR * 0.9**event.round, [], []
         for k in (k for k in event.cohort.tolist() if not lost(event.index, k)):
-            y = x
-            for gradient in gradients(event, k):
+            y, steps = x, method.rule.steps_of(int(POPULATION.sizes[k]))
+            for gradient in gradients(event, k, steps):
                 y = y - lr * (gradient(y) - c_i[k] + c)
-            new = c_i[k] - c + (x - y) / (STEPS * lr)
+            new = c_i[k] - c + (x - y) / (steps * lr)
             changes.append(new - c_i[k])
             ends.append(y - x)
             c_i[k] = new
@@ -40,8 +40,9 @@ def by_hand(
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.6, 1.5])
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_it_is_the_loop_by_hand(fraction: float, server_lr: float) -> None:
-    method = scaffold(POPULATION, RULE, 12, server_lr, fraction)
+@pytest.mark.parametrize("rule", [RULE, replace(RULE, epochs=1.5)], ids=["steps", "epochs"])
+def test_it_is_the_loop_by_hand(rule: LocalRule, fraction: float, server_lr: float) -> None:
+    method = scaffold(POPULATION, rule, 12, server_lr, fraction)
     for state, (x, c) in zip(run(method), by_hand(method, START, server_lr, lambda *_: False), strict=True):
         np.testing.assert_allclose(server(state), x, rtol=0, atol=1e-10)
         assert state.server is not None

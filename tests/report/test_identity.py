@@ -257,14 +257,20 @@ class TestFiles:
         folders.append(write_run(tmp_path / "c", rows, label="…"))
         (folders[1] / "config.toml").write_text((folders[1] / "config.toml").read_text().replace("= 3", "= 4"))
         files = write_report(find_runs(folders), tmp_path / "out")
-        assert [file.name for file in files if file.suffix != ".svg" and not file.name.startswith("curves")] == [
+        assert [
+            file.name for file in files if file.suffix not in (".svg", ".pdf") and not file.name.startswith("curves")
+        ] == [
             "parameter-error.png",
             "identity-ifca-1.png",
             "identity-ifca-1~2.png",
             "identity-c.png",
             "table.md",
+            "table.tex",
+            "table.csv",
             "table.json",
             "spread.md",
+            "spread.tex",
+            "spread.csv",
             "spread.json",
         ]
         assert sorted(files) == sorted((tmp_path / "out").iterdir())

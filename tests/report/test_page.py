@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.validation import validate
+from atoll.experiment.waiting import work_ends
 from atoll.report import find_runs, write_report
 from atoll.report.page import Content, make_content, render
 from atoll.report.page.compared import warnings
 from atoll.report.page.groups import group_runs, make_panels
-from atoll.report.page.render import eager
 from atoll.report.page.scenes import Scene, make_scene
+from atoll.schedules.files import write_schedule
 from tests.made_runs import make_rows, write_run
 
 ASSETS = Path(__file__).parents[2] / "src/atoll/report/page/assets"
@@ -91,6 +93,15 @@ def test_unfinished_seeds_are_in_the_group_but_in_no_mean(tmp_path: Path) -> Non
     header, line = rows_of(content, "results")
     assert line[header.index("State")] == "1 of 2 finished"
     assert line[header.index("Final accuracy")] == f"{100 * (1 - 0.9 * np.exp(-19 / 5)):.2f} %"
+
+
+def test_results_have_what_probes_measured_of_clients_only_mean_and_worst(tmp_path: Path) -> None:
+    measured = {"own_accuracy": 0.5, "own_accuracy_std": 0.1, "p10_own_accuracy": 0.3, "worst_own_accuracy": 0.2}
+    folder = write_run(tmp_path / "a", [row | measured | {"gap": 1.5} for row in make_rows(3)])
+    header, line = rows_of(content_of(folder), "results")
+    found = dict(zip(header, line, strict=True))
+    assert (found["Own accuracy"], found["Worst own accuracy"], found["Gap"]) == ("50.00 %", "20.00 %", "1.5")
+    assert not {"Own accuracy std", "P10 own accuracy"} & set(header)
 
 
 def test_curves_carry_every_probe_to_seven_digits_and_share_equal_columns(tmp_path: Path) -> None:
@@ -206,7 +217,7 @@ def test_everything_from_files_is_escaped(tmp_path: Path) -> None:
     write_run(tmp_path / "b", make_rows(20, 9.0), panel=EVIL, data={"dataset": EVIL})
     page = render(content_of(folder, tmp_path / "b", notices=[EVIL]), command=EVIL)
     found = Tables(page)
-    assert [tag for tag, _ in found.tags].count("script") == 3  # the data, plotly, the page's own
+    assert [tag for tag, _ in found.tags].count("script") == 2  # the data, and the page's own
     assert not any(tag == "img" for tag, _ in found.tags)
     assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
     data = re.search(r'<script type="application/json" id="atoll-data">(.*?)</script>', page, re.DOTALL)
@@ -223,11 +234,12 @@ def test_tables_have_captions_and_scopes(tmp_path: Path) -> None:
     assert all(attributes.get("scope") for tag, attributes in tags if tag == "th")
 
 
-def test_plotly_is_compiled_when_it_is_read() -> None:
-    """It fails when a new plotly.js has another shape: the page works as well, but opens more slowly."""
-    plain = get_plotlyjs()
-    assert len(eager(plain)) == len(plain) + 2
-    assert eager("else { draw() }") == "else { draw() }"
+def test_the_page_of_two_runs_is_small_and_is_all_its_own(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", make_rows(100))
+    write_run(tmp_path / "b", make_rows(100, 9.0))
+    page = render(content_of(tmp_path / "a", tmp_path / "b"))
+    assert len(page.encode()) < 100_000  # 2 MB are allowed
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", page)
 
 
 def test_a_page_without_runs_waits() -> None:
@@ -242,6 +254,7 @@ def test_the_schedule_is_drawn_from_its_file(tmp_path: Path) -> None:
     np.savez(
         folder / "schedule.npz",
         seconds=[2.0, 5.0],
+        round=[0, 1],
         active=[0, 1, 1],
         active_offsets=[0, 2, 3],
         began=[0.0, 0.5, 2.0],
@@ -252,6 +265,43 @@ def test_the_schedule_is_drawn_from_its_file(tmp_path: Path) -> None:
     content = content_of(folder)
     assert numbers(content, gantt["ended"]).tolist() == [2.0, 2.0, 5.0]
     assert numbers(content, gantt["turn"]).tolist() == [1.0, 1.0, 0.0]
+
+
+def test_the_schedule_shows_who_waits(tmp_path: Path) -> None:
+    data = {"dataset": "digits", "partition": "one-label", "clients": 8, "samples": 20}
+    settings: dict[str, Any] = {
+        "name": "net",
+        "rounds": 20,
+        "local": {"steps": 1},
+        "data": data,
+        "method": {"name": "hierarchical", "pattern": "censyn"},
+        "clustering": {"method": "comaw", "clusters": 4},
+    }
+    experiment = Experiment(validate(settings))
+    folder = write_run(tmp_path / "a", make_rows(3), **settings)
+    write_schedule(folder / "schedule.npz", experiment.method.schedule)
+    content = content_of(folder)
+    (gantt,) = [figure for figure in content.data["details"][0]["figures"] if figure["kind"] == "gantt"]
+    ended, done = numbers(content, gantt["ended"]), numbers(content, gantt["done"])
+    assert (done <= ended).all()
+    assert (done < ended).any()
+    assert (done == ended).any()  # somebody is the slowest
+    assert gantt["note"].endswith("Grey: it waits for the slowest.")
+    expected = work_ends(experiment)
+    assert expected is not None
+    np.testing.assert_allclose(done, expected, rtol=1e-6)
+
+
+def test_virtual_time_leads_where_rounds_mean_different_work(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", make_rows(20), method={"name": "hierarchical", "pattern": "censyn"})
+    write_run(tmp_path / "b", make_rows(20, 9.0), method={"name": "hierarchical", "pattern": "cenasy"})
+    content = content_of(tmp_path / "a", tmp_path / "b")
+    assert content.data["curves"]["lead"] == "virtual_time"
+    assert rows_of(content, "targets")[0][:3] == ["Run", "Virtual time", "Rounds"]
+    write_run(tmp_path / "c", make_rows(20))
+    content = content_of(tmp_path / "c")
+    assert content.data["curves"]["lead"] == "round"
+    assert rows_of(content, "targets")[0][:2] == ["Run", "Rounds"]
 
 
 @pytest.mark.parametrize("bytes_", [b"", b"no archive", b"PK\x03\x04 torn"])

@@ -1,10 +1,12 @@
 """Reports: run folders read back, curves, tables and pictures, on folders that the tests write themselves."""
 
+import csv
 import io
 import json
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,15 @@ from rich.console import Console
 
 from atoll.report import (
     Run,
+    as_csv,
     as_dicts,
+    as_latex,
     as_markdown,
     as_rich,
+    figure_width,
     find_runs,
+    overlay,
+    plot,
     plot_clusters,
     plot_curves,
     plot_gantt,
@@ -27,10 +34,13 @@ from atoll.report import (
     read_run,
     rounds_to_target,
     save_figure,
+    spread_over_seeds,
+    tables_as_rich,
     write_report,
 )
 from atoll.report.figures import MANY_BARS
 from atoll.report.style import format_count, legend_columns, line_styles, time_unit
+from atoll.report.tables import rounds_compare
 from atoll.support.errors import InputError
 
 
@@ -297,8 +307,8 @@ class TestTables:
             "best_test_accuracy": 0.7,
             "metric": "test_accuracy",
             "targets": (
-                {"target": 0.5, "round": 1, "client_updates": 100, "virtual_time": 60.0},
-                {"target": 0.6, "round": 2, "client_updates": 200, "virtual_time": 120.0},
+                {"target": 0.5, "round": 1, "client_updates": 100, "virtual_time": 60.0, "bytes_sent": 3000},
+                {"target": 0.6, "round": 2, "client_updates": 200, "virtual_time": 120.0, "bytes_sent": 6000},
             ),
         }
         assert slow["targets"][1] == {
@@ -306,6 +316,7 @@ class TestTables:
             "round": None,
             "client_updates": None,
             "virtual_time": None,
+            "bytes_sent": None,
         }
 
     def test_a_stable_target_is_one_that_is_not_lost_again(self, tmp_path: Path) -> None:
@@ -314,7 +325,7 @@ class TestTables:
         first, stable = (rounds_to_target(runs, [0.5], stable=stable) for stable in (False, True))
         assert [row.targets[0].round for row in first] == [1, 1]
         assert [row.targets[0].round for row in stable] == [3, None]
-        assert "virtual time of the first probe from which on all meet it." in as_markdown(stable)
+        assert "bytes sent of the first probe from which on all meet it." in as_markdown(stable)
         assert [row.get("stable") for row in (as_dicts(first)[0], as_dicts(stable)[0])] == [None, True]
         assert as_rich(stable).caption == "To a target: round of the first probe from which on all meet it."
 
@@ -361,12 +372,12 @@ class TestTables:
 
     def test_markdown(self, tmp_path: Path) -> None:
         assert as_markdown(rounds_to_target(write_pair(tmp_path), [0.6])) == (
-            "| Run  | Final loss | Final accuracy | Best accuracy |         To 60 % |\n"
-            "| ---- | ---------: | -------------: | ------------: | --------------: |\n"
-            "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min |\n"
-            "| slow |     0.6667 |        50.00 % |       50.00 % |               – |\n"
+            "| Run  | Final loss | Final accuracy | Best accuracy |                To 60 % |\n"
+            "| ---- | ---------: | -------------: | ------------: | ---------------------: |\n"
+            "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min / 6 kB |\n"
+            "| slow |     0.6667 |        50.00 % |       50.00 % |                      – |\n"
             "\n"
-            "To a target: round / client updates / virtual time of the first probe that meets it.\n"
+            "To a target: round / client updates / virtual time / bytes sent of the first probe that meets it.\n"
         )
 
     def test_markdown_of_panels_pipes_and_unfinished_runs(self, tmp_path: Path) -> None:
@@ -375,7 +386,7 @@ class TestTables:
         lines = as_markdown(rounds_to_target([read_run(folder)], [0.5])).splitlines()
         assert lines[0].startswith("| Panel | Run ")
         assert lines[2].startswith("| left  | a\\|b (unfinished) |          – |")
-        assert lines[2].endswith("| 0 / – / – |")
+        assert lines[2].endswith("| 0 / – / – / – |")
         assert as_markdown([]).startswith("| Run |")
 
     def test_rich(self, tmp_path: Path) -> None:
@@ -386,6 +397,76 @@ class TestTables:
         assert "a[red]b" in stream.getvalue()
         assert stream.getvalue().splitlines()[4].split("│")[5].strip() == "1"  # rounds alone, so that it fits
         assert "–" in stream.getvalue()
+
+    def test_virtual_time_leads_where_rounds_mean_different_work(self, tmp_path: Path) -> None:
+        """CenSyn's 20 rounds take longer than CenAsy's 300, so that rounds would name the wrong winner."""
+        syn = [make_row(i, loss=1.0, accuracy=0.04 * i) | {"virtual_time": 16.6 * i} for i in range(21)]
+        asy = [make_row(15 * i, loss=1.0, accuracy=0.04 * i) | {"virtual_time": 13.1 * i} for i in range(21)]
+        runs = []
+        for label, rows in (("CenSyn", syn), ("CenAsy", asy)):
+            folder = write_run(tmp_path / label, rows, label=label)
+            with (folder / "config.toml").open("a") as config:
+                config.write('[method]\nname = "hierarchical"\n')
+            runs.append(read_run(folder))
+        rows_ = rounds_to_target(runs, [0.8])
+        assert [row.by_time for row in rows_] == [True, True]
+        printed = io.StringIO()
+        Console(file=printed, width=120).print(as_rich(rows_))
+        assert "5.53 min / 20" in printed.getvalue()
+        assert "4.37 min / 300" in printed.getvalue()
+        assert "Virtual time leads, since rounds mean different work." in " ".join(printed.getvalue().split())
+        assert "| 4.37 min / 300 / 30,000 / 900 kB |" in as_markdown(rows_)
+        assert "virtual time / round / client updates / bytes sent of the first" in as_markdown(rows_)
+
+    def test_rounds_lead_where_they_are_the_same_work(self, tmp_path: Path) -> None:
+        pair = write_pair(tmp_path)
+        assert rounds_compare(pair)
+        rows = [make_row(i, loss=1.0, accuracy=0.5) | {"client_updates": 10 * i} for i in range(4)]
+        assert not rounds_compare([*pair, read_run(write_run(tmp_path / "tenth", rows))])
+        assert rounds_compare([read_run(write_run(tmp_path / "begun", rows[:1]))])
+
+    def test_latex(self, tmp_path: Path) -> None:
+        folder = write_run(tmp_path / "r", make_rows([0.1, 0.5]), label="a_b & 50 %")
+        assert as_latex(rounds_to_target([read_run(folder)], [0.5, 0.9])) == (
+            "% To a target: round / client updates / virtual time / bytes sent of the first probe that meets it.\n"
+            "\\begin{tabular}{lrrrrr}\n\\toprule\n"
+            "Run & Final loss & Final accuracy & Best accuracy & To 50 \\% & To 90 \\% \\\\\n\\midrule\n"
+            "a\\_b \\& 50 \\% & 1 & 50.00 \\% & 50.00 \\% & 1 / 100 / 60 s / 3 kB & -- \\\\\n"
+            "\\bottomrule\n\\end{tabular}\n"
+        )
+
+    def test_csv(self, tmp_path: Path) -> None:
+        rows = [make_row(0, loss=1.0, accuracy=0.1, gap=0.25)]
+        runs = [*write_pair(tmp_path), read_run(write_run(tmp_path / "w", rows))]
+        read = list(csv.DictReader(io.StringIO(as_csv(rounds_to_target(runs, [0.5])))))
+        assert [line["to_0.5_bytes_sent"] for line in read] == ["3000", "6000", ""]
+        assert [line["final_test_accuracy"] for line in read] == ["0.7", "0.5", "0.1"]
+        assert [line["final_gap"] for line in read] == ["", "", "0.25"]
+
+    def test_many_probes_fit_the_terminal(self, tmp_path: Path) -> None:
+        own = {f"{kind}_client_accuracy_{part}": 0.5 for kind in ("", "new", "trained") for part in ("p10", "worst")}
+        pair = [
+            write_run(tmp_path / name, [make_row(i, loss=1.0, accuracy=0.5, **own) for i in (0, 1)]) for name in "ab"
+        ]
+        rows = rounds_to_target(find_runs(pair))
+        main, measured = tables_as_rich(rows, [])
+        assert [column.header for column in main.columns if "client" in str(column.header)] == []
+        assert measured.row_count == len(own)
+        printed = io.StringIO()
+        Console(file=printed, width=80).print(main, measured)
+        assert "50.00 %" in printed.getvalue()
+        assert "…" not in printed.getvalue()
+        few = rounds_to_target([read_run(write_run(tmp_path / "few", [make_row(0, loss=1.0, accuracy=0.1, gap=1.0)]))])
+        assert len(tables_as_rich(few, [])) == 1
+
+    def test_panels_in_one(self, tmp_path: Path) -> None:
+        runs = overlay([*write_pair(tmp_path, "CenSyn"), *write_pair(tmp_path, "CenAsy")])
+        assert [run.label for run in runs] == ["CenSyn, fast", "CenSyn, slow", "CenAsy, fast", "CenAsy, slow"]
+        figure = plot_curves(runs)
+        assert len(figure.axes) == 2
+        assert legend_texts(figure) == [run.label for run in runs]
+        seeds = overlay([replace(run, config={**run.config, "seed": seed}) for seed, run in enumerate(runs[:1] * 2)])
+        assert [spread.label for spread in spread_over_seeds(seeds)] == ["CenSyn, fast"]
 
 
 class TestPictures:
@@ -456,27 +537,127 @@ class TestPictures:
         with pytest.raises(InputError, match=message):
             plot_gantt(events)
 
+    def test_gantt_shows_waiting(self) -> None:
+        events = [(0, 0.0, 60.0, 0), (1, 0.0, 60.0, 0), (0, 60.0, 120.0, 1), (1, 60.0, 120.0, 1)]
+        figure = plot_gantt(events, "Two", [30.0, 60.0, 90.0, 120.0])
+        bars, waits = figure.axes[0].collections
+        assert [path.vertices[:, 0].max() for path in bars.get_paths()] == [0.5, 1, 1.5, 2]  # type: ignore[index,union-attr]
+        spans = [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in waits.get_paths()]  # type: ignore[index,union-attr]
+        assert spans == [(0.5, 1), (1.5, 2)]
+        assert legend_texts(figure) == ["Work", "Next round's work", "Waits for the slowest"]
+        assert render(figure)
+        assert legend_texts(plot_gantt(events)) == ["Work", "Next round's work"]
+
+    @pytest.mark.parametrize(
+        ("done", "message"), [([1.0], r"shape \(1,\), but there are 2"), ([0.5, 3.0], r"done\[1\] = 3: must lie")]
+    )
+    def test_gantt_refuses_work_outside_its_event(self, done: list[float], message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            plot_gantt([(0, 0, 1, 0), (1, 1, 2, 0)], done=done)
+
+    def test_heat_maps_scale_to_their_data(self) -> None:
+        even = plot_shares(np.ones((5, 10), dtype=int)).axes[0].images[0]
+        assert even.get_clim() == (0, pytest.approx(0.1))
+        clusters = plot_clusters([1, 1], [[0.5, 0.5], [0.25, 0.75]]).axes[1].images[0]
+        assert clusters.get_clim() == (0, 0.75)
+        assert plot_shares(np.zeros((2, 2), dtype=int)).axes[0].images[0].get_clim() == (0, 1)
+
     def test_event_of_no_length(self) -> None:
         assert render(plot_gantt([(0, 0.0, 0.0, 0)]))
 
 
+class TestWidth:
+    @pytest.mark.parametrize("inches", [3.5, 7.16])
+    def test_figures_are_as_wide_as_asked(self, tmp_path: Path, inches: float) -> None:
+        runs = [*write_pair(tmp_path, "left"), *write_pair(tmp_path, "right")]
+        with figure_width(inches):
+            figures = [plot_curves(runs), plot_curves(runs[:2]), plot_gantt([(0, 0, 1, 0)]), plot_shares([[1, 2]])]
+        assert [figure.get_figwidth() for figure in figures] == [pytest.approx(inches)] * 4
+        assert all(render(figure) for figure in figures)
+        assert plot_curves(runs).get_figwidth() == 8
+
+    def test_a_column_has_one_chart_above_the_other(self, tmp_path: Path) -> None:
+        with figure_width(3.5):
+            loss, accuracy = plot_curves(write_pair(tmp_path)).axes
+        assert loss.get_position().x0 == accuracy.get_position().x0
+        assert loss.get_position().y0 > accuracy.get_position().y1
+
+
+class TestPlot:
+    """`atoll.plot`: into axes that the user gives, whose figure keeps its size."""
+
+    def test_everything_into_one_figure(self, tmp_path: Path) -> None:
+        runs = [replace(run, clients={"gap": np.array([1.0, 2.0])}) for run in write_pair(tmp_path)]
+        xy = [[0.0, 0.0], [1.0, 1.0]]
+        draw: dict[str, Callable[[Any], Any]] = {
+            "bars": lambda ax: plot.bars(ax, {"group": {"series": 1.0}}, "Value", group_label="Groups"),
+            "clients": lambda ax: plot.clients(ax, runs, "gap"),
+            "clusters": lambda ax: plot.clusters(ax, [[0.5, 0.5]]),
+            "completion": lambda ax: plot.completion(ax, [1.0, 2.0], 1.5),
+            "curves": lambda ax: plot.curves(ax, runs, "test_accuracy", "virtual_time"),
+            "gantt": lambda ax: plot.gantt(ax, [(0, 0, 1, 0)], done=[0.5]),
+            "network": lambda ax: plot.network(ax, xy, xy, [0, 1]),
+            "shares": lambda ax: plot.shares(ax, [[1, 2]]),
+            "size_against": lambda ax: plot.size_against(ax, [0.1, 0.2], [3, 4], "Frequency"),
+        }
+        assert sorted(draw) == sorted(plot.__all__)
+        figure = Figure(figsize=(12, 9), layout="constrained")
+        for axes, (name, function) in zip(figure.subplots(3, 3).flat, draw.items(), strict=True):
+            handles = function(axes)
+            assert axes.has_data(), name
+            assert axes.get_xlabel(), name
+            if handles:
+                axes.legend(handles=handles)
+        assert tuple(figure.get_size_inches()) == (12, 9)
+        assert render(figure)
+
+    def test_a_column_that_no_run_has(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="no run has the column ari"):
+            plot.curves(Figure().subplots(), write_pair(tmp_path), "ari")
+
+
 class TestFiles:
+    @pytest.mark.parametrize(
+        ("name", "files"),
+        [
+            ("gantt", ["gantt.png", "gantt.svg"]),
+            ("gantt.pdf", ["gantt.pdf"]),
+            ("gantt.SVG", ["gantt.SVG"]),
+            ("v1.2", ["v1.2.png", "v1.2.svg"]),
+        ],
+    )
+    def test_a_figure_is_what_its_name_says(self, tmp_path: Path, name: str, files: list[str]) -> None:
+        figure = plot_gantt([(0, 0, 1, 0)])
+        assert [file.name for file in save_figure(figure, tmp_path / name)] == files
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
+        if name.endswith("pdf"):
+            before = (tmp_path / name).read_bytes()
+            assert before.startswith(b"%PDF")
+            assert b"/Type3" not in before
+            save_figure(figure, tmp_path / name)
+            assert (tmp_path / name).read_bytes() == before
+
     def test_report(self, tmp_path: Path) -> None:
         files = write_report(write_pair(tmp_path / "runs"), tmp_path / "deep" / "out")
         assert [file.name for file in files] == [
             "curves-round.png",
             "curves-round.svg",
+            "curves-round.pdf",
             "curves-client-updates.png",
             "curves-client-updates.svg",
+            "curves-client-updates.pdf",
             "curves-virtual-time.png",
             "curves-virtual-time.svg",
+            "curves-virtual-time.pdf",
             "table.md",
+            "table.tex",
+            "table.csv",
             "table.json",
         ]
         assert sorted(files) == sorted((tmp_path / "deep" / "out").iterdir())  # nothing temporary is left
         assert all(file.stat().st_size > 0 for file in files)
         assert json.loads(files[-1].read_text())[1]["targets"][-1]["round"] is None
-        assert files[-2].read_text().startswith("| Run ")
+        assert files[-4].read_text().startswith("| Run ")
 
     def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no runs"):

@@ -254,6 +254,13 @@ def test_the_page_holds_everything_and_escapes_it() -> None:
     assert count([verdict]) == "1 fails"
 
 
+def test_the_page_folds_problems_after_the_third() -> None:
+    few, many = ("a", "b", "c", "a"), tuple("abcde")
+    pages = [render([], [Result("r", "", (), (), 0, (), None, problems)], "tiny") for problems in (few, many)]
+    assert [page.count('class="problem"') for page in pages] == [3, 5]
+    assert [page.partition("2 more</summary>")[2].count('class="problem"') for page in pages] == [0, 2]
+
+
 def test_a_folder_without_runs_gives_claims_that_are_not_run(tmp_path: Path) -> None:
     claim = make_claim(recipe="quickstart", runs=("FedAvg",), check="at-least", bound=0.5)
     paper = Paper(name="p", title="P", reference="R", claims=(claim,))

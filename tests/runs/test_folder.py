@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, make_runs, run_events
+from atoll.runs.fingerprint import digest
 from atoll.runs.folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, RunFolder, prepare_folders
 from atoll.runs.run import name_folders
 from atoll.support.errors import InputError, RunError
@@ -152,6 +153,36 @@ def test_differing_settings_are_named(made: Made) -> None:
     (made.folder.path / "config.toml").write_text("name =")
     with pytest.raises(InputError, match=r"config\.toml cannot be read"):
         made.folder.take_over(changed)
+
+
+def test_a_run_goes_on_where_atoll_has_got_more_settings_since(tmp_path: Path) -> None:
+    def before_the_settings_came(folder: Path) -> None:
+        config = folder / "config.toml"
+        kept = [line for line in config.read_text().splitlines() if not line.startswith(("standardise", "select"))]
+        config.write_text("\n".join(kept))
+
+    def rows(folder: Path) -> list[dict[str, Any]]:
+        return [row | {"wall_time": 0.0} for row in RunFolder(folder).rows()]
+
+    list(run_events(experiment(), tmp_path / "whole"))
+    run = run_events(experiment(), tmp_path / "half")
+    next(run)
+    run.close()
+    before_the_settings_came(tmp_path / "half")
+    list(run_events(experiment(), tmp_path / "half", resume=True))
+    assert rows(tmp_path / "half") == rows(tmp_path / "whole")
+    assert "standardise" in (tmp_path / "half" / "config.toml").read_text()
+
+    before_the_settings_came(tmp_path / "half")
+    with pytest.raises(InputError, match=r"with other settings: data\.standardise was unset, is now 'pool'$"):
+        list(run_events(experiment("data.standardise=pool"), tmp_path / "half", resume=True))
+
+
+def test_a_checkpoint_is_of_the_settings_that_are_not_at_their_defaults() -> None:
+    default = digest(experiment().settings)
+    assert digest(experiment("data.standardise=unit").settings) == default
+    assert digest(experiment("data.standardise=pool").settings) != default
+    assert digest(experiment("run.workers=2").settings) == default  # which may differ
 
 
 def test_the_schedule_is_written_as_arrays(made: Made) -> None:

@@ -16,7 +16,8 @@ from atoll.experiment.validation import validate
 from atoll.fleet.memory import MemoryFleet
 from atoll.local.models import Model
 from atoll.report import page, write_report
-from atoll.report.tables import as_dicts, as_markdown, rounds_to_target
+from atoll.report.tables import rounds_to_target
+from atoll.report.writing import as_dicts, as_markdown
 from atoll.runs.columns import is_built_in
 from atoll.runs.probes import check_probes
 from atoll.support.arrays import Ids

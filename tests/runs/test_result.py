@@ -55,6 +55,17 @@ def test_progress_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> N
     told = capfd.readouterr()
     assert told.out == ""
     assert "tiny" in told.err
+    events = len(atoll.Experiment(atoll.make_runs(SETTINGS)[0]).method.schedule)
+    assert f"{events}/{events} [" in told.err
+    assert "all runs" not in told.err
+
+
+def test_progress_of_several_runs_counts_them(capfd: pytest.CaptureFixture[str]) -> None:
+    atoll.run_all({**SETTINGS, "runs": [{"label": "a"}, {"label": "b"}, {"label": "c"}]}, rounds=1, progress=True)
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert "all runs" in told.err
+    assert "3/3" in told.err
 
 
 def test_settings_are_laid_over_those_of_any_source(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ METHODS = {
     "fedadam": ("method.name=fedadam",),
     "fedyogi": ("method.name=fedyogi",),
     "scaffold": ("method.name=scaffold", "method.server_lr=0.7"),
-    "fednova": ("method.name=fednova",),
+    "fednova": ("method.name=fednova", "local.epochs=0.05", "data.samples="),
     "feddyn": ("method.name=feddyn",),
     "fedasync": (*UNEQUAL, "method.name=fedasync", "method.concurrency=4"),
     "fedbuff": (*UNEQUAL, "method.name=fedbuff", "method.concurrency=4", "method.buffer=2"),

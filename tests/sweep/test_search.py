@@ -14,8 +14,10 @@ from atoll.runs.folder import Row
 from atoll.sweep import trials as listing
 from atoll.sweep import tuning
 from atoll.sweep.axes import Axis, Interval, parse_space
+from atoll.sweep.goal import Goal
 from atoll.sweep.tuning import Search
 from atoll.sweep.worker import Job, News
+from tests.made_runs import make_rows, write_run
 
 SPACE = parse_space(["local.lr=0.001..1:log", "local.steps=1..9", "local.optimizer=sgd,adam"])
 ROUNDS = 10
@@ -28,7 +30,7 @@ def make(changes: Sequence[str], label: str) -> Settings:
 
 def search(out: Path, metric: str = "test_loss", seed: int = 0, space: Sequence[Axis | Interval] = SPACE) -> Search:
     out.mkdir(exist_ok=True)
-    return Search(out, space, metric, make, ROUNDS, seed)
+    return Search(out, space, Goal(metric), make, ROUNDS, seed)
 
 
 def loss_of(settings: Settings, round_: int) -> float:
@@ -147,11 +149,11 @@ def test_the_table(tmp_path: Path) -> None:
     search_to(of, 3)
     trials, best = of.trials(), of.best()
     assert best is not None
-    text = listing.as_markdown(trials, best, "test_loss")
+    text = listing.as_markdown(trials, best, Goal("test_loss"))
     (line,) = [line for line in text.splitlines() if "best" in line]
     assert line.startswith(f"| {best.number} ")
-    assert listing.as_csv(trials, best, "test_loss").count("\n") == 4
-    json.dumps(listing.as_dicts(trials, best, "test_loss"), allow_nan=False)
+    assert listing.as_csv(trials, best, Goal("test_loss")).count("\n") == 4
+    json.dumps(listing.as_dicts(trials, best, Goal("test_loss")), allow_nan=False)
 
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,3 +169,19 @@ def test_a_note_is_written_for_each_proposal(tmp_path: Path) -> None:
     for job in of.jobs(2, note=note):
         run_events(of, job)
     assert calls == [1, 2]
+
+
+def test_a_search_for_the_least_cost_reads_it_where_the_target_is_met(tmp_path: Path) -> None:
+    found = Search(tmp_path, SPACE, Goal("client_updates", 0.5), make, ROUNDS, 0)
+    for job in found.jobs(2):
+        reached = job.name == "trial-000"
+        write_run(job.folder, make_rows(20, 5 if reached else 500))
+        assert (
+            found.judge(job, News("running", row={"round": 9, "client_updates": 900, "test_accuracy": 0.9})) == "go on"
+        )
+        error = found.settle(job, News("finished"))
+        assert error == ("" if reached else "--target 0.5: its test_accuracy has not met it")
+    trials, best = found.trials(), found.best()
+    assert [(trial.state, trial.value) for trial in trials] == [("complete", 300.0), ("fail", None)]
+    assert best == trials[0]
+    assert "client_updates to 50 %" in listing.as_markdown(trials, best, found.goal)

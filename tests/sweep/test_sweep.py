@@ -11,9 +11,11 @@ import pytest
 
 from atoll import InputError
 from atoll.experiment.file import make_runs, read_experiment
-from atoll.support.estimates import Estimate, estimate
+from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep import axes, planning, table
 from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
+from atoll.sweep.effect import require_effect
+from atoll.sweep.goal import Goal, make_goal
 from atoll.sweep.planning import Member, make_members
 
 
@@ -171,7 +173,10 @@ def test_the_interval_holds_the_mean_in_95_of_100_samples() -> None:
 def write_run(folder: Path, accuracies: Sequence[float | None], finished: bool = True) -> None:
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text('name = "a"\n')
-    rows = [{"event": i, "round": i, "test_accuracy": a, "test_loss": 2.0 - i} for i, a in enumerate(accuracies)]
+    rows = [
+        {"event": i, "round": i, "virtual_time": 60.0 * i, "test_accuracy": a, "test_loss": 2.0 - i}
+        for i, a in enumerate(accuracies)
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if finished:
         (folder / "summary.json").write_text("{}")
@@ -189,7 +194,7 @@ def test_the_table(tmp_path: Path) -> None:
     for (lr, seed), curve in curves.items():
         write_run(tmp_path / f"lr={lr},seed={seed}", curve)
     write_run(tmp_path / "lr=0.1,seed=2", [0.1, 1.0], finished=False)
-    lines = table.sum_up(tmp_path, members, "test_accuracy")
+    lines = table.sum_up(tmp_path, members, Goal("test_accuracy"))
     assert [line.values for line in lines] == [{"local.lr": lr} for lr in (0.1, 0.2, 0.3)]
     first, second, third = lines
     assert first.last is not None
@@ -200,18 +205,18 @@ def test_the_table(tmp_path: Path) -> None:
     assert (second.last.n, second.last.mean, second.last.std) == (3, pytest.approx(0.7), pytest.approx(0.05))
     assert (third.last, third.best) == (None, None)
     assert [(line.is_best_last, line.is_best) for line in lines] == [(False, True), (True, False), (False, False)]
-    text = table.as_markdown(lines, "test_accuracy")
+    text = table.as_markdown(lines, Goal("test_accuracy"))
     assert "70.00 ± 5.00 %" in text
     assert "2 of 3" in text
-    assert table.as_csv(lines, "test_accuracy").count("\n") == 4
-    json.dumps(table.as_dicts(lines, "test_accuracy"), allow_nan=False)
+    assert table.as_csv(lines, Goal("test_accuracy")).count("\n") == 4
+    json.dumps(table.as_dicts(lines, Goal("test_accuracy")), allow_nan=False)
 
 
 def test_of_a_loss_the_least_is_best(tmp_path: Path) -> None:
     members = make_members({}, parse_axes(["local.lr=0.1,0.2"]))
     write_run(tmp_path / "lr=0.1", [0.1, 0.2])
     write_run(tmp_path / "lr=0.2", [0.1, 0.2, 0.3])
-    lines = table.sum_up(tmp_path, members, "test_loss")
+    lines = table.sum_up(tmp_path, members, Goal("test_loss"))
     assert [line.last.mean for line in lines if line.last] == [1.0, 0.0]
     assert [line.is_best_last for line in lines] == [False, True]
 
@@ -219,13 +224,142 @@ def test_of_a_loss_the_least_is_best(tmp_path: Path) -> None:
 def test_a_metric_that_was_not_recorded_leaves_dashes(tmp_path: Path) -> None:
     members = make_members({}, parse_axes(["local.lr=0.1,0.2"]))
     write_run(tmp_path / "lr=0.1", [None, None])
-    assert [line.last for line in table.sum_up(tmp_path, members, "test_accuracy")] == [None, None]
-    assert [line.last for line in table.sum_up(tmp_path, members, "ari")] == [None, None]
+    assert [line.last for line in table.sum_up(tmp_path, members, Goal("test_accuracy"))] == [None, None]
+    assert [line.last for line in table.sum_up(tmp_path, members, Goal("ari"))] == [None, None]
 
 
 def test_unknown_metrics_are_refused() -> None:
     with pytest.raises(InputError, match="--metric test_acuracy: unknown, did you mean 'test_accuracy'"):
-        table.require_metric("test_acuracy")
+        make_goal("test_acuracy", None, "test_accuracy")
+
+
+@pytest.mark.parametrize(
+    ("metric", "target", "of", "told"),
+    [
+        (
+            "virtual_time",
+            None,
+            "test_accuracy",
+            "--metric virtual_time: is a cost, which is compared where a test_accuracy",
+        ),
+        ("bytes_up", None, "test_loss", "where a test_loss is reached; add --target, such as --target 0.1"),
+        ("test_accuracy", 0.8, "test_accuracy", "--target 0.8: goes with a cost, of which the least is best"),
+        (None, 1.5, "test_accuracy", "--target 1.5: must be greater than 0 and at most 1"),
+        (None, float("nan"), "test_loss", "--target nan: must be greater than 0"),
+    ],
+)
+def test_a_cost_needs_a_target_and_a_target_a_cost(
+    metric: str | None, target: float | None, of: str, told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        make_goal(metric, target, of)
+
+
+def test_a_target_alone_compares_virtual_time() -> None:
+    assert make_goal(None, 0.8, "test_accuracy") == Goal("virtual_time", 0.8)
+    assert make_goal(None, None, "test_loss") == Goal("test_loss", None, "test_loss")
+
+
+def test_virtual_time_is_the_least_to_a_target(tmp_path: Path) -> None:
+    members = make_members({}, parse_axes(["local.lr=0.1,0.2,0.3", "seed=0..1"]))
+    curves = {"0.1": [[0.1, 0.6, 0.8], [0.1, 0.7, 0.9]], "0.2": [[0.1, 0.2, 0.7], [0.1, 0.2, 0.8]]}
+    curves["0.3"] = [[0.1, 0.9, 0.9], [0.1, 0.2, 0.3]]  # the seed that gets there is not all
+    for lr, both in curves.items():
+        for seed, curve in enumerate(both):
+            write_run(tmp_path / f"lr={lr},seed={seed}", curve)
+    goal = Goal("virtual_time", 0.6)
+    first, second, third = table.sum_up(tmp_path, members, goal)
+    assert first.last is not None
+    assert second.last is not None
+    assert (first.last.mean, second.last.mean, third.last, third.missed) == (60.0, 120.0, None, 1)
+    assert [line.is_best_last for line in (first, second, third)] == [True, False, False]
+    text = table.as_markdown([first, second, third], goal)
+    assert "virtual_time to 60 %" in text
+    assert "| 2 of 2 |             60 ± 0 s |" in text
+    assert "missed by 1 of 2" in text
+    assert "Best test" not in text
+    told = table.as_dicts([first, second, third], goal)
+    assert [(line["target"], line["missed"]) for line in told] == [(0.6, 0), (0.6, 0), (0.6, 1)]
+
+
+def test_the_interval_of_an_accuracy_stays_in_0_to_1() -> None:
+    for values in ([0.99, 0.999, 0.95], [0.0, 0.0, 0.01], [0.0, 1.0]):
+        plain, share = estimate(values), estimate_share(values)
+        assert (share.n, share.mean, share.std) == (plain.n, plain.mean, plain.std)
+        assert plain.low is not None
+        assert plain.high is not None
+        assert plain.low < 0 or plain.high > 1
+        assert share.low is not None
+        assert share.high is not None
+        assert 0 <= share.low <= share.mean <= share.high <= 1
+    inside, plain = estimate_share([0.5, 0.51, 0.52]), estimate([0.5, 0.51, 0.52])
+    assert (inside.low, inside.high) == (pytest.approx(plain.low, abs=1e-4), pytest.approx(plain.high, abs=1e-4))
+    assert estimate_share([1.0, 1.0]).high == 1.0
+    assert estimate_share([0.7]).low is None
+    with pytest.raises(ValueError, match="shares must be 0 to 1"):
+        estimate_share([0.5, 1.5])
+
+
+def test_the_interval_of_an_accuracy_holds_the_mean_near_the_edge() -> None:
+    """Accuracies of mean 0.97 over three seeds: 945 of 1,000 intervals hold it, of Student's t 925."""
+    draws = np.random.default_rng(0).beta(97, 3, (2000, 3))
+    found = [estimate_share(list(draw)) for draw in draws]
+    covered = np.mean([one.low is not None and one.high is not None and one.low <= 0.97 <= one.high for one in found])
+    assert covered == pytest.approx(0.95, abs=0.02)
+
+
+def test_the_table_says_which_interval(tmp_path: Path) -> None:
+    assert "by Wilson's score" in table.note_of(Goal("test_accuracy"))
+    assert "by Student's t." in table.note_of(Goal("test_loss"))
+    members = make_members({}, parse_axes(["seed=0..2"]))
+    for seed, last in enumerate((0.99, 0.999, 0.95)):
+        write_run(tmp_path / f"seed={seed}", [0.1, last])
+    assert "79.40 to 99.83 %" in table.as_markdown(
+        table.sum_up(tmp_path, members, Goal("test_accuracy")), Goal("test_accuracy")
+    )
+
+
+# What changes nothing -------------------------------------------------------------------------------------------------
+
+TWO = {"runs": [{"label": "A"}, {"label": "B", "method": {"name": "fedavg"}}]}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "over", "told"),
+    [
+        (
+            {"method": {"name": "fedavg"}},
+            "clustering.clusters=2,5",
+            "'fedavg' has no use for a clustering",
+        ),
+        ({}, "run.workers=1,2", "changes no number of a run, at most its wall time"),
+        (TWO, "run.checkpoint_every=1,2", "changes no number of a run"),
+    ],
+)
+def test_a_sweep_over_what_changes_nothing_is_refused(experiment: dict[str, Any], over: str, told: str) -> None:
+    members = make_members(experiment, parse_axes([over, "seed=0..1"]))
+    with pytest.raises(InputError, match=rf"^--over {over.partition('=')[0]}: .*{told}"):
+        require_effect(["seed", over.partition("=")[0]], members, Goal("test_accuracy"))
+
+
+def test_what_changes_some_runs_only_is_told() -> None:
+    members = make_members(TWO, parse_axes(["clustering.clusters=2,5"]))
+    (told,) = require_effect(["clustering.clusters"], members, Goal("test_accuracy"))
+    assert told == "--over clustering.clusters: changes nothing in B, of which equal runs are made"
+
+
+@pytest.mark.parametrize(
+    ("over", "goal"),
+    [
+        ("local.lr=0.1,0.2", Goal("test_loss")),
+        ("clustering.clusters=2,5", Goal("test_accuracy")),
+        ("run.workers=1,2", Goal("wall_time", 0.8)),
+        ("run.executor=serial,stacked", Goal("test_accuracy")),
+        ("run.workers=1", Goal("test_accuracy")),
+    ],
+)
+def test_a_sweep_over_what_changes_something_goes_on(over: str, goal: Goal) -> None:
+    assert require_effect([over.partition("=")[0]], make_members({}, parse_axes([over])), goal) == []
 
 
 # The folder -----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ def says(*properties: str) -> Callable[[Rule], Rule]:
     """Mark a combine rule with what executors may rely on; an unmarked rule is given every client's model.
 
     - ``is_weighted_mean``: it returns the weighted mean of the models, so an executor may compute that its own way;
-    - ``needs_only_mean``: it depends on the models through their weighted mean and total weight alone.
+    - ``needs_only_mean``: it depends on the models through their weighted mean and total weight alone;
+    - ``median_of_losses``: clients' losses are to be combined by their median too, since some may lie.
     """
 
     def mark(rule: Rule) -> Rule:
@@ -44,6 +45,11 @@ def is_weighted_mean(combine: Combine) -> bool:
 def needs_only_mean(combine: Combine) -> bool:
     """Return whether a rule is marked as needing only the models' weighted mean and total weight."""
     return is_weighted_mean(combine) or getattr(combine, "needs_only_mean", False)
+
+
+def takes_median_of_losses(combine: Combine) -> bool:
+    """Return whether a rule is marked so that a cluster's loss is the median of its clients' losses, not the mean."""
+    return getattr(combine, "median_of_losses", False)
 
 
 def mean(models: Weighted) -> Model:

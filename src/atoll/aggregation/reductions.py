@@ -1,6 +1,5 @@
-"""The arithmetic of the robust combine rules, on tensors."""
+"""The arithmetic of the robust combine rules that go coordinate by coordinate, or client by client, on tensors."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -72,6 +71,14 @@ def trimmed(values: Tensor, weights: Tensor, trim: float) -> Tensor:
     return torch.where(kept > 1e-9 * total, values * (kept / kept.sum(dim=1, keepdim=True)), 0.0).sum(dim=1)
 
 
+def mean_of_nearest(values: Tensor, weights: Tensor, keep: int) -> Tensor:
+    """Return the mean of the `keep` values nearest to their median, of two that are as far the lower first."""
+    last = values.shape[1] - 1
+    median = (values[:, last // 2] + values[:, (last + 1) // 2]) / 2
+    distances = (values - median[:, None]).abs().nan_to_num(nan=torch.inf)
+    return values.gather(1, distances.argsort(dim=1, stable=True)[:, :keep]).mean(dim=1)
+
+
 def mean_of_clipped(clip_norm: float, models: Weighted, start: Model, cohort_weight: float) -> Model:
     """Return the mean of the models, each moved toward the start until it is no farther than `clip_norm`."""
     return mean((weight, _clip(model, start, clip_norm)) for weight, model in models)
@@ -89,28 +96,3 @@ def _toward(start: Tensor | None, tensor: Tensor, share: float) -> Tensor:
     if not tensor.is_floating_point():
         return tensor
     return tensor * share if start is None else start.lerp(tensor, share)
-
-
-def nearest_to_others(byzantine: int, models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Return the model that is nearest to its nearest others (Krum)."""
-    candidates = [model for _, model in models]
-    squares = _squared_distances(candidates)
-    neighbours = max(1, len(candidates) - byzantine - 2)
-    nearest = (
-        squares.sort(dim=1).values[:, 1 : 1 + neighbours].sum(dim=1).tolist()
-    )  # column 0 is its distance to itself
-    total = squares.sort(dim=1).values.sum(dim=1).tolist()
-    keys = [(near, far, update_norm(model, start)) for near, far, model in zip(nearest, total, candidates, strict=True)]
-    return candidates[keys.index(min(keys))]
-
-
-@one_thread()
-def _squared_distances(models: Sequence[Model]) -> Tensor:
-    """Return the squared distance of each two models, [models, models], in double precision."""
-    names = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
-    flat = [torch.cat([model[name].reshape(-1).double() for name in names]) for model in models]
-    squares = torch.zeros(len(flat), len(flat), dtype=torch.float64)
-    for i, one in enumerate(flat):
-        for j in range(i):
-            squares[i, j] = squares[j, i] = (one - flat[j]).square().sum()
-    return squares.nan_to_num(nan=math.inf)  # so that a model that is not finite is far from all others

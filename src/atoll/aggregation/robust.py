@@ -2,7 +2,7 @@
 
 A rule is a value: a factory such as ``trimmed_mean(0.2)`` returns a `Combine`. Every floating-point tensor is treated
 alike, the optimiser's moments (``parameter@slot``) too; others (counters) are those of the first model, as in
-`combine.mean`. All rules but norm clipping need every model of the cohort at once, and hold them.
+`mean`. All rules but norm clipping need every model of the cohort at once, and hold them.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from atoll.aggregation.mean import Combine, average_models
 from atoll.support.errors import InputError
-from atoll.support.limits import Count, PositiveFloat
+from atoll.support.limits import Count, Positive, PositiveFloat
 
 
 def always_mean() -> Combine:
@@ -78,8 +78,7 @@ def norm_clipping(clip_norm: PositiveFloat) -> Combine:
     >>> norm_clipping(2.0)(models, {"w": torch.tensor([0.0])}, 2.0)
     {'w': tensor([1.5000])}
     """
-    if not clip_norm > 0:
-        raise InputError(f"method.clip_norm = {clip_norm}: must be greater than 0")
+    _require_positive(clip_norm=clip_norm)
     from atoll.aggregation.reductions import mean_of_clipped
 
     return partial(mean_of_clipped, clip_norm)
@@ -103,17 +102,134 @@ def krum(byzantine: Count) -> Combine:
     >>> krum(1)(models, {"w": torch.tensor([0.0])}, 5.0)
     {'w': tensor([1.1000])}
     """
-    if byzantine < 0:
-        raise InputError(f"method.byzantine = {byzantine}: must be at least 0")
-    from atoll.aggregation.reductions import nearest_to_others
+    _require_count(byzantine)
+    from atoll.aggregation.whole_models import nearest_to_others
 
     return partial(nearest_to_others, byzantine)
+
+
+def multi_krum(byzantine: Count, keep: Positive | None = None) -> Combine:
+    """Return the mean of the `keep` models with the least of Krum's scores (Blanchard et al. 2017).
+
+    The scores are those of `krum`, each over all clients. Weights have no say. It holds if n >= 2 f + 3 and `keep` is
+    at most n - f - 2 (El Mhamdi et al. 2018); of fewer results than `keep` all are kept.
+
+    Args:
+        byzantine: clients of a cohort that may send anything, f.
+        keep: models that the mean is taken of, m; unset: n - f - 2.
+
+    Raises:
+        InputError: `byzantine` is negative, or `keep` not positive.
+
+    >>> import torch
+    >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 900.0, 1.25, 1.25)]
+    >>> multi_krum(1, keep=3)(models, {"w": torch.tensor([0.0])}, 5.0)
+    {'w': tensor([1.3333])}
+    """
+    _require_count(byzantine)
+    if keep is not None and keep < 1:
+        raise InputError(f"method.keep = {keep}: must be at least 1")
+    from atoll.aggregation.whole_models import mean_of_the_nearest
+
+    return partial(mean_of_the_nearest, byzantine, keep)
+
+
+def bulyan(byzantine: Count) -> Combine:
+    """Return the mean of each coordinate's values nearest to their median, among models that Krum chooses (Bulyan).
+
+    El Mhamdi et al. 2018: Krum chooses a model, which is set aside, and again among the rest, until there are
+    theta = n - 2 f. Of each coordinate's theta values the theta - 2 f nearest to their median are averaged. It holds if
+    n >= 4 f + 3; where the rest has fewer than f + 3 models, Krum counts one neighbour. Weights have no say.
+
+    Args:
+        byzantine: clients of a cohort that may send anything, f.
+
+    Raises:
+        InputError: `byzantine` is negative.
+
+    >>> import torch
+    >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 900.0, 1.25, 1.75, 2.0, 1.5)]
+    >>> bulyan(1)(models, {"w": torch.tensor([0.0])}, 7.0)
+    {'w': tensor([1.4167])}
+    """
+    _require_count(byzantine)
+    from atoll.aggregation.whole_models import bulyan_of
+
+    return partial(bulyan_of, byzantine)
+
+
+def geometric_median(iterations: Positive = 100, smoothing: PositiveFloat = 1e-6) -> Combine:
+    """Return the model with the least weighted sum of distances to the clients' models (RFA, Pillutla et al. 2022).
+
+    Smoothed Weiszfeld steps ``z <- sum_k b_k w_k / sum_k b_k`` with ``b_k = p_k / max(smoothing, |w_k - z|)``, from the
+    median of each coordinate on, until a step is shorter than `smoothing`. |.| is over parameters; moments are averaged
+    with the same b_k. Models that are not finite are left out. More than half of the weight must be honest.
+
+    Args:
+        iterations: steps at most.
+        smoothing: the least distance that a client counts with, nu.
+
+    Raises:
+        InputError: a number that is not positive.
+
+    >>> import torch
+    >>> models = [(1.0, {"w": torch.tensor(at)}) for at in ((0.0, 1.0), (0.0, -1.0), (900.0, 0.0))]
+    >>> geometric_median()(models, {}, 3.0)
+    {'w': tensor([0.5774, 0.0000])}
+    """
+    _require_positive(iterations=iterations, smoothing=smoothing)
+    from atoll.aggregation.whole_models import geometric_median_of
+
+    return partial(geometric_median_of, iterations, smoothing)
+
+
+def centred_clipping(clip_norm: PositiveFloat, iterations: Positive = 3) -> Combine:
+    """Return the centre after steps to the mean of the models clipped around it (Karimireddy et al. 2021).
+
+    ``v <- v + sum_k p_k min(1, clip_norm / |w_k - v|) (w_k - v)``, |.| being what `update_norm` says. v begins at the
+    last aggregate, which is here the model that clients were sent, so nothing is kept between events, and one step is
+    `norm_clipping`. The paper aggregates the clients' momentum; it is treated so where it travels with the model.
+
+    Args:
+        clip_norm: the longest way from the centre, as a Euclidean norm, tau.
+        iterations: steps.
+
+    Raises:
+        InputError: a number that is not positive.
+
+    >>> import torch
+    >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (2.0, 2.0, 900.0)]
+    >>> centred_clipping(1.0, iterations=2)(models, {"w": torch.tensor([0.0])}, 3.0)
+    {'w': tensor([2.])}
+    """
+    _require_positive(clip_norm=clip_norm, iterations=iterations)
+    from atoll.aggregation.whole_models import centred_clipping_of
+
+    return partial(centred_clipping_of, clip_norm, iterations)
+
+
+def _require_count(byzantine: int) -> None:
+    if byzantine < 0:
+        raise InputError(f"method.byzantine = {byzantine}: must be at least 0")
+
+
+def _require_positive(**settings: float) -> None:
+    for name, value in settings.items():
+        if not value > 0:
+            raise InputError(f"method.{name} = {value}: must be greater than 0")
 
 
 ROBUST: dict[str, Callable[..., Combine]] = {
     "mean": always_mean,
     "median": median,
     "trimmed-mean": trimmed_mean,
+    "geometric-median": geometric_median,
     "norm-clipping": norm_clipping,
+    "centred-clipping": centred_clipping,
     "krum": krum,
+    "multi-krum": multi_krum,
+    "bulyan": bulyan,
 }
+
+TIMES_BYZANTINE: dict[str, int] = {"krum": 2, "multi-krum": 2, "bulyan": 4}
+"""Rules that need so many times `byzantine` clients in a cohort, and three more."""

@@ -1,10 +1,12 @@
 """Screening: which of the clients' results are left out before the rest are combined."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from atoll.local.models import Model, form_of, without_moments
 from atoll.local.task import ClientUpdate
+from atoll.support.arrays import Ids
 
 Reason = Literal["wrong_form", "not_finite", "too_large"]
 REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
@@ -15,22 +17,29 @@ class Screening:
     """What results must meet to be combined; with it, results are checked one by one, whatever the combine rule.
 
     Attributes:
-        tolerate: whether results of another form, or not finite, are left out; else they are an error.
+        tolerate: whether results of another form, not finite or absurdly large (`weights.is_bounded`) are left out;
+            else those of another form or not finite are an error.
         max_update_norm: the largest norm of an update that is accepted; None: any.
     """
 
     tolerate: bool = True
     max_update_norm: float | None = None
 
+    def sent(self, clients: Ids, start: Model, updates: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
+        """Return what these clients send, one by one, given what they trained: the same, unless they collude."""
+        return updates
+
     def why_refused(self, update: ClientUpdate, start: Model) -> Reason | None:
         """Return why a result is left out, or None if it is good."""
         from atoll.aggregation.reductions import update_norm  # here, since a method's settings do not wait for PyTorch
-        from atoll.local.weights import is_finite
+        from atoll.local.weights import is_bounded, is_finite
 
         if self.tolerate and not _has_form(update.model, start):
             return "wrong_form"
         if self.tolerate and not is_finite(update.model, update.loss):
             return "not_finite"
+        if self.tolerate and not is_bounded(update.model, update.loss):
+            return "too_large"
         if self.max_update_norm is not None and not update_norm(update.model, start) <= self.max_update_norm:
             return "too_large"
         return None

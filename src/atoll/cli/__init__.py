@@ -14,6 +14,7 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     data,
     export,
     fleet,
+    new,
     reporting,
     reproduce,
     running,

@@ -13,8 +13,13 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 
 
-def draw_clusterings(runs: list[Experiment], plans: list[ClusteringSummary | None]) -> list[tuple[str, Figure]]:
-    """Return (ending of the file's name, figure): the first run's clusters, and what compares all runs."""
+def draw_clusterings(
+    runs: list[Experiment], plans: list[ClusteringSummary | None], ids: bool = False
+) -> list[tuple[str, Figure]]:
+    """Return (ending of the file's name, figure): the first run's clusters, and what compares all runs.
+
+    `ids` numbers the clients on the map.
+    """
     first, plan, title = runs[0], plans[0], title_of(runs[0])
     shares = class_shares(first.population, first.clustering)
     figures = [("", report.plot_clusters(first.clustering.sizes, shares, title))]
@@ -25,7 +30,7 @@ def draw_clusterings(runs: list[Experiment], plans: list[ClusteringSummary | Non
         positions = (network.clients_xy, network.aggregators_xy, first.clustering.labels)
         neighbours = network.neighbours if plan.pattern.startswith("dec") else None
         server = None if neighbours else network.server_xy
-        figures.append(("-map", report.plot_map(*positions, server, neighbours, title)))
+        figures.append(("-map", report.plot_map(*positions, server, neighbours, title, ids)))
     seconds = [c.completion_seconds for c in plan.clusters]
     figures.append(("-completion", report.plot_completion(seconds, first.problem.limits, title)))
     found = [(each.settings, made) for each, made in zip(runs, plans, strict=True) if made is not None]

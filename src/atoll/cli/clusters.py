@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 
 from atoll.cli.common import (
@@ -14,13 +14,16 @@ from atoll.cli.common import (
     PlotOption,
     ScaleOption,
     SetOption,
+    WidthOption,
     app,
+    check_runs,
+    claim_plot,
     err,
     out,
     print_json,
     read_experiments,
+    read_width,
     save_plot,
-    stem_of,
     title_of,
 )
 
@@ -37,6 +40,8 @@ def cluster(
     only: OnlyOption = None,
     as_json: JsonOption = False,
     plot: PlotOption = None,
+    width: WidthOption = None,
+    ids: Annotated[bool, typer.Option("--ids", help="With --plot: number the clients on the map.")] = False,
 ) -> None:
     """Make an experiment's clustering only, and show what it is like; on a network, also its seconds and its bound.
 
@@ -45,7 +50,10 @@ def cluster(
 
     Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
     """
+    inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
+    check_runs(runs, schedules=False)  # a clustering may be looked at whose graph is in parts, say
+    claim_plot(plot)
     from atoll.clustering.describe import describe
     from atoll.runs.run import warnings_of
 
@@ -65,12 +73,14 @@ def cluster(
         for warning in warnings_of(each):
             err.print(f"warning: {warning}", markup=False)
     if as_json:
-        print_json(shown[0] if len(shown) == 1 else shown)
-    if plot:
+        print_json(shown)
+    if plot is not None:
         from atoll.cli.cluster_figures import draw_clusterings
+        from atoll.report.style import figure_width
 
-        for ending, figure in draw_clusterings(runs, plans):
-            save_plot(figure, Path(f"{stem_of(plot)}{ending}"))
+        with figure_width(inches):
+            for ending, figure in draw_clusterings(runs, plans, ids):
+                save_plot(figure, plot, ending)
 
 
 def _profile_table(profiles: "Sequence[ClusterProfile]", title: str) -> Table:

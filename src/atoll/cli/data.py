@@ -12,14 +12,18 @@ from atoll.cli.common import (
     PlotOption,
     ScaleOption,
     SetOption,
+    WidthOption,
     app,
+    claim_plot,
+    make_app,
     out,
     print_json,
     read_experiments,
+    read_width,
     save_plot,
 )
 
-data_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+data_app = make_app(invoke_without_command=True)
 app.add_typer(data_app, name="data")
 
 
@@ -79,12 +83,15 @@ def data_inspect(
     only: OnlyOption = None,
     as_json: JsonOption = False,
     plot: PlotOption = None,
+    width: WidthOption = None,
 ) -> None:
     """Show what the clients of an experiment hold: samples, and label shares per client.
 
     Example: atoll data inspect quickstart --plot shares
     """
+    inches = read_width(width)
     each = read_experiments(experiment, scale, changes, only)[0]
+    claim_plot(plot)
     population = each.clients
     counts = population.class_counts()
     if as_json:
@@ -102,7 +109,9 @@ def data_inspect(
         out.print(table)
         if len(population) > 20:
             out.print("(the first 20; --json prints all)")
-    if plot:
+    if plot is not None:
         from atoll.report.figures import plot_shares
+        from atoll.report.style import figure_width
 
-        save_plot(plot_shares(counts, each.settings.name), plot)
+        with figure_width(inches):
+            save_plot(plot_shares(counts, each.settings.name), plot)

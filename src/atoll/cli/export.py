@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, app, err, out, print_json
+from atoll.cli.common import JsonOption, app, check_file, err, out, print_json
 
 
 @app.command()
@@ -20,6 +20,7 @@ def export(
 
     Example: atoll export runs/quickstart/fedavg --format onnx
     """
+    check_file("--out", file)
     from atoll.runs.export import export_model
 
     made = export_model(run, file_format, file, cluster)

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -22,6 +21,7 @@ from atoll.cli.common import (
     app,
     err,
     experiment_words,
+    make_app,
     out,
     print_json,
     read_experiments,
@@ -33,10 +33,10 @@ from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
+    from atoll.fleet.configuration import FleetConfiguration
     from atoll.fleet.transport import Fleet
 
-fleet_app = typer.Typer(
-    rich_markup_mode=None,
+fleet_app = make_app(
     no_args_is_help=True,
     help="Run an experiment on real machines.\n\nExample: atoll fleet up quickstart --only FedAvg --nodes 4",
 )
@@ -88,6 +88,36 @@ def renew(
     out.print(f"{config / 'server.pem'}: valid for {days} days; start the server again", markup=False)
 
 
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name in fleet.toml.")]
+
+
+@fleet_app.command("revoke")
+def revoke(name: NodeName, config: ConfigDir) -> None:
+    """Take a node's key back: a server that is running refuses it from now on.
+
+    Example: atoll fleet revoke node-3 --config fleet
+    """
+    require_flower()
+    from atoll.fleet import keys
+
+    left = keys.revoke(config, name)
+    out.print(f"{config / 'fleet.toml'}: {name} is out; {_effect_on(left)}", markup=False)
+
+
+@fleet_app.command("rotate")
+def rotate(name: NodeName, config: ConfigDir) -> None:
+    """Give a node a new key: a server that is running refuses its old one from now on.
+
+    Example: atoll fleet rotate node-3 --config fleet
+    """
+    require_flower()
+    from atoll.fleet import keys
+
+    now, key = keys.rotate(config, name)
+    out.print(f"{config / 'fleet.toml'}: {name} has a new key; {_effect_on(now)}", markup=False)
+    out.print(f"{key}: goes to the node's machine in the place of the old one; start the node again", markup=False)
+
+
 @fleet_app.command("up")
 def up(
     experiment: ExperimentArg,
@@ -104,7 +134,7 @@ def up(
     Example: atoll fleet up quickstart --only FedAvg --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.flower.local import LocalFleet
+    from atoll.fleet.flower.local import LocalFleet, own_place
 
     found = _one_experiment(experiment, changes, scale, only)
     clients = len(found.population)
@@ -112,8 +142,8 @@ def up(
         raise InputError(f"--nodes {nodes}: there are only data.clients = {clients} clients to share")
     name = str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment
     words = experiment_words(name, scale, changes, only)
-    with tempfile.TemporaryDirectory(prefix="atoll-fleet-") as place:
-        fleet = LocalFleet(Path(place), found, nodes, words)
+    with own_place() as place:
+        fleet = LocalFleet(place, found, nodes, words, _tell)
         _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
 
 
@@ -137,7 +167,7 @@ def server(
     from atoll.fleet.flower.fleet import FlowerFleet
 
     found = _one_experiment(experiment, changes, scale, only)
-    _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config)))
+    _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config), _tell))
 
 
 @fleet_app.command("node")
@@ -171,6 +201,7 @@ def node(
     from atoll.fleet.handlers import answer
     from atoll.fleet.node import Reporting, open_site
     from atoll.fleet.store import FolderStore
+    from atoll.fleet.tally import Budget
 
     if attached:
         threading.Thread(target=_end_with_input, daemon=True).start()
@@ -180,30 +211,70 @@ def node(
         raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
     settings = _one_experiment(experiment, changes, scale, only).settings
     reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
-    site = open_site(settings, data, found.clients[0] if len(found.clients) == 1 else found.clients, reporting)
+    own = found.clients[0] if len(found.clients) == 1 else found.clients
+    site = open_site(settings, data, own, reporting, Budget(found.most_trainings, found.most_losses))
     store = FolderStore(found.folder / "state" / "store")
     with _ended_by_signals():
-        serve(found, lambda task, payload: answer(site, store, task, payload), _tell)
+        serve(found, lambda task, payload: answer(site, store, task, payload, _tell), _tell)
 
 
 @fleet_app.command("status")
-def status(config: ConfigDir, as_json: JsonOption = False) -> None:
-    """List the nodes of a fleet whose server is running: who is there, and since when.
+def status(
+    config: ConfigDir,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="The run's folder: also show which nodes were late in it.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the nodes of a fleet whose server is running: who is there, since when, and who is not asked for a while.
 
-    Example: atoll fleet status --config fleet
+    Example: atoll fleet status --config fleet --out runs/fleet
     """
     require_flower()
+    from atoll.fleet.certificates import valid_until
     from atoll.fleet.configuration import read_fleet
     from atoll.fleet.flower.calls import status_of_nodes
 
-    rows = status_of_nodes(read_fleet(config))
+    configuration = read_fleet(config)
+    rows = status_of_nodes(configuration)
+    if folder is not None:
+        _add_strikes(rows, folder)
     if as_json:
         print_json(rows)
         return
-    shown = Table("node", "clients", "is", "since", box=None)
+    columns = {"node": "node", "clients": "clients", "status": "is", "since": "since"}
+    columns |= {} if folder is None else {"strikes": "late in a row", "pause": "not asked the next"}
+    shown = Table(*columns.values(), box=None)
     for row in rows:
-        shown.add_row(row["node"], ", ".join(map(str, row["clients"])), row["status"], row["since"] or "")
+        cells = row | {"clients": ", ".join(map(str, row["clients"]))}
+        shown.add_row(*(str(cells[name] or "") for name in columns))
     out.print(shown)
+    out.print(f"The server's certificate is valid until {valid_until(configuration.folder / 'server.pem'):%d %B %Y}.")
+
+
+def _add_strikes(rows: list[dict[str, Any]], folder: Path) -> None:
+    """Add to each node's row how often the worst of its clients was late in a row, and is not asked from now on."""
+    from atoll.fleet.attendance import Standing, read_strikes
+    from atoll.runs.folder import STRIKES
+
+    standings = read_strikes(folder / STRIKES)
+    for row in rows:
+        own = [standings.get(client, Standing()) for client in row["clients"]]
+        row |= {"strikes": max(each.strikes for each in own), "pause": max(each.pause for each in own)}
+
+
+def _effect_on(fleet: "FleetConfiguration") -> str:
+    """Let a running server know of a change of keys; return when it takes effect, in words."""
+    from atoll.fleet.flower.calls import register_nodes
+    from atoll.fleet.flower.wire import is_transient
+
+    try:
+        register_nodes(fleet)
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        return "no server is running, the next one will know"
+    return "the running server knows"
 
 
 def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":

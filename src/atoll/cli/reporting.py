@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, app, err, out, print_json
+from atoll.cli.common import JsonOption, WidthOption, app, claim_file, err, out, print_json, read_width
 from atoll.support.errors import InputError
 
 TargetOption = Annotated[
@@ -27,6 +27,8 @@ def report_command(
     stable: Annotated[
         bool, typer.Option("--stable", help="Targets count from the first probe from which on all meet them.")
     ] = False,
+    width: WidthOption = None,
+    overlay: Annotated[bool, typer.Option("--overlay", help="Show the runs of all panels in one.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare runs: curves against rounds, client updates and virtual time, and rounds to target accuracies.
@@ -34,30 +36,33 @@ def report_command(
     Example: atoll report runs/fedcluster runs/fedavg --html compared.html --target 0.9
     """
     check_targets(target)
-    if page:
+    inches = read_width(width)
+    if page is not None:
         _check_page(page)
     from atoll import report
 
     runs, faults = report.find_readable(folders)
     for fault in faults:
         err.print(f"warning: left out: {fault}", markup=False)
+    runs = report.overlay(runs) if overlay else runs
+    claim_file("--html", page)
     rows = report.rounds_to_target(runs, target or None, stable=stable)
     place = folder or (None if page else folders[0] / "report")
     if place and place.exists() and not place.is_dir():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
-    files = report.write_report(runs, place, target or None, stable) if place else []
+    with report.figure_width(inches):
+        files = report.write_report(runs, place, target or None, stable) if place else []
     if page:
         from atoll.report.page import write_page
 
         notices = [f"Left out: {fault}" for fault in faults]
-        write_page(runs, page, target or None, _command(folders, page, target, stable), stable, notices)
+        write_page(runs, page, target or None, _command(folders, page, target, stable, overlay), stable, notices)
         files.append(page)
     if as_json:
         print_json(report.as_dicts(rows))
         return
-    out.print(report.as_rich(rows))
-    if spreads := report.spread_over_seeds(runs):
-        out.print(report.spread_as_rich(spreads))
+    for table in report.tables_as_rich(rows, report.spread_over_seeds(runs)):
+        out.print(table)
     for file in files:
         out.print(str(file), markup=False)
 
@@ -70,15 +75,15 @@ def check_targets(targets: Sequence[float] | None) -> None:
 
 
 def _check_page(page: Path) -> None:
-    """Refuse a place that cannot hold a page, or that holds something else."""
+    """Refuse a place that holds something else, or is a folder, which `claim_file` says of others."""
     if page.is_dir():
         raise InputError(f"--html {page}: is a folder; give the path of a file that ends in .html")
     if page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--html {page}: must end in .html, so that a browser knows what it is")
 
 
-def _command(folders: Sequence[Path], page: Path, targets: Sequence[float] | None, stable: bool) -> str:
+def _command(folders: Sequence[Path], page: Path, targets: Sequence[float] | None, stable: bool, overlay: bool) -> str:
     """Return the command that makes the page again."""
     chosen = [word for value in targets or () for word in ("--target", f"{value:g}")]
-    chosen += ["--stable"] if stable else []
+    chosen += [*(["--stable"] if stable else []), *(["--overlay"] if overlay else [])]
     return shlex.join(["atoll", "report", *map(str, folders), "--html", str(page), *chosen])

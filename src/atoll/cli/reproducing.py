@@ -13,7 +13,6 @@ from rich.text import Text
 from atoll.cli.common import err, out, print_json
 from atoll.experiment import file as config
 from atoll.experiment.executor import count_cores
-from atoll.experiment.wording import unknown
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.progress import Progress
 from atoll.reproduce.record import RECORD, record
@@ -23,6 +22,7 @@ from atoll.reproduce.wording import count, estimate_in_words, labels_of, value_i
 from atoll.support.errors import InputError
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
+from atoll.support.wording import unknown
 
 _NOTE = "reproduce.json"
 _HALF = f".{_NOTE}.part"  # of a command that was killed as it began

@@ -4,18 +4,20 @@ import shlex
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
     OnlyOption,
+    QuietOption,
     ScaleOption,
     SetOption,
+    VerboseOption,
     app,
+    check_runs,
     err,
     experiment_words,
     out,
@@ -24,6 +26,7 @@ from atoll.cli.common import (
     refuse_both,
 )
 from atoll.cli.interrupts import Interrupts
+from atoll.cli.progress import Runs, describe
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ def run(
         typer.Option(metavar="FILE", help="Replay what happened: happened.jsonl or schedule.npz of another run."),
     ] = None,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Run an experiment.
 
@@ -58,12 +63,14 @@ def run(
     names = name_folders(runs)
     folders = prepare_folders(names, parent, resume, overwrite)
     begin_folders(parent, names)
+    view = Runs(len(runs), quiet or as_json)
     with Interrupts() as interrupts:
         try:
-            for each, place in zip(runs, folders, strict=True):
-                _run_one(each, place, resume, overwrite, as_json, interrupts)
-                if interrupts.number is not None:
-                    break
+            with view:
+                for each, place in zip(runs, folders, strict=True):
+                    _run_one(each, place, resume, overwrite, view, verbose, interrupts)
+                    if interrupts.number is not None:
+                        break
         except KeyboardInterrupt:
             pass
     if interrupts.number is not None:
@@ -80,9 +87,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         InputError: one of them cannot, or several are to replay one schedule.
     """
     from atoll.experiment.executor import require_no_fleet
-    from atoll.runs.probes import check_probes
     from atoll.runs.variants import replaying
-    from atoll.trackers import require_trackers
 
     if schedule is not None:
         if len(runs) > 1:
@@ -90,9 +95,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         runs = [replaying(runs[0], schedule)]
     for each in runs:
         require_no_fleet(each.settings.run)
-        each.check()
-        check_probes(each)
-        require_trackers(each.settings)
+    check_runs(runs)
     return runs
 
 
@@ -105,9 +108,8 @@ def _tell_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     if as_json:
         print_json(report.as_dicts(report.rounds_to_target(results)))
         return
-    out.print(report.as_rich(report.rounds_to_target(results)))
-    if spreads := report.spread_over_seeds(results):
-        out.print(report.spread_as_rich(spreads))
+    for table in report.tables_as_rich(report.rounds_to_target(results), report.spread_over_seeds(results)):
+        out.print(table)
     if files:
         out.print(f"Figures and table: {parent / 'report'}", markup=False)
     out.print(f"Results: {parent}", markup=False)
@@ -130,43 +132,30 @@ def _command(
 
 
 def _run_one(
-    experiment: "Experiment", place: Path, resume: bool, overwrite: bool, quiet: bool, interrupts: Interrupts
+    experiment: "Experiment",
+    place: Path,
+    resume: bool,
+    overwrite: bool,
+    view: Runs,
+    verbose: bool,
+    interrupts: Interrupts,
 ) -> None:
     """Carry a run out to its end, or to the interrupt."""
     from atoll.runs.run import run_events
     from atoll.trackers import tracked
 
-    title = " ".join(filter(None, (experiment.settings.panel, experiment.settings.label or experiment.settings.name)))
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[latest]}"),
-    )
-    with (
-        Progress(*columns, console=err, disable=quiet or not err.is_terminal) as bar,
-        closing(tracked(run_events(experiment, place, resume, overwrite), experiment.settings, place, resume)) as steps,
-    ):
-        task = bar.add_task(title, total=None, latest="")
-        interrupts.is_patient, says = False, quiet  # nothing is lost before training
+    settings = experiment.settings
+    view.begin(" ".join(filter(None, (settings.panel, settings.label or settings.name))))
+    with closing(tracked(run_events(experiment, place, resume, overwrite), settings, place, resume)) as steps:
+        interrupts.is_patient, says = False, not verbose  # nothing is lost before training
         for progress in steps:
-            if experiment.settings.run.executor == "auto" and not says:
-                err.print(f"run.executor = 'auto': {experiment.executor_choice}", markup=False)
+            if not says:
+                view.say(f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}")
                 says = True
             for warning in progress.warnings:
-                err.print(f"warning: {warning}", markup=False)
-            bar.update(task, completed=progress.events_done, total=progress.events)
-            if progress.row:
-                bar.update(task, latest=_latest(progress.row))
+                view.say(f"warning: {warning}")
+            view.show(progress.events_done, progress.events, describe(progress.row) if progress.row else "")
             interrupts.is_patient = True
             is_over = progress.events_done == progress.events
             if interrupts.number is not None and progress.is_settled and not is_over:
                 break
-
-
-def _latest(row: dict[str, Any]) -> str:
-    from atoll.report.style import format_seconds
-
-    accuracy = "" if row["test_accuracy"] is None else f"  accuracy {row['test_accuracy']:.3f}"
-    return f"loss {row['train_loss']:.4f}{accuracy}  virtual {format_seconds(row['virtual_time'])}"

@@ -13,10 +13,15 @@ from atoll.cli.common import (
     PlotOption,
     ScaleOption,
     SetOption,
+    WidthOption,
     app,
+    check_runs,
+    claim_plot,
+    make_app,
     out,
     print_json,
     read_experiments,
+    read_width,
     save_plot,
     title_of,
 )
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
     from atoll.schedules.events import Event
 
-recipes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+recipes_app = make_app(invoke_without_command=True)
 app.add_typer(recipes_app, name="recipes")
 
 
@@ -61,7 +66,7 @@ def recipes_show(name: Annotated[str, typer.Argument(metavar="NAME", help="The r
     Example: atoll recipes show quickstart > mine.toml
     """
     from atoll.experiment.file import recipe_names, recipe_path
-    from atoll.experiment.wording import unknown
+    from atoll.support.wording import unknown
 
     path = recipe_path(name)
     if path is None:
@@ -77,13 +82,16 @@ def schedule(
     only: OnlyOption = None,
     as_json: JsonOption = False,
     plot: PlotOption = None,
+    width: WidthOption = None,
 ) -> None:
     """Make an experiment's schedule only: who trains when, what it costs. Nothing is trained.
 
     Example: atoll schedule quickstart --plot gantt
     """
-    shown = []
+    shown, inches = [], read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
+    check_runs(runs)
+    claim_plot(plot)
     for each in runs:
         table = each.method.schedule
         size = each.message_bytes
@@ -101,15 +109,18 @@ def schedule(
         }
         shown.append(totals | {"rows": [_event_row(event, size) for event in table.events]})
     if as_json:
-        print_json(shown[0] if len(shown) == 1 else shown)
+        print_json(shown)
     else:
         out.print(_totals_table(runs, shown))
-    if plot:
+    if plot is not None:
         events = runs[0].method.schedule.events
         bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
+        from atoll.experiment.waiting import work_ends
         from atoll.report.figures import plot_gantt
+        from atoll.report.style import figure_width
 
-        save_plot(plot_gantt(bars, title_of(runs[0])), plot)
+        with figure_width(inches):
+            save_plot(plot_gantt(bars, title_of(runs[0]), work_ends(runs[0])), plot)
 
 
 def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Table:

@@ -35,7 +35,15 @@ def sweep(
     jobs: Annotated[int, typer.Option(metavar="N", help="Runs at a time, each in a process of its own.")] = 1,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for the results; else sweeps/NAME.")] = None,
     metric: Annotated[
-        str | None, typer.Option(help="What is compared; else test_accuracy, or test_loss where nothing is classified.")
+        str | None,
+        typer.Option(
+            help="What is compared; else test_accuracy, or test_loss where nothing is classified; with --target "
+            "virtual_time. A cost, such as virtual_time or bytes_up, needs a --target."
+        ),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(metavar="VALUE", help="A test accuracy (or loss) to reach, at the least cost."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder.")] = False,
     tune: Annotated[bool, typer.Option("--tune", help="Search for the best setting with Optuna.")] = False,
@@ -53,15 +61,12 @@ def sweep(
         raise InputError(f"--trials {trials}: is for --tune; without it every combination is run")
     runs = [each.settings for each in read_experiments(experiment, scale, changes, only)]
     from atoll.cli.sweeping import Asked, run_all, search, usual_metric
-    from atoll.sweep.table import require_metric
+    from atoll.sweep.goal import make_goal
 
-    if metric is not None:
-        require_metric(metric, runs)
-
+    goal = make_goal(metric, target, usual_metric(runs[0]), runs)
     place = folder or Path("sweeps") / runs[0].name
-    wanted = metric or usual_metric(runs[0])
     count = (trials or 20) if tune else None
-    asked = Asked(experiment, over, changes or [], scale, only, place, jobs, wanted, count, as_json)
+    asked = Asked(experiment, over, changes or [], scale, only, place, jobs, goal, count, as_json)
     watched = search(asked, runs, resume) if tune else run_all(asked, runs, resume)
     if watched.exit_code:
         err.print(f"interrupted; to go on from here: {asked.resume_command()}", markup=False)

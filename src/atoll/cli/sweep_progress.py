@@ -12,6 +12,8 @@ from atoll.runs.folder import Row
 from atoll.sweep.jobs import run_jobs
 from atoll.sweep.worker import Answer, Job, News
 
+_OTHERS = 8 + 12 + 11 + 8 + 4  # columns of title, bar, counter, remaining time and the gaps between them
+
 
 @dataclass
 class Watched:
@@ -73,8 +75,8 @@ class _View:
 
     def __init__(self, metric: str, quiet: bool, total: int, done: int) -> None:
         columns = (
-            TextColumn("runs"),
-            BarColumn(bar_width=24),
+            TextColumn("all runs"),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[latest]}", markup=False),
@@ -102,7 +104,7 @@ class _View:
             self.done += 1
             if self.bar.disable and not self.quiet:
                 err.print(f"{job.name}: {news.state}{self.latest.get(job.name, '')}", markup=False)
-        latest = f"{job.name}{self.latest.get(job.name, '')}"
+        latest = f"{job.name}{self.latest.get(job.name, '')}"[: max(0, err.width - _OTHERS)]
         self.bar.update(self.task, completed=self.done + sum(self.shares.values()), latest=latest)
 
 

@@ -13,7 +13,7 @@ from atoll.cli.sweep_progress import Watched, watch
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import make_runs, read_experiment
 from atoll.experiment.settings import Settings
-from atoll.report.tables import rich_table
+from atoll.report.formats import rich_table
 from atoll.runs.fingerprint import digest
 from atoll.runs.folder import RunFolder
 from atoll.runs.titles import title_of
@@ -22,6 +22,8 @@ from atoll.support.files import write_atomically
 from atoll.sweep import planning, table, tuning
 from atoll.sweep import trials as listing
 from atoll.sweep.axes import parse_axes, parse_space
+from atoll.sweep.effect import require_effect
+from atoll.sweep.goal import Goal
 from atoll.sweep.worker import Job
 
 
@@ -36,7 +38,7 @@ class Asked:
     only: str | None
     folder: Path
     jobs: int
-    metric: str
+    goal: Goal
     trials: int | None
     as_json: bool
 
@@ -54,7 +56,8 @@ class Asked:
         words = ["atoll", "sweep", *self._experiment()]
         words += [word for over in self.over for word in ("--over", over)]
         words += [] if self.jobs == 1 else ["--jobs", str(self.jobs)]
-        words += ["--out", str(self.folder), "--metric", self.metric]
+        words += ["--out", str(self.folder), "--metric", self.goal.metric]
+        words += [] if self.goal.target is None else ["--target", f"{self.goal.target:g}"]
         words += [] if self.trials is None else ["--tune", "--trials", str(self.trials)]
         return shlex.join([*words, *(["--json"] if self.as_json else []), "--resume"])
 
@@ -75,6 +78,8 @@ def run_all(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
     told = {member.name: {"run": member.run, **member.values} for member in members}
     note = {"kind": "grid", **_note(asked), "over": {axis.name: axis.texts for axis in axes}, "runs": told}
     planning.require_folder(asked.folder, note, resume)
+    for told_once in require_effect([axis.name for axis in axes], members, asked.goal):
+        err.print(f"warning: {told_once}", markup=False)
     for member in members:
         planning.require_same(asked.folder / member.name, member.settings)
     todo = [member for member in members if not RunFolder(asked.folder / member.name).is_finished]
@@ -82,19 +87,19 @@ def run_all(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
     at_once = min(asked.jobs, len(todo))
     jobs = (Job(each.name, each.settings, asked.folder / each.name, asked.modules, at_once) for each in todo)
     with planning.claimed(asked.folder, note):
-        watched = watch(jobs, at_once, len(members), len(members) - len(todo), asked.metric, asked.as_json)
+        watched = watch(jobs, at_once, len(members), len(members) - len(todo), asked.goal.metric, asked.as_json)
         if watched.exit_code:
             return watched
-        lines = table.sum_up(asked.folder, members, asked.metric)
-        write_atomically(asked.folder / "table.md", table.as_markdown(lines, asked.metric).encode())
-        write_atomically(asked.folder / "table.csv", table.as_csv(lines, asked.metric).encode())
+        lines = table.sum_up(asked.folder, members, asked.goal)
+        write_atomically(asked.folder / "table.md", table.as_markdown(lines, asked.goal).encode())
+        write_atomically(asked.folder / "table.csv", table.as_csv(lines, asked.goal).encode())
     best = next((line for line in lines if line.is_best_last), None)
     values = [f"{name}={table.show_value(value)}" for name, value in best.values.items()] if best else []
     command = asked.run_command(values, best.run if best else None) if best else None
     if asked.as_json:
-        _print_json(asked, watched, command, settings=table.as_dicts(lines, asked.metric))
+        _print_json(asked, watched, command, settings=table.as_dicts(lines, asked.goal))
     else:
-        out.print(rich_table(*table.cells_of(lines, asked.metric), note=table.NOTE))
+        out.print(rich_table(*table.cells_of(lines, asked.goal), note=table.note_of(asked.goal)))
         _print_end(asked, watched, command)
     if watched.failed:
         raise typer.Exit(1)
@@ -116,12 +121,16 @@ def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
         return settings.model_copy(update={"label": label})
 
     planning.check_settings({", ".join(corner): make(corner, "") for corner in tuning.corners(space)})
+    if len(space) == 1:  # else what one value ignores another may not
+        name, ends = space[0].name, tuning.ends(space[0])
+        alone = [planning.Member("", "", {name: text}, make([f"{name}={text}"], "")) for text in ends]
+        require_effect([name], alone, asked.goal)
     searched = {each.name: tuning.describe(each) for each in space}
     note = {"kind": "search", **_note(asked), "over": searched, "settings": digest(runs[0]), "runs": {}}
     planning.require_folder(asked.folder, note, resume)
     count = asked.trials or 0
     with planning.claimed(asked.folder, planning.with_runs_before(asked.folder, note)):
-        study = tuning.Search(asked.folder, space, asked.metric, make, runs[0].rounds, runs[0].seed)
+        study = tuning.Search(asked.folder, space, asked.goal, make, runs[0].rounds, runs[0].seed)
 
         def write_down() -> None:
             note["runs"] = {each.name: dict(each.texts) for each in study.trials()}
@@ -129,17 +138,17 @@ def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
 
         done = sum(each.state != "running" for each in study.trials())
         jobs = study.jobs(count, asked.modules, asked.jobs, write_down)
-        watched = watch(jobs, asked.jobs, count, done, asked.metric, asked.as_json, study.judge, study.settle)
+        watched = watch(jobs, asked.jobs, count, done, asked.goal.metric, asked.as_json, study.judge, study.settle)
         if watched.exit_code:
             return watched
         found, best = study.trials(), study.best()
-    write_atomically(asked.folder / "table.md", listing.as_markdown(found, best, asked.metric).encode())
-    write_atomically(asked.folder / "table.csv", listing.as_csv(found, best, asked.metric).encode())
+    write_atomically(asked.folder / "table.md", listing.as_markdown(found, best, asked.goal).encode())
+    write_atomically(asked.folder / "table.csv", listing.as_csv(found, best, asked.goal).encode())
     command = asked.run_command([f"{name}={text}" for name, text in best.texts.items()]) if best else None
     if asked.as_json:
-        _print_json(asked, watched, command, trials=listing.as_dicts(found, best, asked.metric))
+        _print_json(asked, watched, command, trials=listing.as_dicts(found, best, asked.goal))
     else:
-        out.print(rich_table(*listing.cells_of(found, best, asked.metric)))
+        out.print(rich_table(*listing.cells_of(found, best, asked.goal)))
         _print_end(asked, watched, command)
     if best is None:
         raise typer.Exit(1)
@@ -149,7 +158,7 @@ def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
 def _note(asked: Asked) -> dict[str, Any]:
     """Return what ``sweep.json`` tells of any sweep."""
     told = {"experiment": asked.experiment, "scale": asked.scale, "set": asked.changes, "only": asked.only}
-    return {**told, "metric": asked.metric}
+    return {**told, "metric": asked.goal.metric, "target": asked.goal.target}
 
 
 def _print_end(asked: Asked, watched: Watched, command: str | None) -> None:
@@ -163,4 +172,5 @@ def _print_end(asked: Asked, watched: Watched, command: str | None) -> None:
 def _print_json(asked: Asked, watched: Watched, command: str | None, **told: Any) -> None:
     for name, error in watched.failed.items():
         err.print(f"error: {name}: {error}", markup=False)
-    print_json({"metric": asked.metric, **told, "failed": watched.failed, "best": command, "folder": str(asked.folder)})
+    told |= {"failed": watched.failed, "best": command, "folder": str(asked.folder)}
+    print_json({"metric": asked.goal.metric, **told})

@@ -30,9 +30,8 @@ def watch_command(
     """
     check_targets(target)
     for folder in folders:
-        if not folder.is_dir():
-            what = "is a file" if folder.exists() else "does not exist"
-            raise InputError(f"{folder} {what}: give the folder of a run, or one in which runs are or will be")
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file: give the folder of a run, or one in which runs are or will be")
     from atoll.report.server import Watch, make_server
 
     command = shlex.join(["atoll", "watch", *map(str, folders)])
@@ -42,6 +41,8 @@ def watch_command(
         err.print(f"warning: --host {host}: whoever reaches this machine can read these runs", markup=False)
     with Interrupts() as interrupts, server:
         out.print(f"Watching at {url} (Ctrl-C stops)", markup=False)
+        for folder in (each for each in folders if not each.is_dir()):
+            out.print(f"{folder} is not there yet; its runs are shown once it is", markup=False)
         if browser:
             webbrowser.open(url)
         try:

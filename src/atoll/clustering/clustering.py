@@ -5,8 +5,11 @@ from functools import cached_property
 
 import numpy as np
 
+from atoll.data.arrays import as_whole
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
+from atoll.support.limits import Positive
+from atoll.support.requiring import require
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +27,20 @@ class Clustering:
     hours: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse labels outside the range."""
+        """Read labels of any whole numbers, and refuse those outside the range."""
+        object.__setattr__(self, "labels", as_whole("clustering: labels", self.labels))
+        object.__setattr__(self, "clusters", require("clustering.clusters", self.clusters, Positive))
         if len(self.labels) and not -1 <= self.labels.min() <= self.labels.max() < self.clusters:
             raise InputError(f"clustering: labels must be from -1 to {self.clusters - 1}")
         if self.hours is not None and len(self.hours) != self.clusters:
             raise InputError(f"clustering: {len(self.hours)} times of day for {self.clusters} clusters")
+
+    def __repr__(self) -> str:
+        """Say how large clusters are, not who is in them."""
+        low, high = int(self.sizes.min()), int(self.sizes.max())
+        each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        out = f", {len(self.left_out):,} left out" if len(self.left_out) else ""
+        return f"Clustering({self.clusters:,} clusters of {len(self.labels):,} clients, {each} in each{out})"
 
     @cached_property
     def _members(self) -> list[Ids]:

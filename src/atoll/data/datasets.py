@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atoll.data.dataset_checks import checked_parts
 from atoll.data.download import SOURCES, download, explain_by_hand, locate, missing
 from atoll.data.readers import check_labels, damaged, read_cifar, read_idx, show_shape
 from atoll.support.arrays import Floats, Ids
@@ -70,6 +71,11 @@ class Dataset:
         planted: the parameters planted in each group, [groups, parameters], where they are known.
         owners: the client that holds each sample, [samples], where the data says so (`partition.natural`).
         test_owners: the same for the test samples, where clients have their own.
+
+    Arrays may be given as lists, tensors, or Series and frames of pandas, of any type of number; labels become int64.
+
+    Raises:
+        InputError: parts that are no finite numbers, that do not fit each other, or labels out of range.
     """
 
     name: str
@@ -87,6 +93,17 @@ class Dataset:
     planted: Floats | None = None
     owners: npt.NDArray[Any] | None = None
     test_owners: npt.NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Read what was given as arrays, and refuse parts that do not fit each other."""
+        for name, value in checked_parts(self).items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        """Say how much there is of it, not all of it."""
+        kind = f"{self.classes} classes" if self.classes else "real targets"
+        counts = f"{len(self):,} samples of {list(self.shape)}, {len(self.test_inputs):,} to test"
+        return f"Dataset({self.name!r}: {counts}, {kind})"
 
     def __len__(self) -> int:
         """Return the number of training samples, turned copies included."""

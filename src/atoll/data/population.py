@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atoll.data.arrays import as_array, kind_of
 from atoll.data.datasets import Dataset
 from atoll.data.partition import Parts
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
+from atoll.support.requiring import require
 from atoll.support.untrusted import read_bytes
 
+_FORM = "must be an array [clients, samples] of indices, or a list with one array of indices a client"
 MOST_SLOTS = 10_080  # the minutes of a week
 _CHUNK = 100_000  # clients handled at a time when counting classes
 
@@ -56,13 +59,22 @@ class Population:
     stated: Stated | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a client without samples, and attributes of another number of clients."""
+        """Refuse indices outside the pool, a client without samples, and attributes of another number of clients."""
+        require("data", self.data, Dataset)
+        object.__setattr__(self, "indices", _within(self.indices, len(self.data)))
+        object.__setattr__(self, "offsets", _ascending(self.offsets, len(self.indices)))
         empty = np.flatnonzero(self.sizes == 0)
         if len(empty):
             raise InputError(f"client {empty[0]} has no samples ({len(empty)} such clients); every client needs one")
         for name, rows in self.attributes.items():
             if len(rows) != len(self):
                 raise InputError(f"attribute {name!r} has {len(rows)} rows, but data.clients = {len(self)}")
+
+    def __repr__(self) -> str:
+        """Say how many clients there are and what they hold, not which samples."""
+        low, high = int(self.sizes.min()), int(self.sizes.max())
+        each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        return f"Population({len(self):,} clients of {self.data.name!r}, {each} samples each)"
 
     def __len__(self) -> int:
         """Return the number of clients."""
@@ -118,18 +130,51 @@ def make_population(
     Raises:
         InputError: an index outside the pool, or a client without samples.
     """
-    if isinstance(parts, np.ndarray):
+    require("data", data, Dataset)
+    if isinstance(parts, np.ndarray) and parts.ndim == 2:
         sizes = np.full(len(parts), parts.shape[1])
         indices: npt.NDArray[Any] = parts.reshape(-1)
     else:
-        sizes = np.array([len(part) for part in parts])
-        indices = np.concatenate([np.asarray(part) for part in parts]) if len(parts) else np.empty(0, int)
+        rows = _rows_of(parts)
+        sizes = np.array([len(row) for row in rows])
+        indices = np.concatenate(rows) if rows else np.empty(0, int)
     if not len(sizes) or not len(indices):
         raise InputError("data.partition: the partition has no samples for any client")
-    if not np.issubdtype(indices.dtype, np.integer) or indices.min() < 0 or indices.max() >= len(data):
-        raise InputError(f"data.partition: indices must be integers from 0 to {len(data) - 1}")
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Population(data, indices.astype(np.int32, copy=False), offsets, attributes or {})
+    return Population(data, indices, offsets, attributes or {})
+
+
+def _rows_of(parts: Any) -> list[Ids]:
+    """Return one flat index array a client."""
+    try:
+        rows = list(parts)
+    except TypeError as error:
+        raise InputError(f"data.partition: {_FORM}, it is {kind_of(parts)}") from error
+    found = []
+    for client, row in enumerate(rows):
+        array = as_array(f"data.partition: client {client}", row)
+        if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+            raise InputError(f"data.partition: {_FORM}; client {client} has {kind_of(array)}")
+        found.append(array if len(array) else array.astype(np.int64))
+    return found
+
+
+def _within(indices: Any, pool: int) -> npt.NDArray[np.int32]:
+    """Return positions in the pool."""
+    array = np.asarray(indices)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (len(array) and (array.min() < 0 or array.max() >= pool)):
+        raise InputError(f"data.partition: indices must be integers from 0 to {pool - 1}")
+    return array.astype(np.int32, copy=False)
+
+
+def _ascending(offsets: Any, indices: int) -> Ids:
+    """Return where each client's indices begin, and the last ones end."""
+    array = np.asarray(offsets)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2 or (np.diff(array.astype(np.int64)) < 0).any():
+        raise InputError("offsets: must be whole numbers that never fall, one a client and one for the end")
+    if array[0] != 0 or array[-1] != indices:
+        raise InputError(f"offsets: must begin with 0 and end with the number of indices, {indices}")
+    return array.astype(np.int64, copy=False)
 
 
 def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:

@@ -4,14 +4,14 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import accumulate, chain
 from operator import mul
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.aggregation.mean import Combine, Weighted
+from atoll.aggregation.mean import Combine, Weighted, takes_median_of_losses
 from atoll.aggregation.screening import Screening
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
@@ -73,7 +73,8 @@ class ClusterUpdate:
 
     Attributes:
         model: the combined model; the one that the clients were sent if no result was good.
-        loss: mean local training loss, weighted as the clients are; NaN if no result was good.
+        loss: mean local training loss, weighted as the clients are, or with a robust rule their median; NaN if no
+            result was good.
         arrived: share of the cohort's weight whose results were combined.
         refused: how many results were left out, by reason.
         answered: whose results were combined, [clients of the cohort], from an executor whose clients may fail to
@@ -198,6 +199,8 @@ def _combine(
     weights: list[float] = []
     refused: Counter[str] = Counter()
     states: dict[int, Model] = {}
+    if screening:
+        updates = screening.sent(cohort.clients, cohort.start, updates)
 
     def good() -> Iterator[tuple[float, Model]]:
         for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
@@ -224,7 +227,8 @@ def _combine(
         where = f"event {cohort.event}, cluster {cohort.cluster}"
         raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
     arrived = math.fsum(weights) / float(cohort.weights.sum()) if refused else 1.0
-    return ClusterUpdate(model, weighted_mean(losses, weights), arrived, refused, states=states)
+    average = weighted_median if takes_median_of_losses(combine) else weighted_mean
+    return ClusterUpdate(model, average(losses, weights), arrived, refused, states=states)
 
 
 def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:
@@ -234,3 +238,17 @@ def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:
     3.0
     """
     return math.fsum(map(mul, weights, values)) / math.fsum(weights)
+
+
+def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the mean of the first values at which the cumulative weight reaches, and exceeds, half of the total.
+
+    >>> weighted_median([5.0, 1e9, 1.0], [1.0, 1.0, 1.0]), weighted_median([0.0, 4.0], [1.0, 1.0])
+    (5.0, 2.0)
+    """
+    pairs = sorted(zip(values, weights, strict=True))
+    so_far = list(accumulate(weight for _, weight in pairs))
+    half = so_far[-1] / 2
+    reaching = next(value for (value, _), weight in zip(pairs, so_far, strict=True) if weight >= half)
+    passing = next((value for (value, _), weight in zip(pairs, so_far, strict=True) if weight > half), reaching)
+    return (reaching + passing) / 2

@@ -22,6 +22,8 @@ from atoll.support.errors import RunError
 
 DROPPED = ("gone", "failed")
 """Why a client that took the model never answered, among the reasons that executors count."""
+SPARED = "aside"
+"""Why a client was sent nothing, among the same: it has not answered for too long."""
 
 
 @dataclass
@@ -167,9 +169,15 @@ def _as_happened(event: Event, trained: EventResult) -> Event:
 
 
 def _count(event: Event, refused: Counter[str]) -> Event:
-    """Return the event with the replies that came too late, or never, counted."""
-    dropped = sum(refused[reason] for reason in DROPPED)
-    return replace(event, late=event.late + refused["late"], dropped=event.dropped + dropped)
+    """Return the event with the replies that came too late, or never, counted, and clients that were not asked."""
+    dropped, spared = sum(refused[reason] for reason in DROPPED), refused[SPARED]
+    return replace(
+        event,
+        late=event.late + refused["late"],
+        dropped=event.dropped + dropped,
+        absent=event.absent + spared,
+        models_down=event.models_down - spared,
+    )
 
 
 def _is_fruitless(trained: EventResult) -> bool:

@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.clustering.clustering import Clustering
+from atoll.data.arrays import kind_of
 from atoll.data.datasets import Dataset
 from atoll.data.partition import Parts
-from atoll.local.batches import LOSSES
 from atoll.support.errors import InputError
 
 
@@ -22,14 +21,14 @@ def read_parts(made: Any, name: str) -> Parts:
     try:
         parts = made if isinstance(made, np.ndarray) else [np.asarray(part) for part in made]
     except (TypeError, ValueError) as error:
-        raise InputError(f"data.partition = {name!r}: {wanted}; it returned {_kind(made)}") from error
+        raise InputError(f"data.partition = {name!r}: {wanted}; it returned {kind_of(made)}") from error
     if isinstance(parts, np.ndarray):
         if parts.ndim != 2 or not np.issubdtype(parts.dtype, np.integer):
-            raise InputError(f"data.partition = {name!r}: {wanted}; it returned {_kind(parts)}")
+            raise InputError(f"data.partition = {name!r}: {wanted}; it returned {kind_of(parts)}")
         return parts
     for client, part in enumerate(parts):
         if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
-            raise InputError(f"data.partition = {name!r}: {wanted}; it gave client {client} {_kind(part)}")
+            raise InputError(f"data.partition = {name!r}: {wanted}; it gave client {client} {kind_of(part)}")
     return parts
 
 
@@ -68,9 +67,9 @@ def read_labels(made: Any, clusters: int, name: str) -> Clustering:
         array = np.asarray(made)
         whole = array.astype(np.int64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"clustering.method = {name!r}: {wanted}; it returned {_kind(made)}") from error
+        raise InputError(f"clustering.method = {name!r}: {wanted}; it returned {kind_of(made)}") from error
     if array.ndim != 1 or not np.array_equal(whole, array):
-        raise InputError(f"clustering.method = {name!r}: {wanted}; it returned {_kind(made)}")
+        raise InputError(f"clustering.method = {name!r}: {wanted}; it returned {kind_of(made)}")
     if len(whole) and not -1 <= whole.min() <= whole.max() < clusters:
         low, high = whole.min(), whole.max()
         raise InputError(
@@ -81,54 +80,11 @@ def read_labels(made: Any, clusters: int, name: str) -> Clustering:
 
 
 def read_dataset(made: Any, name: str) -> Dataset:
-    """Return a data set whose arrays fit each other.
+    """Return a data set, whose parts fit each other or it could not have been made.
 
     Raises:
-        InputError: it is no data set, or its parts do not fit.
+        InputError: it is none.
     """
     if not isinstance(made, Dataset):
-        raise InputError(f"data.dataset = {name!r}: must return an atoll.Dataset, it returned {_kind(made)}")
-    if fault := _fault(made):
-        raise InputError(f"data.dataset = {name!r}: {fault}")
+        raise InputError(f"data.dataset = {name!r}: must return an atoll.Dataset, it returned {kind_of(made)}")
     return made
-
-
-def _fault(data: Dataset) -> str | None:
-    """Return what is wrong with a data set, as the end of a sentence."""
-    arrays = {key: getattr(data, key) for key in ("inputs", "targets", "test_inputs", "test_targets")}
-    for key, array in arrays.items():
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or not array.ndim or not len(array):
-            return f"{key} must be an array of numbers with at least one sample, it is {_kind(array)}"
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            return f"{key} must be finite numbers"
-    for kind in ("", "test_"):
-        samples, targets = len(arrays[f"{kind}inputs"]), len(arrays[f"{kind}targets"])
-        if samples != targets:
-            return f"{kind}inputs has {samples} samples, but {kind}targets has {targets}"
-    if data.test_inputs.shape[1:] != data.shape:
-        return (
-            f"test_inputs must have inputs' shape {list(data.shape)} a sample, not {list(data.test_inputs.shape[1:])}"
-        )
-    if data.loss not in LOSSES:
-        return f"loss must be {' or '.join(map(repr, LOSSES))}, it is {data.loss!r}"
-    if (data.loss == "cross-entropy") != (data.classes > 0):
-        return f"classes = {data.classes} does not fit loss = {data.loss!r}: cross-entropy needs classes, squared has 0"
-    return _label_fault(arrays, data.classes) if data.classes else None
-
-
-def _label_fault(arrays: dict[str, npt.NDArray[Any]], classes: int) -> str | None:
-    for key in ("targets", "test_targets"):
-        labels = arrays[key]
-        if labels.dtype != np.int64 or labels.ndim != 1:
-            return f"{key} must be a flat array of int64, it is {_kind(labels)}"
-        if labels.min() < 0 or labels.max() >= classes:
-            return (
-                f"{key} must be from 0 to classes - 1 = {classes - 1}, they are from {labels.min()} to {labels.max()}"
-            )
-    return None
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype} with shape {list(value.shape)}"
-    return "nothing" if value is None else f"{type(value).__name__!r}"

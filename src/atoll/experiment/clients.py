@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -105,7 +106,9 @@ def _read_once(name: str, told: str, _stamp: tuple[Any, ...], _environment: str 
 
 
 def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any]) -> Dataset:
-    return read_dataset(call("data.dataset", make, given, given), name)
+    with nullcontext() if name in DATASETS else reading(f"data.dataset = {name!r}"):
+        made = call("data.dataset", make, given, given)
+    return read_dataset(made, name)
 
 
 def _own_tests(settings: Settings, test: Dataset, population: Population) -> Parts:

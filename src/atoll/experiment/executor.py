@@ -21,6 +21,7 @@ from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.settings import Run, Settings
 from atoll.local.models import Model
 from atoll.local.trainer import Trainer
+from atoll.methods.requirements import refuse_epochs
 from atoll.support.errors import InputError
 from atoll.support.process import keep_freed_memory
 
@@ -120,24 +121,15 @@ def require_no_fleet(wanted: Run) -> None:
         )
 
 
-def require_plain_trainer(method: Method) -> None:
-    """Refuse a method with a trainer of its own on a fleet, whose nodes keep no state and know one form of a reply.
+def require_states_apart(method: Method) -> None:
+    """Refuse a method on a fleet that needs what clients keep or hold anywhere but at their nodes.
 
-    So with learned clusters: a fleet's clients may fail to send what they are found from.
+    Server rules and combine rules see models alone; what finds clusters (`Method.regroup`) sees what clients keep.
 
     Raises:
         InputError: says which executors take it.
     """
-    if method.trainer not in (None, Trainer):
-        raise InputError(
-            "run.executor = 'fleet': nodes train with atoll.Trainer, but the method has a trainer of its own; "
-            "use 'serial', 'cores', 'ray' or 'auto'"
-        )
-    if method.stays:
-        raise InputError(
-            "run.executor = 'fleet': nodes are sent whole models, but of this one a part does not travel "
-            "(model.travels); use another executor"
-        )
+    refuse_epochs(method.rule, "run.executor = 'fleet', whose nodes take local.steps; use another executor")
     if method.labels is not None:
         raise InputError(
             "run.executor = 'fleet': the method's clusters are learned from clients' data or updates, which nodes "
@@ -167,7 +159,7 @@ def _take_wanted(wanted: Run, method: Method, trainer: ClientTrainer, device: st
     """Return the executor that the settings name, if it gives what training client by client gives."""
     reason, why = _why_not_weighted(method, trainer), "as run.executor says"
     if wanted.executor == "fleet":
-        require_plain_trainer(method)
+        require_states_apart(method)
         return Choice("fleet", why)
     if wanted.executor == "cores":
         if device != "cpu":

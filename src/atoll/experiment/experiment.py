@@ -22,24 +22,23 @@ from atoll.experiment.checks import read_clustering
 from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
-from atoll.experiment.faults import add_attackers, add_faults, require_single_results
-from atoll.experiment.models import draw_module, make_rule, rehearse, require_device
+from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
+from atoll.experiment.foresight import foresee
+from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse, require_device
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
-from atoll.experiment.wording import show
 from atoll.local.models import Model, without
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
-from atoll.local.trainer import Trainer, carried_bytes
+from atoll.local.trainer import carried_bytes
 from atoll.local.travel import staying
 from atoll.local.weights import check_outputs, count_bytes, place, read_model
 from atoll.methods.hierarchical import Phase
 from atoll.methods.ifca import choose_start
-from atoll.methods.staying import keep_at_clients
 from atoll.network.base import Network
 from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.files import fitting
@@ -113,10 +112,10 @@ class Experiment:
             return self.clients
         return call("method.name", make, {**dict(self.settings.method), "population": self.clients})  # type: ignore[no-any-return]
 
-    @property
+    @cached_property
     def reported(self) -> Population:
         """The population as its clients report it, which clusterings and schedules are made by."""
-        return self.population if self.known is None else self.known.population
+        return as_claimed(self.settings, self.population) if self.known is None else self.known.population
 
     @cached_property
     def clustering(self) -> Clustering:
@@ -218,7 +217,8 @@ class Experiment:
         zeta = speeds(self.settings, len(self.clients))
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
             zeta = np.full(len(sizes), zeta.mean())
-        compute = np.asarray(batch * local.steps * zeta, float)
+        steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
+        compute = np.asarray(batch * steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
         return Clock(compute, np.full(len(sizes), network.upload_seconds), np.inf if deadline is None else deadline)
 
@@ -237,10 +237,18 @@ class Experiment:
             "seed": self.settings.seed,
         }
         if self.needs("network"):
-            given |= {"network": self.networks[0], "phases": self.phases}
+            given["network"] = self.networks[0]
         if self.needs("module"):
             given["module"] = self._copy_module()
-        method = call("method.name", method_kind(self.settings).make, given, wanted.model_extra)
+        make = method_kind(self.settings).make
+        if ":" not in wanted.name:  # a user's own may do anything with the number of rounds
+            foresee(
+                self.settings,
+                lambda rounds: call("method.name", make, {**given, "rounds": rounds}, wanted.model_extra),
+            )
+        if self.needs("network"):
+            given["phases"] = self.phases
+        method = call("method.name", make, given, wanted.model_extra)
         if not isinstance(method, Method):
             raise InputError(
                 f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
@@ -255,22 +263,11 @@ class Experiment:
         if (seconds := self.settings.run.virtual_seconds) is not None:
             method = replace(method, schedule=method.schedule.until(seconds))
         method = add_faults(self.settings, method, self.population, clock)
-        method = self._let_stay(method)
+        method = let_stay(self.settings, method, self.module)
         if self.schedule is not None:
             replayed = fitting(self.schedule, method.schedule, len(self.population))
             method = replace(method, schedule=replayed, arrivals=None)
         return method
-
-    def _let_stay(self, method: Method) -> Method:
-        """Return the method with what the settings do not let travel kept by the clients."""
-        travels = self.settings.model.travels
-        if travels == "all":
-            return method
-        if method.stays and travels != "trainable":
-            raise InputError(
-                f"model.travels = {travels}: method.name = {self.settings.method.name!r} says itself what travels"
-            )
-        return keep_at_clients(method, self._staying, self.module, f"model.travels = {show(travels)}")
 
     @cached_property
     def _staying(self) -> tuple[str, ...]:
@@ -305,13 +302,18 @@ class Experiment:
 
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is met before anything is written."""
-        self.device, self.rule, self.method, self.module  # noqa: B018
+        self.check_parts()
+        self.method  # noqa: B018
         self._rehearse()
         self.executor_choice  # noqa: B018
 
+    def check_parts(self) -> None:
+        """Make what no schedule is needed for: whatever else a clustering is wanted for would meet it."""
+        self.device, self.rule, self.module  # noqa: B018
+
     def _rehearse(self) -> ClientUpdate | None:
         """Train one client for one step; return what it sends back, unless that is not finite."""
-        trainer = self._make_trainer(replace(self.method.rule, steps=1))
+        trainer = self._make_trainer(replace(self.method.rule, steps=1, epochs=None))
         first = self.method.schedule.occupied.events[0]
         return rehearse(self.settings, trainer, first, self.method.sent(read_model(self._copy_module())))
 
@@ -373,23 +375,8 @@ class Experiment:
         Raises:
             InputError: a user's trainer that cannot be made, or contradicts its class.
         """
-        module, seed, run = self._copy_module(), self.settings.seed, self.settings.run
-        given = module, population, rule, seed, self.device, run.precision, not run.debug
-        try:
-            trainer = (self.method.trainer or Trainer)(*given, tolerant)
-        except InputError:
-            raise
-        except Exception as error:  # whatever a user's trainer may raise
-            told = f"{type(error).__name__}: {error}"
-            raise InputError(
-                f"method.name = {self.settings.method.name!r}: making its trainer failed ({told})"
-            ) from error
-        if trainer.keeps_state != self.method.keeps_state:
-            raise InputError(
-                f"method.name = {self.settings.method.name!r}: the method's trainer makes a {type(trainer).__name__}, "
-                f"whose keeps_state is {trainer.keeps_state}; the trainer itself must say the same"
-            )
-        return trainer
+        method = replace(self.method, rule=rule)
+        return make_trainer(self.settings, method, self._copy_module(), population, self.device, tolerant)
 
     def _copy_module(self) -> nn.Module:
         """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""

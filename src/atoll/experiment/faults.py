@@ -1,12 +1,13 @@
 """From settings to faults: a method whose events lose clients and whose rule bears attackers, and the attackers."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.aggregation.mean import Combine, is_weighted_mean
-from atoll.aggregation.robust import ROBUST
+from atoll.aggregation.mean import Combine, is_weighted_mean, needs_only_mean, says
+from atoll.aggregation.robust import ROBUST, TIMES_BYZANTINE
 from atoll.aggregation.screening import Screening
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
@@ -15,12 +16,14 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import FaultSettings, Settings
 from atoll.experiment.signatures import asks_for
-from atoll.experiment.wording import show
-from atoll.faults.attacks import Attacked, draw_attackers
+from atoll.faults.attacks import Attacked, claim_samples, draw_attackers
+from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.faults.dropouts import lose_clients
 from atoll.local.trainer import Trainer
+from atoll.methods.equal_clients import weigh_equally
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
+from atoll.support.wording import show
 
 _SINGLE = ("weighted", "stacked")  # executors that never hold a single client's result, or refuse one that is broken
 
@@ -40,8 +43,6 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
     wanted = settings.faults
     _require_clients(settings)
     combine = _choose_combine(settings, method)
-    screens = wanted.tolerate or wanted.max_update_norm is not None
-    screening = Screening(wanted.tolerate, wanted.max_update_norm) if screens else None
     schedule = method.schedule
     keeps = asks_for(method_kind(settings).make, "deadline_seconds")
     if wanted.deadline_seconds is not None and clock is None and not keeps:
@@ -58,7 +59,18 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
                 f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}: "
                 "leave no client in any event"
             )
-    return replace(method, schedule=schedule, combine=combine, screening=screening)
+    made = replace(method, schedule=schedule, combine=combine, screening=_make_screening(settings, len(population)))
+    return weigh_equally(made) if _weighs_equally(settings, method) else made
+
+
+def as_claimed(settings: Settings, population: Population) -> Population:
+    """Return the population as its clients report it, of whom attackers may lie."""
+    wanted = settings.faults
+    if wanted.claimed_samples == 1 or not wanted.attackers:
+        return population
+    return claim_samples(
+        population, draw_attackers(wanted.attackers, len(population), settings.seed), wanted.claimed_samples
+    )
 
 
 def add_attackers(settings: Settings, trainer: ClientTrainer) -> ClientTrainer:
@@ -80,7 +92,7 @@ def add_attackers(settings: Settings, trainer: ClientTrainer) -> ClientTrainer:
             f"atoll.Trainer, that of method.name = {settings.method.name!r} is a {type(trainer).__name__}"
         )
     attackers = draw_attackers(wanted.attackers, len(trainer.population), settings.seed)
-    return Attacked(trainer, attackers, wanted.attack, wanted.attack_strength)
+    return Attacked(trainer, attackers, wanted.attack, wanted.attack_strength, wanted.claimed_loss)
 
 
 def require_single_results(settings: Settings) -> None:
@@ -105,6 +117,16 @@ def is_counted(settings: Settings) -> bool:
     return bool(loses or wanted.tolerate or wanted.max_update_norm is not None)
 
 
+def _make_screening(settings: Settings, clients: int) -> Screening | None:
+    """Return what results must meet, and who colludes before; None: all are combined as they come."""
+    wanted = settings.faults
+    if wanted.attackers and wanted.attack in COLLUSIONS:
+        attackers = frozenset(draw_attackers(wanted.attackers, clients, settings.seed).tolist())
+        return Colluding(wanted.tolerate, wanted.max_update_norm, attackers, wanted.attack, wanted.attack_strength)
+    screens = wanted.tolerate or wanted.max_update_norm is not None
+    return Screening(wanted.tolerate, wanted.max_update_norm) if screens else None
+
+
 def _require_clients(settings: Settings) -> None:
     """Refuse faults where there are no clients that could fail."""
     name, wanted = settings.method.name, settings.faults
@@ -112,6 +134,24 @@ def _require_clients(settings: Settings) -> None:
     if why and (is_counted(settings) or wanted.attackers):
         setting = next(key for key, value in dict(wanted).items() if value != FaultSettings.model_fields[key].default)
         raise InputError(f"faults.{setting}: does not go with method.name = {name!r}, {why}")
+
+
+def _weighs_equally(settings: Settings, method: Method) -> bool:
+    """Return whether all clients of a cohort count alike; `method` is as its name makes it.
+
+    Raises:
+        InputError: the method needs weights of its own.
+    """
+    wanted = settings.method
+    if wanted.weights is not None and not is_weighted_mean(method.combine):
+        raise InputError(
+            f"method.weights = {wanted.weights!r}: is for methods that take the mean of models, method.name = "
+            f"{wanted.name!r} combines otherwise"
+        )
+    if wanted.weights is None:
+        # On a fleet samples are clients' own word, and a rule that weighs by them bears no lie about them.
+        return settings.run.executor == "fleet" and wanted.combine != "mean"
+    return wanted.weights == "equal"
 
 
 def _choose_combine(settings: Settings, method: Method) -> Combine:
@@ -125,25 +165,27 @@ def _choose_combine(settings: Settings, method: Method) -> Combine:
         raise InputError(
             f"method.combine = {wanted.combine!r}: takes the place of the mean of models, but {told} combines otherwise"
         )
-    if wanted.combine == "krum" and (byzantine := wanted.get("byzantine")) is not None:
-        _require_enough(method, byzantine)
+    if wanted.combine in TIMES_BYZANTINE and (byzantine := wanted.get("byzantine")) is not None:
+        _require_enough(method, wanted.combine, byzantine)
     rule = call("method.combine", resolve("method.combine", wanted.combine, ROBUST), dict(wanted), wanted.model_extra)
     if not callable(rule):
         raise InputError(f"method.combine = {wanted.combine!r}: must return a combine rule, a function")
-    return rule  # type: ignore[no-any-return]
+    # A new object, since the rule may be a function of the user's own that serves elsewhere too.
+    return rule if needs_only_mean(rule) else says("median_of_losses")(partial(rule))
 
 
-def _require_enough(method: Method, byzantine: int) -> None:
-    """Refuse Krum where a cluster's cohort, with everybody there, has fewer than 2 f + 3 clients."""
+def _require_enough(method: Method, rule: str, byzantine: int) -> None:
+    """Refuse a rule where a cluster's cohort, with everybody there, has fewer clients than it needs."""
     least = min(
         len(event.cohort) if event.clusters is None else int(np.unique(event.clusters, return_counts=True)[1].min())
         for event in method.schedule.events
     )
-    if least < 2 * byzantine + 3:
-        most = (least - 3) // 2
+    times = TIMES_BYZANTINE[rule]
+    if least < (needed := times * byzantine + 3):
+        most = (least - 3) // times
         advice = f"give at most {most}" if most >= 0 else "use another rule, or larger cohorts"
         raise InputError(
-            f"method.byzantine = {byzantine}: krum needs 2 x {byzantine} + 3 = {2 * byzantine + 3} clients in each "
+            f"method.byzantine = {byzantine}: {rule} needs {times} x {byzantine} + 3 = {needed} clients in each "
             f"cohort, the smallest has {least}; {advice}"
         )
 

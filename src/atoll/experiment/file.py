@@ -5,7 +5,6 @@ experiment is every run of every panel, as a figure is every curve in every pane
 such as ``[scales.small]``, for the whole file, a panel or a run.
 """
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -18,12 +17,12 @@ from warnings import warn
 
 from pydantic import BaseModel
 
-from atoll.experiment.choices import choices_that_take
+from atoll.experiment.choices import CHOICES, choices_that_take
 from atoll.experiment.settings import Settings
 from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes
-from atoll.experiment.wording import unknown
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.untrusted import parse_toml, read_toml
+from atoll.support.wording import nearest, unknown
 
 Table = dict[str, Any]
 
@@ -39,7 +38,7 @@ def read_experiment(name: str | Path) -> Table:
     path = Path(name)
     if path.suffix != ".toml":
         if (recipe := recipe_path(str(name))) is None:
-            told = "must end in .toml" if path.is_file() else f"no recipe has this name; {_nearest_recipe(str(name))}"
+            told = "must end in .toml" if path.is_file() else f"no recipe has this name{_nearest_recipe(str(name))}"
             raise InputError(f"experiment {str(name)!r}: {told}")
         path = recipe
     try:
@@ -51,10 +50,9 @@ def read_experiment(name: str | Path) -> Table:
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the built-in experiments."""
-    return sorted(
-        f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml")
-    )
+    """Return the names of the built-in experiments, the one to begin with first."""
+    found = (f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml"))
+    return sorted(found, key=lambda name: (name != "quickstart", name))
 
 
 def recipe_path(name: str) -> Path | None:
@@ -194,8 +192,11 @@ def resolved(settings: Settings) -> Table:
 
 
 def _nearest_recipe(name: str) -> str:
-    nearest = difflib.get_close_matches(name, recipe_names(), n=1)
-    return f"did you mean {nearest[0]!r}?" if nearest else "`atoll recipes` lists them, and your own ends in .toml"
+    for choice in CHOICES:
+        if (meant := nearest(name, choice.functions, cutoff=1)) and choice.default != meant:
+            return f", but it is a value of {choice.setting}: atoll run quickstart --set {choice.setting}={meant}"
+    meant = nearest(name, recipe_names(), cutoff=0.6)
+    return f"; did you mean {meant!r}?" if meant else "; `atoll recipes` lists them, and your own ends in .toml"
 
 
 def _annotation(parts: Sequence[str]) -> Any:

@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from atoll.data.datasets import Dataset
+from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
+from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
 from atoll.experiment.plugins import bind, call, resolve
 from atoll.experiment.settings import Settings
@@ -15,9 +17,13 @@ from atoll.local.models import MODELS, Model
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
 from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.trainer import Trainer
+from atoll.local.travel import staying
+from atoll.methods.staying import keep_at_clients
 from atoll.schedules.events import Event
 from atoll.support.errors import InputError, RunError
 from atoll.support.seeds import layers_drawing_from
+from atoll.support.wording import show
 
 
 def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: int = 0) -> nn.Module:
@@ -61,7 +67,54 @@ def make_rule(settings: Settings) -> LocalRule:
         batch_size=wanted.batch_size,
         proximal=wanted.proximal,
         lr_decay=wanted.lr_decay,
+        epochs=wanted.epochs,
     )
+
+
+def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
+    """Return the method with what the settings do not let travel kept by the clients.
+
+    Raises:
+        InputError: a method that says itself what travels, or cannot part with it.
+    """
+    travels = settings.model.travels
+    if travels == "all":
+        return method
+    if method.stays and travels != "trainable":
+        raise InputError(f"model.travels = {travels}: method.name = {settings.method.name!r} says itself what travels")
+    return keep_at_clients(method, staying(module, travels), module, f"model.travels = {show(travels)}")
+
+
+def make_trainer(
+    settings: Settings, method: Method, module: nn.Module, population: Population, device: str, tolerant: bool
+) -> ClientTrainer:
+    """Return what the method trains clients with.
+
+    Args:
+        settings: all settings.
+        method: its rule is what a client does.
+        module: on the device; it is the trainer's from now on.
+        population: the clients.
+        device: where they are trained.
+        tolerant: whether results that are not finite are returned, too.
+
+    Raises:
+        InputError: a user's trainer that cannot be made, or contradicts its class.
+    """
+    given = module, population, method.rule, settings.seed, device, settings.run.precision, not settings.run.debug
+    told = f"method.name = {settings.method.name!r}"
+    try:
+        trainer = (method.trainer or Trainer)(*given, tolerant)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's trainer may raise
+        raise InputError(f"{told}: making its trainer failed ({type(error).__name__}: {error})") from error
+    if trainer.keeps_state != method.keeps_state:
+        raise InputError(
+            f"{told}: the method's trainer makes a {type(trainer).__name__}, whose keeps_state is "
+            f"{trainer.keeps_state}; the trainer itself must say the same"
+        )
+    return trainer
 
 
 def require_device(device: str) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from atoll.experiment.signatures import REQUIRED, parameters_of, takes_any
-from atoll.experiment.wording import unknown
 from atoll.methods.kind import MethodKind
 from atoll.support.errors import AtollError, InputError
+from atoll.support.wording import unknown
 
 # Where code lies that is not the user's: Atoll, Python, installed packages, and what has no file.
 _NOT_OWN = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")

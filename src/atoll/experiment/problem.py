@@ -27,6 +27,7 @@ from atoll.local.task import ClientTask
 from atoll.local.trainer import Trainer
 from atoll.local.weights import read_model
 from atoll.methods.fedavg import fedavg
+from atoll.methods.requirements import refuse_epochs
 from atoll.network.base import Network
 from atoll.network.completion import pattern_transfer_seconds
 from atoll.support.arrays import Floats
@@ -44,6 +45,7 @@ def make_problem(settings: Settings, population: Population, network: Network, m
         InputError: numbers of which there is no bound.
     """
     wanted = bound_settings(settings)
+    refuse_epochs(make_rule(settings), "FedUC's bound, in which all clients take local.steps")
     pattern: PatternSettings = call("clustering.method", PatternSettings, dict(settings.method))
     start = read_model(module)
     samples, seed = settings.run.evaluate_samples, settings.seed

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, NotNegative, Number, Positive, PositiveFloat, Range
 
 MAY_DIFFER = "a run may go on with another value"
@@ -27,6 +28,10 @@ class Section(BaseModel):
         return isinstance(other, Section) and type(self).__name__ == type(other).__name__ and dict(self) == dict(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse: settings that may change are settings that were never checked."""
+        raise InputError(f"{name}: settings do not change; run with others, as in atoll.run(settings, {name}=...)")
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a setting that may not be one of the section's, since none of the functions that it names takes it."""
@@ -72,6 +77,9 @@ class Local(Section):
     optimizer: str = Field("sgd", description="what takes a step; or module:function returning an Optimizer")
     lr: PositiveFloat = Field(0.05, description="learning rate")
     steps: Positive = Field(20, description="local steps in one local training")
+    epochs: PositiveFloat | None = Field(
+        None, description="in the place of steps: as many as so many epochs of a client's own samples need"
+    )
     batch_size: Positive | Literal["full"] = Field(30, description="samples a step, or full")
     proximal: NotNegative = Field(0.0, description="FedProx's mu")
     lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can differ in it and share lr")
@@ -134,6 +142,11 @@ class MethodSettings(Section):
         "mean", description="how clients' models become their cluster's; or module:function returning a rule"
     )
     select: str = Field("uniform", description="who is in a cohort; or module:function returning an atoll.Selection")
+    weights: Literal["samples", "equal"] | None = Field(
+        None,
+        description="what a client counts for in its cluster's model; unset: its samples, mostly; on a fleet "
+        "with another rule than the mean all count alike, since samples are clients' own word",
+    )
 
 
 class FaultSettings(Section):
@@ -159,12 +172,18 @@ class FaultSettings(Section):
     attackers: BelowOne = Field(
         0.0, description="share of the clients that attack; the seed says which, for the whole run"
     )
-    attack: Literal["sign-flip", "noise", "label-flip", "not-finite"] = Field(
-        "sign-flip", description="what attackers do: see Faults"
+    attack: Literal[
+        "sign-flip", "noise", "label-flip", "free-rider", "not-finite", "little-is-enough", "inner-product", "none"
+    ] = Field("sign-flip", description="what attackers do: see Faults")
+    attack_strength: PositiveFloat | None = Field(
+        None,
+        description="sign-flip, noise (5): length of what attackers send, in lengths of their honest update; "
+        "inner-product (0.5): the same, of the mean honest update; little-is-enough (1.5): standard deviations",
     )
-    attack_strength: PositiveFloat = Field(
-        5.0, description="sign-flip, noise: length of what attackers send, in lengths of their honest update"
+    claimed_samples: PositiveFloat = Field(
+        1.0, description="attackers say that they hold so many times their samples, which weigh them and cluster them"
     )
+    claimed_loss: Number | None = Field(None, description="training loss that attackers report; unset: their own")
 
 
 class Run(Section):
@@ -233,10 +252,36 @@ class FleetSettings(Section):
     recluster_every: Positive | None = Field(
         None, description="rounds after which clients are clustered anew by what was measured of them; unset: never"
     )
+    strikes: Annotated[Positive | None, MAY_DIFFER] = Field(
+        3, description="late answers in a row after which a client is not asked for a while; unset: always asked"
+    )
+    samples_limit: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = Field(
+        2.0,
+        description="a client counts for at most so many times the median of the samples that clients report, unless "
+        "fleet.toml says how many it holds; unset: any number",
+    )
 
 
-class Settings(Section):
-    """All settings of one run."""
+class _Checked(type(BaseModel)):  # type: ignore[misc]
+    """Makes of ``Settings(...)`` what an experiment file with these tables gives."""
+
+    def __call__(cls, *args: Any, **table: Any) -> Any:
+        """Check the table as a file's, whose sections have what the functions take that they name."""
+        if cls is not Settings:
+            return super().__call__(*args, **table)
+        from atoll.experiment.validation import validate
+
+        if args:
+            raise InputError("Settings: are given by name, such as Settings(rounds=5, local={'lr': 0.1})")
+        return validate(table)
+
+
+class Settings(Section, metaclass=_Checked):
+    """All settings of one run.
+
+    >>> Settings(rounds=5, method={"name": "fedavg", "fraction": 0.5}).method.fraction
+    0.5
+    """
 
     name: Annotated[str, MAY_DIFFER] = Field(
         "experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name"

@@ -13,8 +13,10 @@ from pydantic.fields import FieldInfo
 from atoll.experiment.choices import CHOICES, Choice, choices_that_take, chosen, every_parameter, taken, takers
 from atoll.experiment.settings import Section, Settings
 from atoll.experiment.signatures import REQUIRED, Function, Parameter, takes_any
-from atoll.experiment.wording import explain, show, unknown
+from atoll.experiment.wording import explain
 from atoll.support.errors import InputError
+from atoll.support.requiring import plain
+from atoll.support.wording import nearest, show, unknown
 
 Table = dict[str, Any]
 
@@ -30,6 +32,9 @@ def validate(table: Mapping[str, Any]) -> Settings:
     Raises:
         InputError: one sentence that names the setting, its value and what is allowed.
     """
+    if odd := [key for key in table if not isinstance(key, str)]:
+        raise InputError(f"{odd[0]!r}: settings have names, which are texts")
+    table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
     functions = chosen(table)
     model = settings_model(tuple(functions.items()))
     try:
@@ -125,10 +130,20 @@ def why_unknown(path: Sequence[str], table: Mapping[str, Any], model: type[Setti
         section, key = path[0], path[1]
         if section in CHOOSING and key in takers(section):
             return f"is taken by {who_takes(section, key)}, not by {_named(table, choices_that_take(section, key))}"
-        return unknown(key, sections[section])
-    if elsewhere := [f"{name}.{path[0]}" for name, fields in sections.items() if path[0] in fields]:
-        return f"unknown here, did you mean {' or '.join(elsewhere)}?"
-    return unknown(path[0], [*sections, *LISTS])
+        return _where_else(key, sections, section) or unknown(key, sections[section])
+    return _where_else(path[0], sections) or unknown(path[0], [*sections, *LISTS])
+
+
+def _where_else(key: str, sections: Mapping[str, Mapping[str, FieldInfo]], own: str = "") -> str:
+    """Say where a setting belongs that is not known where it stands, under its own name or what others call it."""
+    if own and nearest(key, sections[own], cutoff=0.75):
+        return ""
+    at_the_top = [name for name, fields in sections.items() if not fields] if own else []
+    places = [meant] if (meant := nearest(key, at_the_top, cutoff=1)) else list[str]()
+    places = places or [
+        f"{name}.{told}" for name, fields in sections.items() if (told := nearest(key, fields, cutoff=1))
+    ]
+    return f"unknown here, did you mean {' or '.join(places)}?" if places else ""
 
 
 @cache

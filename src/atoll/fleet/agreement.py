@@ -6,16 +6,17 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from atoll.data.datasets import Dataset, Standard
+from atoll.data.population import Population
+from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
+from atoll.experiment.models import make_trainer, rehearse
 from atoll.experiment.settings import FaultSettings, MethodSettings, Settings
 from atoll.local.models import Form, form_of
-from atoll.local.rule import LocalRule
-from atoll.local.task import ClientTask
-from atoll.local.trainer import descend
-from atoll.local.weights import read_model
+from atoll.local.weights import place, read_model
 from atoll.support.errors import InputError
 
 _OF_METHOD = ("name", "beta", "resample")
@@ -54,21 +55,26 @@ class Agreement:
         digest: of the settings that a client's work depends on.
         form: of the model that a client sends back, with the moments that its rule carries.
         clients: their number.
+        classes: of their data; 0: there are none.
+        keeps_state: whether clients keep a state from task to task; each does at its own node.
     """
 
     digest: str
     form: Form
     clients: int
+    classes: int = 0
+    keeps_state: bool = False
 
 
-def agree(settings: Settings, data: Dataset, module: nn.Module, rule: LocalRule) -> Agreement:
-    """Return what the owner of these settings expects of the other side; `rule` is the method's.
+def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Agreement:
+    """Return what the owner of these settings, of which the method is made, expects of the other side.
 
     Raises:
         InputError: the settings cannot run on a fleet.
     """
     require_fleet(settings)
-    return Agreement(digest_of(settings, DataForm.of(data)), _answer_form(rule, module), settings.data.clients)
+    digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
+    return Agreement(digest, form, settings.data.clients, data.classes, method.keeps_state)
 
 
 def require_fleet(settings: Settings) -> None:
@@ -89,12 +95,12 @@ def require_fleet(settings: Settings) -> None:
         )
 
 
-def digest_of(settings: Settings, form: DataForm) -> str:
+def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
     """Return a checksum of all that a client's work depends on, so that two sides can tell whether they agree.
 
     These are the seed, `model`, `local`, the form of the data, of `method` its name, beta and resample (all of it, and
-    the rounds, where the method is one's own; the rounds also where data are split for each of them), and of `run`
-    precision and debug.
+    the rounds, where the method is one's own; the rounds also where data are split for each of them) and what its
+    trainer is made with, and of `run` precision and debug.
     """
     run = dict(settings.run)
     needs_rounds = settings.method.get("resample") or ":" in settings.method.name
@@ -104,6 +110,7 @@ def digest_of(settings: Settings, form: DataForm) -> str:
         "model": settings.model.model_dump(),
         "local": settings.local.model_dump(),
         "method": _of_clients(settings.method),
+        "trainer": _of_trainer(method),
         "run": {key: run[key] for key in _OF_RUN},
         "data": asdict(form),
     }
@@ -115,12 +122,29 @@ def _of_clients(method: MethodSettings) -> dict[str, Any]:
     return {key: value for key, value in dict(method).items() if ":" in method.name or key in _OF_METHOD}
 
 
-def _answer_form(rule: LocalRule, module: nn.Module) -> Form:
-    """Return the form of what a client sends back; a step on a copy of the module shows what the rule carries."""
-    copy = deepcopy(module)
-    start, parameters = read_model(copy), dict(copy.named_parameters())
-    if not rule.carry_moments:
-        return form_of(start)
-    nothing = sum(parameter.sum() * 0 for parameter in parameters.values())
-    _, moments = descend(replace(rule, steps=1), parameters, ClientTask(0, 0, 0, 0, 0, start), [nothing])  # type: ignore[list-item]
-    return form_of(start | moments)
+def _of_trainer(method: Method) -> dict[str, Any]:
+    """Return what the method makes of its settings for each client: numbers and texts, which both sides come to."""
+    given = getattr(method.trainer, "keywords", {})  # of a `functools.partial`
+    told = {key: value for key, value in given.items() if isinstance(value, bool | int | float | str | tuple)}
+    return {"proximal": method.rule.proximal, "stays": method.stays, **told}
+
+
+def _answer_form(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Form:
+    """Return the form of what a client sends back, which a step on nobody's samples shows.
+
+    Raises:
+        InputError: the step fails.
+    """
+    short = replace(method, rule=replace(method.rule, steps=1, epochs=None, resample_parts=0))
+    copy = place(deepcopy(module))
+    start = method.sent(read_model(copy))
+    trainer = make_trainer(settings, short, copy, nobodys(data, settings.data.clients), "cpu", tolerant=True)
+    update = rehearse(settings, trainer, method.schedule.occupied.events[0], start)
+    return form_of(start if update is None else update.model)
+
+
+def nobodys(data: Dataset, clients: int) -> Population:
+    """Return so many clients that all hold the same two samples, zeros of the form that the data have."""
+    inputs, targets = (np.zeros((2, *each.shape[1:]), each.dtype) for each in (data.inputs, data.targets))
+    blank = Dataset("nobody's", inputs, targets, inputs, targets, data.classes, data.scale, data.standard, data.loss)
+    return Population(blank, np.tile(np.arange(2, dtype=np.int32), clients), 2 * np.arange(clients + 1))

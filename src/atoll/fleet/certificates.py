@@ -2,6 +2,7 @@
 
 import importlib
 import ipaddress
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -107,6 +108,11 @@ def read_private_key(path: Path) -> "ec.EllipticCurvePrivateKey":
     return key
 
 
+def is_shared(path: Path) -> bool:
+    """Whether others on this machine may read a file that is its owner's alone."""
+    return os.name == "posix" and bool(path.stat().st_mode & 0o077)
+
+
 def read_public_key(line: str) -> bytes:
     """Return a public key, given as a line that ssh-keygen writes, as PEM, which is what Flower registers.
 
@@ -153,6 +159,17 @@ def require_valid(path: Path) -> bytes:
             "is this machine's clock right?"
         )
     return content
+
+
+def valid_until(path: Path) -> datetime:
+    """Return when a certificate expires.
+
+    Raises:
+        InputError: as `require_valid`.
+    """
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate(require_valid(path)).not_valid_after_utc
 
 
 def _new_key() -> "ec.EllipticCurvePrivateKey":

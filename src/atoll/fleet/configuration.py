@@ -14,14 +14,15 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from atoll.fleet.certificates import Certified, make_authority, make_key_pair, make_server_certificate, require_valid
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
+from atoll.support.limits import LARGEST
 from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
 
 FILE = "fleet.toml"
@@ -29,6 +30,7 @@ AUTHORITY_DAYS = 3650
 
 _Port = Annotated[int, Field(ge=1, le=65535)]
 _Mib = Annotated[int, Field(ge=1, le=1024)]
+_Most = Annotated[int, Field(ge=0, le=LARGEST)]
 _Clients = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
 
@@ -40,11 +42,26 @@ _Kind = TypeVar("_Kind", bound=_Section)
 
 
 class RegisteredNode(_Section):
-    """A node whose key the server accepts; its name and its clients hang on the key, not on what the node says."""
+    """A node whose key the server accepts; its name and its clients hang on the key, not on what the node says.
+
+    Attributes:
+        name: what it is called.
+        clients: of the experiment that it is.
+        public_key: who has its private one is the node.
+        samples: how many each of its clients counts for, as agreed with its owner; None: as many as it says, within
+            bounds.
+    """
 
     name: str = Field(pattern=r"^[\w.-]{1,64}$")
     clients: _Clients
     public_key: str
+    samples: tuple[Annotated[int, Field(ge=1, le=LARGEST)], ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_for_each(self) -> Self:
+        if self.samples is not None and len(self.samples) != len(self.clients):
+            raise ValueError(f"samples: {len(self.samples)} numbers for {len(self.clients)} clients; give one for each")
+        return self
 
 
 class FleetConfiguration(_Section):
@@ -91,6 +108,9 @@ class NodeConfiguration(_Section):
         name: the node's, for messages only.
         clients: of the experiment that it is, mostly one.
         max_mib: the longest reply it sends, MiB.
+        most_trainings: how often it trains each of its clients, in all runs in which their work is the same; None: any
+            number.
+        most_losses: how many losses of models it answers of each; None: those that three whole runs ask for.
     """
 
     folder: Path
@@ -98,6 +118,8 @@ class NodeConfiguration(_Section):
     name: str
     clients: _Clients
     max_mib: _Mib = 256
+    most_trainings: _Most | None = None
+    most_losses: _Most | None = None
 
     @property
     def key(self) -> Path:
@@ -114,7 +136,8 @@ class NodeConfiguration(_Section):
 class FleetPlan:
     """What a new fleet shall be: see `FleetConfiguration`; the server's certificate is valid for `days`.
 
-    Clients go to nodes in turn, so that with as many clients as nodes node K is client K.
+    Clients go to nodes in turn, so that with as many clients as nodes node K is client K. `samples` are those of each
+    client, where they are agreed on.
     """
 
     nodes: int
@@ -124,6 +147,7 @@ class FleetPlan:
     port: int = 9092
     days: int = 365
     max_mib: int = 256
+    samples: tuple[int, ...] | None = None
 
 
 def init_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
@@ -181,7 +205,8 @@ def _init_node(folder: Path, plan: FleetPlan, authority: bytes, number: int) -> 
     _write(place / "node.toml", tomli_w.dumps(table).encode(), 0o644)
     _write(place / "node.key", private, 0o600)
     _write(place / "ca.pem", authority, 0o644)
-    return {"name": name, "clients": clients, "public_key": public}
+    agreed = {} if plan.samples is None else {"samples": [plan.samples[client] for client in clients]}
+    return {"name": name, "clients": clients, **agreed, "public_key": public}
 
 
 def read_fleet(folder: Path) -> FleetConfiguration:

@@ -14,9 +14,13 @@ from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
 from atoll.fleet.agreement import Agreement
+from atoll.fleet.asking import head_to_measure, head_to_train
+from atoll.fleet.attendance import Attendance
 from atoll.fleet.gathering import Call, Reply, gather
+from atoll.fleet.kept import named
 from atoll.fleet.measured import Measured
-from atoll.fleet.messages import LossesRequest, TrainRequest, encode, pack
+from atoll.fleet.messages import pack
+from atoll.fleet.notices import Notices
 from atoll.fleet.replies import Asked, CheckedUpdate, Reason, read_losses, read_trained
 from atoll.fleet.transport import Fleet, clients_of
 from atoll.local.models import Model
@@ -44,6 +48,7 @@ class FleetExecutor:
     Attributes:
         nodes: the node of each client that has been there.
         measured: how long each client took so far.
+        left_out: names of nodes that are not asked, since they describe what cannot be.
         refused: results of trainings and of losses that are missing or were refused so far, by reason
             (`fleet.replies.REASONS`).
     """
@@ -57,6 +62,9 @@ class FleetExecutor:
         agreement: Agreement,
         deadline_seconds: float,
         samples: Mapping[int, int] | None = None,
+        is_sound: Callable[[Model], bool] = lambda _: True,
+        attendance: Attendance | None = None,
+        notices: Notices | None = None,
     ) -> None:
         """Train on this fleet.
 
@@ -66,14 +74,22 @@ class FleetExecutor:
             agreement: what the nodes must have in common with this side (`fleet.agreement.agree`).
             deadline_seconds: that a call may take, from asking to the last reply.
             samples: how many each client said that it holds; of others any number is taken.
+            is_sound: tells whether what replies were combined to can be used; else none of them counts.
+            attendance: says who is asked; None: everybody, always.
+            notices: is given what is refused; None: nobody is told.
         """
         self.fleet = fleet
         self.nodes = dict(nodes)
         self.agreement = agreement
         self.deadline_seconds = deadline_seconds
         self.samples = samples or {}
+        self.is_sound = is_sound
+        self.attendance = attendance or Attendance()
+        self.notices = notices or Notices()
         self.measured = Measured(agreement.clients)
+        self.left_out: set[str] = set()
         self.refused: Counter[str] = Counter()
+        self._resumable: Sequence[Mapping[int, Model]] = ()
         self._lock = Lock()
 
     def train(
@@ -87,21 +103,25 @@ class FleetExecutor:
         limit = screening.max_update_norm if screening else None
         starts = {id(cohort.start): cohort.start for cohort in cohorts}  # cohorts may share one
         bodies = {key: pack([start]) for key, start in starts.items()}
+        groups = [cohort.clients for cohort in cohorts]
+        aside = self.attendance.take_turn(groups)
         calls = [
             call
             for number, cohort in enumerate(cohorts)
-            for call in self._ask_to_train(number, cohort, bodies[id(cohort.start)], limit)
+            for call in self._ask_to_train(number, _without(cohort, aside[number]), bodies[id(cohort.start)], limit)
         ]
-        collected = self._collect([cohort.clients for cohort in cohorts], calls, self._read_trained)
-        lost: Counter[int] = Counter()
-        answered = []
-        for cohort, replies in zip(cohorts, collected, strict=True):
-            answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
-            lost[cohort.event] += cohort.weights[~answered[-1]].sum()
-        return [
-            _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
-            for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
-        ]
+        collected = self._collect(groups, calls, self._read_trained, aside)
+        while True:
+            updates = _average_all(cohorts, combine, collected)
+            bad = [
+                replies
+                for replies, update in zip(collected, updates, strict=True)
+                if replies.results and not self.is_sound(update.model)
+            ]
+            if not bad:
+                return updates
+            for replies in bad:  # the others are combined again, since their share of the event is now another
+                self._leave_out(replies)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return False: in every intra-cluster round other clients may answer."""
@@ -111,22 +131,24 @@ class FleetExecutor:
         """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
         body = pack(models)
         calls = []
-        for nodes in self._split(clients):
-            nonce = secrets.token_hex(16)
-            request = LossesRequest(
-                settings_digest=self.agreement.digest, nonce=nonce, round=round_, clients=tuple(nodes.values())
-            )
+        aside = self.attendance.take_turn([clients])
+        for nodes in self._split(clients[~np.isin(clients, list(aside[0]))]):
             asked = {
-                node: Asked(node, client, nonce, self.agreement.form, models=len(models))
+                node: Asked(node, client, secrets.token_hex(16), self.agreement.form, models=len(models))
                 for node, client in nodes.items()
             }
-            calls.append(Call(0, "losses", encode(request, body), asked))
-        (replies,) = self._collect([clients], calls, _read_losses)
+            heads = {node: head_to_measure(self.agreement.digest, round_, each) for node, each in asked.items()}
+            calls.append(Call(0, "losses", heads, body, asked))
+        (replies,) = self._collect([clients], calls, _read_losses, aside)
         table = np.full((len(clients), len(models)), np.nan)
         for row, client in enumerate(clients.tolist()):
             if client in replies.results:
                 table[row] = replies.results[client]
         return table
+
+    def keep_resumable(self, states: Sequence[Mapping[int, Model]]) -> None:
+        """Let nodes drop what clients keep but for these: `State.clients` of each checkpoint that there is."""
+        self._resumable = tuple(states)
 
     def close(self) -> None:
         """Leave the fleet; the nodes stay."""
@@ -134,32 +156,25 @@ class FleetExecutor:
 
     def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
         for nodes in self._split(cohort.clients):
-            nonce = secrets.token_hex(16)
-            request = TrainRequest(
-                settings_digest=self.agreement.digest,
-                nonce=nonce,
-                event=cohort.event,
-                drawn_as=cohort.event if cohort.drawn_as is None else cohort.drawn_as,
-                round=cohort.round,
-                repeat=cohort.repeat,
-                cluster=cohort.cluster,
-                clients=tuple(nodes.values()),
-            )
-            asked = {
-                node: Asked(
-                    node=node,
-                    client=client,
-                    nonce=nonce,
-                    form=self.agreement.form,
-                    event=cohort.event,
-                    repeat=cohort.repeat,
-                    start=cohort.start,
-                    samples=self.samples.get(client),
-                    max_update_norm=limit,
-                )
-                for node, client in nodes.items()
-            }
-            yield Call(number, "train", encode(request, body), asked)
+            asked = {node: self._asked_to_train(node, client, cohort, limit) for node, client in nodes.items()}
+            digest, resumable = self.agreement.digest, self._resumable
+            heads = {node: head_to_train(digest, cohort, each, resumable) for node, each in asked.items()}
+            yield Call(number, "train", heads, body, asked)
+
+    def _asked_to_train(self, node: str, client: int, cohort: Cohort, limit: float | None) -> Asked:
+        nonce = secrets.token_hex(16)
+        return Asked(
+            node=node,
+            client=client,
+            nonce=nonce,
+            form=self.agreement.form,
+            event=cohort.event,
+            repeat=cohort.repeat,
+            start=cohort.start,
+            samples=self.samples.get(client),
+            max_update_norm=limit,
+            state=named(nonce) if self.agreement.keeps_state else None,
+        )
 
     def _split(self, clients: Ids) -> list[dict[str, int]]:
         """Return the clients by node, in as many groups as a node has clients; those without a node are left out."""
@@ -175,37 +190,66 @@ class FleetExecutor:
     def _find(self, clients: Sequence[int]) -> dict[int, str]:
         """Return the node of each client that has one, after looking for new nodes if some have none."""
         if any(client not in self.nodes for client in clients):
-            present = {client: name for name, known in self.fleet.nodes().items() for client in clients_of(known)}
+            there = {name: known for name, known in self.fleet.nodes().items() if name not in self.left_out}
+            present = {client: name for name, known in there.items() for client in clients_of(known)}
             with self._lock:
                 self.nodes = present | self.nodes
         return {client: self.nodes[client] for client in clients if client in self.nodes}
 
     def _collect(
-        self, groups: Sequence[Ids], calls: Sequence[Call], read: Callable[[Asked, Reply], Result | Reason]
+        self,
+        groups: Sequence[Ids],
+        calls: Sequence[Call],
+        read: Callable[[Asked, Reply], Result | Reason],
+        aside: Sequence[set[int]],
     ) -> list[_Collected[Result]]:
         """Make the calls; return, by number, what each group of clients sent back.
 
         Only a client's first reply counts.
         """
         collected = [_Collected[Result]({}, Counter()) for _ in groups]
-        settled: set[tuple[int, int]] = set()
+        settled: dict[tuple[int, int], str] = {}
         for reply in gather(self.fleet, calls, self.deadline_seconds):
             into = collected[reply.call.number]
             asked = reply.call.asked.get(reply.sender)
             key = reply.call.number, -1 if asked is None else asked.client
             result = read(asked, reply) if asked and key not in settled else "repeated" if asked else "wrong_sender"
-            settled.add(key)
+            settled.setdefault(key, result if isinstance(result, str) else "")
             if isinstance(result, str):
                 into.refused[result] += 1
+                self.notices.add(reply.sender, result)
             else:
                 into.results[key[1]] = result
+                self.notices.forget(reply.sender)
         for number, (clients, into) in enumerate(zip(groups, collected, strict=True)):
-            if never := sum((number, client) not in settled for client in clients.tolist()):
-                into.refused["gone"] += never
+            for client in clients.tolist():
+                if (number, client) not in settled:
+                    reason = "aside" if client in aside[number] else "gone"
+                    into.refused[reason] += 1
+                    self.notices.add(self.nodes.get(client, f"of client {client}"), reason)
         with self._lock:
             for into in collected:
                 self.refused.update(into.refused)
+        self._take_attendance(settled)
         return collected
+
+    def _take_attendance(self, settled: Mapping[tuple[int, int], str]) -> None:
+        """Count who answered, and who was late; whose node is not there was neither."""
+        late = {client: self.nodes[client] for (_, client), reason in settled.items() if reason == "late"}
+        came = {client: reason for (_, client), reason in settled.items() if reason not in ("late", "gone")}
+        came.pop(-1, None)  # who was not asked
+        self.attendance.take(late, set(came), {client for client, reason in came.items() if not reason})
+
+    def _leave_out(self, replies: _Collected[CheckedUpdate]) -> None:
+        """Let those count as refused who spoil what results are combined to; all, where each alone is sound."""
+        results = replies.results
+        unsound = [client for client, result in results.items() if not self.is_sound(result.outcome.model)]
+        for client in unsound or list(results):
+            del results[client]
+            replies.refused["unsound"] += 1
+            self.notices.add(self.nodes[client], "unsound")
+            with self._lock:
+                self.refused["unsound"] += 1
 
     def _read_trained(self, asked: Asked, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)
@@ -214,8 +258,29 @@ class FleetExecutor:
         return result
 
 
+def _without(cohort: Cohort, clients: set[int]) -> Cohort:
+    """Return the cohort without these clients."""
+    kept = ~np.isin(cohort.clients, list(clients))
+    return replace(cohort, clients=cohort.clients[kept], weights=cohort.weights[kept]) if clients else cohort
+
+
 def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:
     return read_losses(asked, reply.sender, reply.content)
+
+
+def _average_all(
+    cohorts: Sequence[Cohort], combine: Combine, collected: Sequence[_Collected[CheckedUpdate]]
+) -> list[ClusterUpdate]:
+    """Combine each cohort's results; whom an event has lost counts in none of its clusters."""
+    lost: Counter[int] = Counter()
+    answered = []
+    for cohort, replies in zip(cohorts, collected, strict=True):
+        answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
+        lost[cohort.event] += cohort.weights[~answered[-1]].sum()
+    return [
+        _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
+        for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
+    ]
 
 
 def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:

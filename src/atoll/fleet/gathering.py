@@ -14,17 +14,19 @@ GRACE_SECONDS = 5.0  # beyond the deadline, for a transport to say that it has p
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One payload to several nodes.
+    """One task to several nodes.
 
     Attributes:
         number: what the caller knows it by.
         task: the handler's name.
-        payload: what it is given.
+        heads: what each node alone is sent.
+        payload: what all of them are sent.
         asked: what each node's reply is held against.
     """
 
     number: int
     task: str
+    heads: Mapping[str, bytes]
     payload: bytes
     asked: Mapping[str, Asked]
 
@@ -60,7 +62,7 @@ def gather(fleet: Fleet, calls: Sequence[Call], timeout: float) -> Iterator[Repl
 
     def run_events(call: Call) -> None:
         try:
-            for sender, content in fleet.call(list(call.asked), call.task, call.payload, timeout):
+            for sender, content in fleet.call(call.heads, call.task, call.payload, timeout):
                 came.put((call, sender, content))
         except Exception as error:  # raised again where it can be seen
             came.put(error)

@@ -2,13 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from atoll.fleet.kept import Versions
 from atoll.fleet.messages import (
     ClientReport,
     Count,
@@ -29,24 +31,35 @@ from atoll.fleet.messages import (
 from atoll.fleet.node import Node
 from atoll.fleet.private import respond
 from atoll.fleet.store import Store
+from atoll.fleet.tally import Tally, read_tally, write_tally
 from atoll.local.models import Model, form_of, without_moments
 from atoll.local.precision import products_in
-from atoll.local.task import ClientTask
+from atoll.local.state import why_wrong_state
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.environment import package_versions
 from atoll.support.process import one_thread
-
-Handler = Callable[[Node, Store, bytes], bytes]
 
 _LOG = logging.getLogger("atoll.fleet")
 _ALONE = Lock()  # PyTorch's random numbers and its number of threads belong to the whole process
 
 
+@dataclass(frozen=True)
+class Done:
+    """A task that was carried out: the reply, and what the node's owner is told of it."""
+
+    reply: bytes
+    told: str
+
+
+Handler = Callable[[Node, Store, bytes], Done]
+
+
 class Refused(Exception):
     """The request is refused."""
 
-    def __init__(self, code: RefusalCode) -> None:
-        """Say why, in one of the words that the server knows."""
-        super().__init__(code)
+    def __init__(self, code: RefusalCode, told: str = "") -> None:
+        """Say why, in one of the words that the server knows, and to the node's owner in others."""
+        super().__init__(told or code)
         self.code: RefusalCode = code
 
 
@@ -58,53 +71,59 @@ class _Pace(BaseModel):
     samples: Count = 0
 
 
-def answer(site: Node, store: Store, task: str, payload: bytes) -> bytes:
+def answer(site: Node, store: Store, task: str, payload: bytes, tell: Callable[[str], None] = _LOG.info) -> bytes:
     """Carry out a task on a node; what a transport calls. It never raises for what it is sent.
 
     Whatever goes wrong, only a `Refusal` goes to the server. What was raised is logged here, for the node's owner:
-    its text may hold what is private.
+    its text may hold what is private. The owner is told of every task in a line: when, what, and how often so far.
     """
     code: RefusalCode
     try:
         handler = HANDLERS.get(task)
         if handler is None:
-            raise Refused("unknown_task")
-        return handler(site, store, payload)
+            raise Refused("unknown_task", f"a task {task!r:.40}, which there is not")
+        done = handler(site, store, payload)
     except Refused as refused:
-        code = refused.code
+        code, told = refused.code, str(refused)
     except Unreadable:
-        code = "unreadable"
+        code = told = "unreadable"
     except Exception:  # whatever a user's model or optimiser may raise
         _LOG.exception("the task %r failed", task)
-        code = "failed"
-    _LOG.warning("the task %r was refused: %s", task, code)
+        code = told = "failed"
+    else:
+        tell(f"{_now()} {done.told}")
+        return done.reply
+    tell(f"{_now()} refused {task!r:.40}: {told}")
     return encode(Refusal(code=code))
 
 
-def describe(site: Node, store: Store, payload: bytes) -> bytes:
+def describe(site: Node, store: Store, payload: bytes) -> Done:
     """Say what the node holds, as far as its owner lets it."""
     request, _ = decode(payload, DescribeRequest)
     _require_agreement(site, request.settings_digest)
     reports = tuple(_report(site, store, client) for client in site.clients)
     versions = {name: version for name, version in package_versions().items() if version is not None}
-    return encode(DescribeReply(nonce=request.nonce, utc=time.time(), versions=versions, clients=reports))
+    reply = DescribeReply(nonce=request.nonce, utc=time.time(), versions=versions, clients=reports)
+    told = ", ".join(name for name, value in reports[0].model_dump().items() if value is not None and name != "client")
+    so_far = _count(site, store, site.clients[0], descriptions=1)
+    clients = ", ".join(map(str, site.clients))
+    return Done(encode(reply), f"told of client {clients}: {told}; so often so far: {so_far.descriptions}")
 
 
-def train(site: Node, store: Store, payload: bytes) -> bytes:
-    """Train a client from the model in the payload; send its model back."""
+def train(site: Node, store: Store, payload: bytes) -> Done:
+    """Train a client from the model in the payload; send its model back, and keep what it keeps."""
     request, models = decode(payload, TrainRequest)
     _require_agreement(site, request.settings_digest)
-    client = _require_client(site, request.clients)
+    client = _require_client(site, request.client)
     (start,) = _require_form(site, models, count=1)
-    trainer = site.trainer
-    task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
+    start = {name: tensor.to(site.device) for name, tensor in start.items()}
+    so_far = _count(site, store, client, trainings=1)
     with _computing(site):
         began = time.perf_counter()
-        outcome = trainer.train(task)
+        outcome = _train(site, store, request, client, start)
         seconds = time.perf_counter() - began
-    samples = int(trainer.population.sizes[client])
-    batch = samples if trainer.rule.batch_size == "full" else trainer.rule.batch_size
-    passed = batch * trainer.rule.steps
+    samples = int(site.population.sizes[client])
+    passed = site.trainer.samples_a_step(np.array([client])) * site.steps
     _add_to_pace(store, client, seconds, passed)
     reply = TrainReply(
         nonce=request.nonce,
@@ -116,34 +135,73 @@ def train(site: Node, store: Store, payload: bytes) -> bytes:
         seconds=seconds,
         loss=outcome.loss if np.isfinite(outcome.loss) else None,
     )
-    return encode(reply, pack([outcome.model]))
+    told = f"client {client} trained for event {request.event}, {seconds:.1f} s"
+    return Done(encode(reply, pack([outcome.model])), f"{told}; trainings so far: {so_far.trainings}")
 
 
-def losses(site: Node, store: Store, payload: bytes) -> bytes:
-    """Measure the models in the payload on a client's samples."""
+def _train(site: Node, store: Store, request: TrainRequest, client: int, start: Model) -> ClientUpdate:
+    """Train a client from what it kept after the task that is named, where clients keep anything."""
+    task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
+    if not site.agreement.keeps_state:
+        return site.trainer.train(task)
+    versions = Versions(store, client, site.agreement.digest)
+    if request.state is not None:
+        if (before := versions.read(request.state)) is None:
+            raise Refused("no_state", f"client {client} no longer has what it kept after the task {request.state}")
+        task = replace(task, state={name: tensor.to(site.device) for name, tensor in before.items()})
+    outcome = site.trainer.train(task)
+    fault = why_wrong_state(task.state, outcome.state, keeps_state=True)
+    if fault or outcome.state is None:
+        raise TypeError(f"{type(site.trainer).__name__} {fault}")
+    named = () if request.state is None else (request.state,)
+    versions.add(request.nonce, outcome.state, (*named, *request.resumable))
+    return outcome
+
+
+def losses(site: Node, store: Store, payload: bytes) -> Done:
+    """Measure the models in the payload on a client's samples, if the method asks for the losses of so many."""
     request, models = decode(payload, LossesRequest)
     _require_agreement(site, request.settings_digest)
-    client = _require_client(site, request.clients)
+    client = _require_client(site, request.client)
+    if len(models) > site.measures:
+        wanted = f"of at most {site.measures} models" if site.measures else "for none"
+        raise Refused("not_needed", f"the losses of {len(models)} models; the method as set here asks {wanted}")
     _require_form(site, models, count=len(models))
+    so_far = _count(site, store, client, losses=len(models))
     with _computing(site):
         row = site.trainer.losses(models, np.array([client]), request.round)[0]
     finite = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
-    return encode(LossesReply(nonce=request.nonce, client=client, losses=finite))
+    told = f"client {client} measured {len(models)} models for round {request.round}"
+    most = "" if site.budget.losses is None else f" of at most {site.budget.losses}"
+    reply = LossesReply(nonce=request.nonce, client=client, losses=finite)
+    return Done(encode(reply), f"{told}; losses so far: {so_far.losses}{most}")
 
 
 HANDLERS: dict[str, Handler] = {"describe": describe, "train": train, "losses": losses}
 
 
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _count(site: Node, store: Store, client: int, **more: int) -> Tally:
+    """Count a task before it is done, so that a crash forgets none; refuse it if that is over the budget."""
+    after = read_tally(store, client, site.agreement.digest).plus(**more)
+    if why := after.why_over(site.budget):
+        raise Refused("over_budget", f"client {client}'s {why}")
+    write_tally(store, client, site.agreement.digest, after)
+    return after
+
+
 def _require_agreement(site: Node, digest: str) -> None:
     if digest != site.agreement.digest:
-        raise Refused("wrong_settings")
+        raise Refused("wrong_settings", "the server's settings are others than this node's")
 
 
-def _require_client(site: Node, clients: Sequence[int]) -> int:
-    own = [client for client in clients if client in site.clients]
-    if len(own) != 1:
-        raise Refused("wrong_client")
-    return own[0]
+def _require_client(site: Node, client: int) -> int:
+    if client not in site.clients:
+        raise Refused("wrong_client", f"client {client} is not here")
+    return client
 
 
 def _require_form(site: Node, models: list[Model], count: int) -> list[Model]:
@@ -166,7 +224,7 @@ def _report(site: Node, store: Store, client: int) -> ClientReport:
     reporting, pace = site.reporting, _read_pace(store, client)
     return ClientReport(
         client=client,
-        samples=int(site.trainer.population.sizes[client]),
+        samples=int(site.population.sizes[client]),
         class_counts=_class_counts(site, store, client) if reporting.class_counts else None,
         epsilon=reporting.epsilon,
         utc_offset=reporting.utc_offset,
@@ -177,7 +235,7 @@ def _report(site: Node, store: Store, client: int) -> ClientReport:
 
 def _class_counts(site: Node, store: Store, client: int) -> tuple[int, ...]:
     """Count a client's classes; randomised answers are drawn once and kept, since each new one would say more."""
-    population, epsilon = site.trainer.population, site.reporting.epsilon
+    population, epsilon = site.population, site.reporting.epsilon
     labels = population.data.labels_of(population.samples(client))
     counts = np.bincount(labels, minlength=population.data.classes).astype(np.int64)
     if epsilon is None:

@@ -4,18 +4,38 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from atoll.fleet.agreement import Agreement
 from atoll.fleet.messages import ClientReport, DescribeReply, DescribeRequest, encode, most_bytes
+from atoll.fleet.private import LEAST_EPSILON
 from atoll.fleet.replies import open_reply
-from atoll.fleet.transport import Failure, Fleet, clients_of
+from atoll.fleet.transport import Failure, Fleet, Properties, clients_of
 from atoll.support.environment import BITS_DEPEND_ON, package_versions
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import RunError
 
 CLOCKS_APART_SECONDS = 3600.0
 _DESCRIBING_SECONDS = 60.0
+_MOST_HOURS = 999_999.9  # that a sentence tells of a clock
 _SHOWN = 8  # clients at most that a sentence lists
+_WORDS = {
+    "wrong_settings": "has other settings than this experiment",
+    "late": "did not answer in time",
+    "gone": "is not there",
+    "failed": "failed to describe itself; its own log says why",
+}
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Why a node cannot take part.
+
+    Attributes:
+        why: what it does, a verb first.
+        is_description: whether it says what cannot be; else it may be mended, and is waited for.
+    """
+
+    why: str
+    is_description: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +45,13 @@ class Joined:
     Attributes:
         nodes: each client's node.
         reports: what nodes say of each client.
+        left_out: names of nodes that are there, but describe what cannot be.
         warnings: what the user should know, a sentence each.
     """
 
     nodes: dict[int, str] = field(default_factory=dict)
     reports: dict[int, ClientReport] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -56,13 +78,15 @@ def wait_for_nodes(
         tell: is given a sentence whenever something has changed while it waits.
         poll_seconds: between two looks.
 
+    A node whose description cannot be is refused; once the time is over, the run begins without it, if nobody else is
+    missing.
+
     Raises:
-        InputError: two nodes are the same client, or one is a client that there is not, or another than its key says.
         RunError: too few nodes were there in time; names the clients that are missing.
     """
     until = time.monotonic() + wait_seconds
     known: dict[str, DescribeReply] = {}
-    refused: dict[str, str] = {}
+    refused: dict[str, Unfit] = {}
     warnings: dict[str, list[str]] = {}
     last = ""
     while True:
@@ -70,100 +94,146 @@ def wait_for_nodes(
         known = {name: reply for name, reply in known.items() if name in there}
         left = max(until - time.monotonic(), 0.0)
         strangers = [name for name in there if name not in known]
-        for name, reply in _describe(fleet, agreement, strangers, min(max(left, 1.0), _DESCRIBING_SECONDS)).items():
-            if isinstance(reply, str):
-                refused[name] = reply
+        described = _describe(fleet, agreement, strangers, min(max(left, 1.0), _DESCRIBING_SECONDS))
+        for name in (name for name in strangers if name in described):  # not as they came: who is first must not vary
+            fit = _check(described[name], there[name], agreement, known)
+            if isinstance(fit, Unfit):
+                refused[name] = fit
                 continue
             refused.pop(name, None)
-            known[name], warnings[name] = reply, _warn(name, reply)
-        joined = _join(known, there, agreement.clients)
-        if len(joined.nodes) == agreement.clients or (nodes is not None and len(known) >= nodes):
+            known[name], warnings[name] = fit, _warn(name, fit)
+        refused = {name: unfit for name, unfit in refused.items() if name in there}
+        joined = _join(known)
+        is_over = time.monotonic() >= until
+        joined.left_out.update(name for name, unfit in refused.items() if unfit.is_description)
+        unfit_clients = {client for name in joined.left_out for client in clients_of(there[name])}
+        wanted = agreement.clients - (len(unfit_clients & set(range(agreement.clients))) if is_over else 0)
+        if known and (len(joined.nodes) >= wanted or (nodes is not None and len(known) >= nodes)):
             joined.warnings.extend(sentence for name in known for sentence in warnings[name])
+            joined.warnings.extend(
+                f"node {name!r} is left out: it {refused[name].why}" for name in sorted(joined.left_out)
+            )
             return joined
-        sentence = _missing(joined, agreement.clients, {k: v for k, v in refused.items() if k in there})
+        sentence = _missing(joined, agreement.clients, refused)
         if nodes is not None:
             sentence = f"{len(known)} of fleet.nodes = {nodes} nodes are there; {sentence}"
-        if time.monotonic() >= until:
+        if is_over:
             raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
         if sentence != last:
             tell(last := sentence)
         time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
 
 
-def ask_again(fleet: Fleet, agreement: Agreement, nodes: Mapping[int, str], timeout: float) -> dict[int, ClientReport]:
+def ask_again(
+    fleet: Fleet,
+    agreement: Agreement,
+    nodes: Mapping[int, str],
+    timeout: float,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[int, ClientReport]:
     """Return what nodes now say of their clients, in a run that is under way.
 
-    Whoever gives no proper answer in time is left out, and so is what a node says of a client of another.
+    Whoever gives no proper answer in time is left out, and so is a node that says what cannot be.
 
     Args:
         fleet: the nodes.
         agreement: what they have in common with this side.
         nodes: the node of each client.
         timeout: seconds to wait.
+        tell: is given a sentence for each that is left out.
     """
     there = fleet.nodes()
     names = [name for name in dict.fromkeys(nodes.values()) if name in there]
-    return {
-        report.client: report
-        for name, reply in _describe(fleet, agreement, names, timeout).items()
-        if not isinstance(reply, str)
-        for report in reply.clients
-        if nodes.get(report.client) == name
-    }
+    reports: dict[int, ClientReport] = {}
+    for name, reply in _describe(fleet, agreement, names, timeout).items():
+        fit = _check(reply, there[name], agreement, {})
+        if isinstance(fit, Unfit):
+            tell(f"node {name!r} keeps its last report: it {fit.why}")
+        else:
+            reports |= {report.client: report for report in fit.clients if nodes.get(report.client) == name}
+    return reports
 
 
 def _describe(
     fleet: Fleet, agreement: Agreement, names: Sequence[str], timeout: float
-) -> dict[str, DescribeReply | str]:
+) -> "dict[str, DescribeReply | Unfit]":
     """Ask nodes what they hold; return each node's reply, or why there is none."""
     nonce = secrets.token_hex(16)
     request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce))
-    replies = fleet.call(names, "describe", request, timeout) if names else ()
+    replies = fleet.call(dict.fromkeys(names, request), "describe", b"", timeout) if names else ()
     return {name: _read(content, nonce) for name, content in replies if name in names}
 
 
-def _read(content: bytes | Failure, nonce: str) -> DescribeReply | str:
+def _read(content: bytes | Failure, nonce: str) -> DescribeReply | Unfit:
     if isinstance(content, Failure):
-        return content.reason
+        return Unfit(_WORDS.get(content.reason, _improper(content.reason)))
     opened = open_reply(content, DescribeReply, most_bytes({}, models=0))
     if isinstance(opened, str):
-        return opened
+        return Unfit(_WORDS.get(opened, _improper(opened)), is_description=opened not in _WORDS)
     head, _ = opened
-    return head if head.nonce == nonce else "repeated"
+    return head if head.nonce == nonce else Unfit(_improper("repeated"), is_description=True)
 
 
-def _join(known: Mapping[str, DescribeReply], there: Mapping[str, Mapping[str, Any]], clients: int) -> Joined:
+def _improper(reason: str) -> str:
+    return f"gave no proper answer ({reason})"
+
+
+def _check(
+    reply: DescribeReply | Unfit, properties: Properties, agreement: Agreement, known: Mapping[str, DescribeReply]
+) -> DescribeReply | Unfit:
+    """Return a node's description, or why it is unfit; `known` are those of nodes that were there before."""
+    if isinstance(reply, Unfit):
+        return reply
+    registered, seen = clients_of(properties), set[int]()
+    taken = {report.client: other for other, earlier in known.items() for report in earlier.clients}
+    for report in reply.clients:
+        client = report.client
+        if client >= agreement.clients:
+            why = f"says that it is client {client}, but data.clients = {agreement.clients}; they count from 0"
+        elif registered and client not in registered:
+            listed = ", ".join(map(str, registered))
+            why = f"says that it is client {client}, but its key is that of {listed}"
+        elif client in taken:
+            why = f"says that it is client {client}, but that is node {taken[client]!r}"
+        elif client in seen:
+            why = f"names client {client} twice"
+        elif told := _contradicts(report, agreement.classes):
+            why = f"{told} for client {client}"
+        else:
+            seen.add(client)
+            continue
+        return Unfit(why, is_description=True)
+    return reply
+
+
+def _contradicts(report: ClientReport, classes: int) -> str | None:
+    """Say what a report has that no honest one has, if it has any."""
+    counts = report.class_counts
+    if counts is None:
+        return None
+    if len(counts) != classes:
+        return f"reports {len(counts)} classes, where the data have {classes},"
+    if report.epsilon is not None and report.epsilon < LEAST_EPSILON:
+        return f"reports classes with epsilon = {report.epsilon:g}, which tell nothing,"
+    if sum(counts) != report.samples:
+        return f"reports {report.samples} samples, but {sum(counts)} in all classes,"
+    return None
+
+
+def _join(known: Mapping[str, DescribeReply]) -> Joined:
     """Put together which node is which client."""
     joined = Joined()
     for name, reply in known.items():
-        registered = clients_of(there[name])
         for report in reply.clients:
-            client = report.client
-            if client >= clients:
-                raise InputError(f"node {name!r} is client {client}, but data.clients = {clients}; they count from 0")
-            if registered and client not in registered:
-                listed = ", ".join(map(str, registered))
-                raise InputError(f"node {name!r} says that it is client {client}, but its key is that of {listed}")
-            if client in joined.nodes:
-                raise InputError(
-                    f"nodes {joined.nodes[client]!r} and {name!r} both say that they are client {client}; each client "
-                    "must be one node"
-                )
-            joined.nodes[client], joined.reports[client] = name, report
+            joined.nodes[report.client], joined.reports[report.client] = name, report
     return joined
 
 
-def _missing(joined: Joined, clients: int, refused: Mapping[str, str]) -> str:
+def _missing(joined: Joined, clients: int, refused: Mapping[str, Unfit]) -> str:
     missing = [client for client in range(clients) if client not in joined.nodes]
     listed = ", ".join(map(str, missing[:_SHOWN])) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
     sentence = f"{len(joined.nodes)} of {clients} clients are there; missing: {listed}"
-    words = {
-        "wrong_settings": "has other settings than this experiment",
-        "late": "did not answer in time",
-        "gone": "is not there",
-        "failed": "failed to describe itself; its own log says why",
-    }
-    others = [f"node {name!r} {words.get(why, f'gave no proper answer ({why})')}" for name, why in refused.items()]
+    others = [f"node {name!r} {unfit.why}" for name, unfit in refused.items()]
     return "; ".join([sentence, *others[:_SHOWN]])
 
 
@@ -171,8 +241,8 @@ def _warn(name: str, reply: DescribeReply) -> list[str]:
     """Return what may be surprising about a run with this node."""
     warnings = []
     if abs(apart := reply.utc - time.time()) >= CLOCKS_APART_SECONDS:
-        ahead = "ahead of" if apart > 0 else "behind"
-        warnings.append(f"the clock of node {name!r} is {abs(apart) / 3600:.1f} hours {ahead} this machine's")
+        ahead, hours = "ahead of" if apart > 0 else "behind", min(abs(apart) / 3600, _MOST_HOURS)
+        warnings.append(f"the clock of node {name!r} is {hours:.1f} hours {ahead} this machine's")
     here = package_versions()
     for package in BITS_DEPEND_ON:
         if (there := reply.versions.get(package)) != here[package]:

@@ -1,7 +1,7 @@
 """A fleet in this process: nodes are threads, and all that passes between them and the server is bytes."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from queue import Empty, Queue
 from threading import Thread
 
@@ -44,15 +44,18 @@ class MemoryFleet:
             if name not in self.gone
         }
 
+    def allow(self, most: int) -> None:
+        """Take any reply: nothing is kept of it here, and whoever asked checks its length."""
+
     def call(
-        self, names: Sequence[str], task: str, payload: bytes, timeout: float
+        self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:
         """Have nodes do a task, each in a thread; yield one reply or failure per node, as they come."""
         until = time.monotonic() + timeout
         came: Queue[tuple[str, bytes | Failure]] = Queue()
-        for name in names:
-            Thread(target=self._carry_out, args=(name, task, payload, came), daemon=True, name=name).start()
-        waiting = list(names)
+        for name, head in heads.items():
+            Thread(target=self._carry_out, args=(name, task, head + payload, came), daemon=True, name=name).start()
+        waiting = list(heads)
         while waiting:
             try:
                 name, content = came.get(timeout=max(until - time.monotonic(), 0.0))

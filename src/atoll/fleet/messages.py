@@ -23,7 +23,9 @@ Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 Word = Annotated[str, Field(pattern=r"^[\w.+-]{1,40}$")]
 
-RefusalCode = Literal["unreadable", "unknown_task", "wrong_settings", "wrong_client", "failed"]
+RefusalCode = Literal[
+    "unreadable", "unknown_task", "wrong_settings", "wrong_client", "no_state", "not_needed", "over_budget", "failed"
+]
 
 
 class Unreadable(ValueError):
@@ -45,7 +47,7 @@ class DescribeRequest(Header):
 
 
 class TrainRequest(Header):
-    """Asks each node for a training of the one of its clients that is named; the body is the start model.
+    """Asks a node for a training of one of its clients; the body is the start model.
 
     Attributes:
         settings_digest: of the settings that a client's work depends on (`agreement.digest_of`).
@@ -55,7 +57,9 @@ class TrainRequest(Header):
         round: the event's round.
         repeat: number of the intra-cluster round within the event.
         cluster: the cohort's cluster.
-        clients: those that are asked, at most one a node.
+        client: who is to train.
+        state: the task whose version of what the client keeps it begins from; None: it has none yet.
+        resumable: tasks whose versions are named by checkpoints that the run may yet go on from.
     """
 
     kind: Literal["train"] = "train"
@@ -66,17 +70,19 @@ class TrainRequest(Header):
     round: Count
     repeat: Count
     cluster: Count
-    clients: tuple[Count, ...]
+    client: Count
+    state: Token | None = None
+    resumable: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
 
 
 class LossesRequest(Header):
-    """Asks each node for the losses of all models in the body on the data of the one of its clients that is named."""
+    """Asks a node for the losses of all models in the body on the data of one of its clients."""
 
     kind: Literal["losses"] = "losses"
     settings_digest: Token
     nonce: Token
     round: Count
-    clients: tuple[Count, ...]
+    client: Count
 
 
 class ClientReport(Header):

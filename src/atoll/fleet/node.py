@@ -1,25 +1,29 @@
 """What a node is: its owner's copy of the settings, its clients' samples, and what it says of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.datasets import Dataset
 from atoll.data.population import Population
+from atoll.engine.assignment import as_scheduled
+from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
-from atoll.experiment.executor import require_plain_trainer
-from atoll.experiment.models import draw_module, make_rule, require_device
+from atoll.experiment.executor import require_states_apart
+from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, require_device
 from atoll.experiment.plugins import call
+from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import Agreement, agree, require_fleet
 from atoll.fleet.shards import read_shard, shard_folder
-from atoll.local.rule import LocalRule
-from atoll.local.trainer import Trainer
+from atoll.fleet.tally import RUNS, Budget
 from atoll.local.weights import check_outputs, place
 from atoll.network.base import Network
 from atoll.network.files import matrix_network
@@ -63,18 +67,32 @@ class Node:
     Attributes:
         agreement: what the server must have in common with the node.
         clients: the clients that it is.
-        trainer: trains them; its population holds one stand-in sample for each client that is elsewhere.
+        population: their samples, and one stand-in sample for each client that is elsewhere.
+        trainer: trains them.
+        steps: local steps of a task, as the method's rule says.
+        device: where it trains.
         reporting: what it says of them.
+        measures: of how many models its owner's copy of the method asks the losses at a time; 0: it asks for none.
+        budget: how much of its work it does.
     """
 
     agreement: Agreement
     clients: tuple[int, ...]
-    trainer: Trainer
+    population: Population
+    trainer: ClientTrainer
+    steps: int
+    device: str
     reporting: Reporting
+    measures: int
+    budget: Budget
 
 
 def open_site(
-    settings: Settings, folder: Path, client: int | Sequence[int], reporting: Reporting | None = None
+    settings: Settings,
+    folder: Path,
+    client: int | Sequence[int],
+    reporting: Reporting | None = None,
+    budget: Budget | None = None,
 ) -> Node:
     """Return a node's side of an experiment.
 
@@ -83,6 +101,7 @@ def open_site(
         folder: holds the client's samples (`read_shard`); for several clients, each one's in ``client-NUMBER``.
         client: its number in the experiment, or the numbers of several.
         reporting: what it says of them; None: the number of samples.
+        budget: how much it does; without a number of losses, those that `tally.RUNS` whole runs ask for.
 
     Raises:
         InputError: samples that are missing or do not fit the model, a number that no client has, or settings that
@@ -102,29 +121,27 @@ def open_site(
     module = draw_module(settings, population.data)
     check_outputs(module, population.data.shape, population.data.classes or 1, settings.model.name)
     own = np.isin(np.arange(len(population)), clients)
-    rule = method_rule(settings, np.where(own, population.sizes, population.sizes.max() + 1))
-    run = settings.run
-    trainer = Trainer(
-        module=place(module, require_device(run.device)),
-        population=population,
-        rule=rule,
-        seed=settings.seed,
-        device=run.device,
-        precision=run.precision,
-        by_hand=not run.debug,
-        tolerant=True,  # the server is to say why a result is refused, not to guess it from a failure
-    )
-    return Node(agree(settings, population.data, module, rule), clients, trainer, reporting)
+    method = make_method(settings, np.where(own, population.sizes, population.sizes.max() + 1), module)
+    agreement = agree(settings, population.data, module, method)
+    device = require_device(settings.run.device)
+    # Tolerant: the server is to say why a result is refused, not to guess it from a failure.
+    trainer = make_trainer(settings, method, place(module, device), population, device, tolerant=True)
+    measures = 0 if method.assign is as_scheduled else method.schedule.clusters
+    budget = budget or Budget()
+    if budget.losses is None:
+        budget = replace(budget, losses=RUNS * settings.rounds * measures)
+    return Node(agreement, clients, population, trainer, method.rule.steps, device, reporting, measures, budget)
 
 
-def method_rule(settings: Settings, sizes: Ids) -> LocalRule:
-    """Return the local rule that the method gives to its clients.
+def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
+    """Return the method as a node needs it: its local rule, its trainer, what travels, and whether losses are asked.
 
     A node knows neither the other clients nor the network, so the method is made with stand-ins of the same number.
 
     Args:
         settings: all settings.
         sizes: samples of each client, [clients]; stand-ins for those that are elsewhere.
+        module: the initial model.
 
     Raises:
         InputError: settings that do not go together.
@@ -143,14 +160,16 @@ def method_rule(settings: Settings, sizes: Ids) -> LocalRule:
         "rounds": settings.rounds if all_rounds else section.get("intra_rounds", 1) * rule.steps,
         "clock": Clock(np.ones(clients), np.ones(clients), np.inf),
         "seed": settings.seed,
+        "module": deepcopy(module),
     }
     method = call("method.name", method_kind(settings).make, given, section.model_extra)
     if not isinstance(method, Method):
         raise InputError(
             f"method.name = {section.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
         )
-    require_plain_trainer(method)
-    return method.rule
+    require_states_apart(method)
+    method = choose_clients(settings, method, given["population"], given["clock"])
+    return let_stay(settings, method, module)
 
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:

@@ -5,6 +5,8 @@ import numpy as np
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
+LEAST_EPSILON = 1e-3  # below it a million samples tell nothing of their classes, and estimates overflow
+
 
 def answer_odds(classes: int, epsilon: float) -> tuple[float, float]:
     """Return the probabilities with which a sample's answer is its own class, and any one of the others.

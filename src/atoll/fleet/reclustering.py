@@ -11,11 +11,14 @@ from atoll.engine.engine import Method
 from atoll.experiment.experiment import Experiment, ReportedClients
 from atoll.experiment.plugins import resolve
 from atoll.experiment.signatures import asks_for
+from atoll.fleet.belief import MOST_SLOTS, believe
 from atoll.fleet.clusterings import Clustered, as_told, cells_of, read_clusterings
 from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import Joined, ask_again
 from atoll.fleet.measured import Measured
-from atoll.fleet.reports import ReportedTable, as_reported, reported_table
+from atoll.fleet.messages import ClientReport
+from atoll.fleet.reports import ReportedTable, as_reported, only_samples, reported_table
+from atoll.fleet.transport import samples_of
 from atoll.network.base import Network
 from atoll.support.errors import InputError
 from atoll.support.files import append_line, line_as_bytes, write_atomically
@@ -98,14 +101,24 @@ class Planner:
         self._path = path
         self._tell = tell
         self._lines = read_clusterings(path, len(experiment.population)) if resume and path.exists() else []
-        table = self._table()
-        self.warnings = _lacking(experiment, table, joined)
+        self._doubted: dict[int, str] = {}
+        self._settings = experiment.settings
+        self.warnings = list[str]()
+        table = self._table(self.warnings.append)
+        self.warnings += _lacking(experiment, table, joined)
         known = ReportedClients(as_reported(experiment.population, table))
         if self._lines:
             known = as_told(known, self._lines[0])
-        same = known.population is experiment.population and known.clustering is None
-        self.experiment = experiment if same else experiment.given(known)
-        self._method = self.experiment.method
+        try:
+            self.experiment = _given(experiment, known)
+            self._method = self.experiment.method
+        except InputError as error:  # one node's report may be enough for that
+            told = as_reported(experiment.population, only_samples(table))
+            if self._lines or told is known.population:
+                raise
+            self.warnings.append(f"what nodes report makes no plan ({error}); only their samples are taken")
+            self.experiment = _given(experiment, ReportedClients(told))
+            self._method = self.experiment.method
 
     def begin(self, events_done: int) -> None:
         """Take the plan that was in force after so many events, and drop later lines.
@@ -165,9 +178,11 @@ class Planner:
             InputError: there is no such clustering.
         """
         executor, base = self._executor, self.experiment
-        self._reports |= ask_again(executor.fleet, executor.agreement, executor.nodes, _ASKING_SECONDS)
+        said = ask_again(executor.fleet, executor.agreement, executor.nodes, _ASKING_SECONDS, self._tell)
+        executor.attendance.let_back(set(said))
+        self._reports |= {client: _with_earlier(report, self._reports.get(client)) for client, report in said.items()}
         executor.samples = {client: report.samples for client, report in self._reports.items()}
-        population = as_reported(base.reported, self._table())
+        population = as_reported(base.reported, self._table(lambda told: self._tell(f"warning: {told}")))
         network = _measured_network(base.networks[0], executor.measured) if base.has_network else None
         return base.given(ReportedClients(population, None, network))
 
@@ -186,8 +201,17 @@ class Planner:
                 raise InputError(f"there would be {new} {name}, where the run began with {old}")
         return made
 
-    def _table(self) -> ReportedTable:
-        return reported_table(self._reports, self._executor.agreement.clients)
+    def _table(self, warn: Callable[[str], None]) -> ReportedTable:
+        """Return what is believed of the reports; warn of what is not, once for each client and reason."""
+        executor, clustering = self._executor, self._settings.clustering
+        agreed = {k: n for known in executor.fleet.nodes().values() for k, n in samples_of(known).items()}
+        slots = clustering.clusters if clustering.method == "availability" else MOST_SLOTS
+        believed, doubted = believe(self._reports, agreed, self._settings.fleet.samples_limit, slots)
+        for client, why in doubted.items():
+            if self._doubted.get(client) != why:
+                warn(f"node {executor.nodes.get(client)!r} says that client {client} {why}")
+        self._doubted = doubted
+        return reported_table(believed, executor.agreement.clients)
 
     def _round(self, events_done: int) -> int:
         return self.experiment.method.schedule.rounds_done(events_done)
@@ -206,6 +230,21 @@ class Planner:
             compute_seconds=cells_of(measured.compute_seconds),
             upload_seconds=cells_of(measured.upload_seconds),
         )
+
+
+def _given(experiment: Experiment, known: ReportedClients) -> Experiment:
+    same = known.population is experiment.population and known.clustering is None
+    return experiment if same else experiment.given(known)
+
+
+def _with_earlier(report: ClientReport, before: ClientReport | None) -> ClientReport:
+    """Return a report with what it no longer tells as it was told before, since plans need it of all clients."""
+    if before is None:
+        return report
+    kept = {name: told for name, told in before if getattr(report, name) is None and name != "epsilon"}
+    if report.class_counts is None:
+        kept["epsilon"] = before.epsilon
+    return report.model_copy(update=kept)
 
 
 def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> list[str]:

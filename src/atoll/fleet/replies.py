@@ -19,7 +19,7 @@ from atoll.fleet.messages import (
 )
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientUpdate
-from atoll.local.weights import is_finite
+from atoll.local.weights import LARGEST_LOSS, is_bounded, is_finite
 from atoll.support.arrays import Floats
 
 OfClient = TypeVar("OfClient", TrainReply, LossesReply)
@@ -28,6 +28,7 @@ Reason = (
     Literal[
         "late",
         "gone",
+        "aside",
         "failed",
         "oversized",
         "wrong_sender",
@@ -37,23 +38,31 @@ Reason = (
         "wrong_form",
         "not_finite",
         "too_large",
+        "unsound",
     ]
     | RefusalCode
 )
 """Why there is no result from a client.
 
 - ``late``, ``gone``, ``failed``: nothing came in time, the node is not there, its work raised;
+- ``aside``: it was not asked, since it was late too often (`fleet.attendance`);
 - ``oversized``, ``unreadable``: more bytes than the model can have, no message;
 - ``wrong_sender``: about another client than was asked, or from another node than its own;
 - ``wrong_event``, ``repeated``: an answer to another event, or to another call than this one;
 - ``wrong_count``: other samples than reported; ``wrong_form``: other names, shapes or types;
-- ``not_finite``, ``too_large``: a NaN or an infinity, an update longer than allowed;
-- ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``.
+- ``not_finite``, ``too_large``: a NaN or an infinity; a number of the model beyond 1e12, a loss beyond 1e15, an update
+  longer than allowed;
+- ``unsound``: its model gives no finite losses; or what it was combined to with others does not, although each does;
+- ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``;
+- ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged;
+- ``not_needed``, ``over_budget``: said by the node: its owner's copy of the method asks for no such losses, or not for
+  those of so many models; or its owner lets it do no more.
 """
 
 REASONS: tuple[Reason, ...] = (
     "late",
     "gone",
+    "aside",
     "failed",
     "oversized",
     "unreadable",
@@ -64,9 +73,13 @@ REASONS: tuple[Reason, ...] = (
     "wrong_form",
     "not_finite",
     "too_large",
+    "unsound",
     "unknown_task",
     "wrong_settings",
     "wrong_client",
+    "no_state",
+    "not_needed",
+    "over_budget",
 )
 
 
@@ -85,6 +98,7 @@ class Asked:
         samples: how many it said that it holds; None: it was not asked.
         max_update_norm: the longest update that is taken; None: any.
         models: how many models it was to measure.
+        state: what stands for what it then keeps, where clients keep anything.
     """
 
     node: str
@@ -97,6 +111,7 @@ class Asked:
     samples: int | None = None
     max_update_norm: float | None = None
     models: int = 0
+    state: Model | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +127,8 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Chec
     """Return a client's result, or why it is refused.
 
     It is taken if it is no longer than its form can be, readable, from the client's own node, for this client, event
-    and call, with the number of samples that it reported before, with exactly the tensors of the form, all finite, and
-    its update no longer than allowed.
+    and call, with the number of samples that it reported before, with exactly the tensors of the form, all finite and
+    none absurdly large, and its update no longer than allowed.
     """
     opened = _open(asked, sender, reply, TrainReply, most_bytes(asked.form))
     if isinstance(opened, str):
@@ -130,10 +145,12 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Chec
     model = {name: models[0][name] for name in asked.form}  # in the order that results are combined in elsewhere
     if head.loss is None or not is_finite(model, head.loss):
         return "not_finite"
+    if not is_bounded(model, head.loss):
+        return "too_large"
     limit = asked.max_update_norm
     if limit is not None and asked.start is not None and not update_norm(model, asked.start) <= limit:
         return "too_large"
-    return CheckedUpdate(ClientUpdate(model, head.loss), head.seconds, head.passed)
+    return CheckedUpdate(ClientUpdate(model, head.loss, asked.state), head.seconds, head.passed)
 
 
 def read_losses(asked: Asked, sender: str, reply: bytes | base.Failure) -> Floats | Reason:
@@ -148,7 +165,8 @@ def read_losses(asked: Asked, sender: str, reply: bytes | base.Failure) -> Float
         return "wrong_form"
     if None in head.losses:
         return "not_finite"
-    return np.array(head.losses, np.float64)
+    losses = np.array(head.losses, np.float64)
+    return losses if (np.abs(losses) <= LARGEST_LOSS).all() else "too_large"
 
 
 def open_reply(reply: bytes, kind: type[AnyHeader], most: int) -> tuple[AnyHeader, list[Model]] | Reason:

@@ -58,6 +58,12 @@ def reported_table(
     )
 
 
+def only_samples(table: ReportedTable) -> ReportedTable:
+    """Return the table as if clients had told nothing but their samples."""
+    clients = len(table.samples)
+    return replace(table, utc_offset=np.full(clients, np.nan), slots=(None,) * clients, class_counts=None)
+
+
 def as_reported(population: Population, table: ReportedTable) -> Population:
     """Return the population with what its clients report instead of what was assumed; itself if that is the same.
 

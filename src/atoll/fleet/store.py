@@ -22,6 +22,10 @@ class Store(Protocol):
         """Keep bytes under a key, replacing what was there."""
         ...
 
+    def drop(self, key: str) -> None:
+        """Forget what is under a key, if anything is."""
+        ...
+
 
 class MemoryStore:
     """Keeps bytes as long as this process lives."""
@@ -40,6 +44,11 @@ class MemoryStore:
         """Keep bytes under a key, replacing what was there."""
         with self._lock:
             self._content[_checked(key)] = content
+
+    def drop(self, key: str) -> None:
+        """Forget what is under a key, if anything is."""
+        with self._lock:
+            self._content.pop(_checked(key), None)
 
 
 class FolderStore:
@@ -67,6 +76,10 @@ class FolderStore:
     def put(self, key: str, content: bytes) -> None:
         """Keep bytes under a key, replacing what was there."""
         write_atomically(self._folder / _checked(key), content)
+
+    def drop(self, key: str) -> None:
+        """Forget what is under a key, if anything is."""
+        (self._folder / _checked(key)).unlink(missing_ok=True)
 
 
 def _checked(key: str) -> str:

@@ -1,10 +1,11 @@
 """Local rules: how a client trains, and the optimisers by name.
 
-A local rule is an optimiser (one function that makes a `torch.optim.Optimizer`), a number of steps, a batch size,
-and maybe a proximal term; any optimiser composes with any clustering, schedule and combine rule. A user's own
+A local rule is an optimiser (one function that makes a `torch.optim.Optimizer`), a number of steps or epochs, a batch
+size, and maybe a proximal term; any optimiser composes with any clustering, schedule and combine rule. A user's own
 optimiser is named in the experiment file as ``optimizer = "module:function"``.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -12,35 +13,59 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # PyTorch is imported where an optimiser is made, so that reading settings does not wait for it
     from torch import nn, optim
 
-from atoll.support.limits import BelowOne
+from atoll.support.errors import InputError
+from atoll.support.limits import BelowOne, Count, NotNegative, Positive, PositiveFloat, Share
+from atoll.support.requiring import require_fields
 
 MakeOptimizer = Callable[[Iterable["nn.Parameter"], float], "optim.Optimizer"]
 
 
 @dataclass(frozen=True)
 class LocalRule:
-    """How a client trains: `steps` optimiser steps on batches drawn uniformly with replacement from its own data.
+    """How a client trains: optimiser steps on batches drawn uniformly with replacement from its own data.
 
     Attributes:
         optimizer: makes the optimiser from the parameters and the learning rate.
         lr: learning rate eta.
-        steps: local steps (FedCluster's E, FedUC's T'').
+        steps: local steps (FedCluster's E, FedUC's T''), the same number for every client.
         batch_size: samples a step, or "full" for all of the client's.
         proximal: FedProx's mu; the local loss gains ``(mu / 2) * ||w - W||^2``, W being the model it was sent.
         lr_decay: eta is multiplied by this after every round.
         resample_parts: with resampling, the number of disjoint parts of each client's data, 2 a round; else 0.
         carry_moments: whether the optimiser's state travels with the model, averaged like it; else every client starts
             afresh in every event.
+        epochs: in the place of `steps`: each client takes as many as so many epochs of its own samples need; None: it
+            takes `steps`. Batches are drawn with replacement, as all are: an epoch is a number of samples.
+
+    Raises:
+        InputError: a number out of range, or an optimiser that is no function.
     """
 
     optimizer: MakeOptimizer
-    lr: float
-    steps: int = 20
-    batch_size: int | Literal["full"] = 30
-    proximal: float = 0.0
-    lr_decay: float = 1.0
-    resample_parts: int = 0
+    lr: PositiveFloat
+    steps: Positive = 20
+    batch_size: Positive | Literal["full"] = 30
+    proximal: NotNegative = 0.0
+    lr_decay: Share = 1.0
+    resample_parts: Count = 0
     carry_moments: bool = False
+    epochs: PositiveFloat | None = None
+
+    def steps_of(self, samples: int) -> int:
+        """Return the local steps of a client that has so many samples.
+
+        >>> LocalRule(sgd, 0.1, batch_size=20, epochs=2).steps_of(50)
+        5
+        """
+        if self.epochs is None:
+            return self.steps
+        return math.ceil(self.epochs if self.batch_size == "full" else self.epochs * samples / self.batch_size)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range, in the words that settings have."""
+        if not callable(self.optimizer):
+            raise InputError(f"local.optimizer = {self.optimizer!r}: must be a function, such as atoll.optimizers.sgd")
+        require_fields(self, "local.")
 
     def lr_at(self, round_: int) -> float:
         """Return the learning rate in a round."""

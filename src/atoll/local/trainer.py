@@ -75,9 +75,12 @@ class Trainer:
 
     @property
     def why_one_by_one(self) -> str:
-        """Why clients must train one by one: a subclass may do anything in `train`. Empty for `Trainer` itself."""
+        """Why clients must train one by one: a subclass may do anything in `train`. Empty for `Trainer` itself,
+        unless clients take different numbers of steps.
+        """
         if type(self) is Trainer:
-            return ""
+            epochs = self.rule.epochs
+            return "" if epochs is None else f"local.epochs = {epochs:g}: clients take different numbers of steps"
         name = type(self).__name__
         return f"{name} keeps a state for each client" if self.keeps_state else f"{name} trains single clients"
 
@@ -132,16 +135,20 @@ class Trainer:
         """Yield inputs and targets of each local step's batch, on the device."""
         rows = self.draw_rows(task)
         if self.rule.batch_size == "full":
-            return repeat(self.batches.gather(rows[0]), self.rule.steps)
+            return repeat(self.batches.gather(rows[0]), len(rows))
         return self.batches.gather_each(rows)
 
     def draw_rows(self, task: ClientTask) -> npt.NDArray[np.int32]:
         """Return the positions in the pool of each local step's batch, [steps, samples]."""
-        samples = self._own(task.client, task.round, TRAINING_PART)
+        samples, steps = self._own(task.client, task.round, TRAINING_PART), self.steps_of(task.client)
         if self.rule.batch_size == "full":
-            return np.broadcast_to(samples, (self.rule.steps, len(samples)))
+            return np.broadcast_to(samples, (steps, len(samples)))
         rng = generator(self.seed, "batches", *task.key)
-        return samples[rng.integers(len(samples), size=(self.rule.steps, self.rule.batch_size))]
+        return samples[rng.integers(len(samples), size=(steps, self.rule.batch_size))]
+
+    def steps_of(self, client: int) -> int:
+        """Return the local steps that this client takes."""
+        return self.rule.steps_of(int(self.population.sizes[client]))
 
     def samples_a_step(self, clients: Ids) -> int:
         """Return how many samples one step of all these clients takes, at most."""
@@ -162,7 +169,7 @@ def descend(
     losses: Iterable[Tensor],
     by_hand: bool = False,
 ) -> tuple[float, Model]:
-    """Take the rule's steps, one down each loss; each loss is computed only after the step before it.
+    """Take a step of the rule down each loss; each loss is computed only after the step before it.
 
     With `by_hand` plain SGD's steps are made here, to the same bits. Returns the mean loss, and the optimiser's
     moments of these parameters if the rule carries them.
@@ -174,7 +181,8 @@ def descend(
     plain = by_hand and is_plain_sgd(optimizer, lr)
     step = partial(_sgd_step, parameters, lr) if plain else optimizer.step
     total = torch.zeros((), device=next(iter(parameters.values())).device)
-    for loss in losses:
+    taken = 0
+    for taken, loss in enumerate(losses, 1):  # noqa: B007
         for parameter in parameters.values():
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
@@ -182,7 +190,7 @@ def descend(
             _add_proximal(parameters, task.start, rule.proximal)
         step()
         total += loss.detach()
-    return total.item() / rule.steps, read_moments(optimizer, parameters) if rule.carry_moments else {}
+    return total.item() / taken, read_moments(optimizer, parameters) if rule.carry_moments else {}
 
 
 @torch.no_grad()

@@ -9,6 +9,11 @@ from torch import Tensor, nn
 from atoll.local.models import Model, Shape
 from atoll.support.errors import InputError
 
+LARGEST_NUMBER = (
+    1e12  # of a model that a client sends; far beyond any that is of use, and sums and products stay finite
+)
+LARGEST_LOSS = 1e15  # that a client reports; the mean of such losses is finite, however many there are
+
 
 def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> None:
     """Refuse a module that does not map [n, *shape] to [n, outputs].
@@ -67,6 +72,12 @@ def is_finite(model: Model, loss: float) -> bool:
     # Finite sums imply finite numbers; checking sums is many times faster, and waits for a GPU once.
     summed = bool(torch.stack([tensor.sum().double() for tensor in numbers]).isfinite().all())
     return math.isfinite(loss) and (summed or all(bool(tensor.isfinite().all()) for tensor in numbers))
+
+
+def is_bounded(model: Model, loss: float, largest: float = LARGEST_NUMBER) -> bool:
+    """Return whether no number of the model is beyond `largest`, and the loss not beyond `LARGEST_LOSS`."""
+    numbers = (tensor for tensor in model.values() if tensor.is_floating_point() and tensor.numel())
+    return abs(loss) <= LARGEST_LOSS and all(float(tensor.abs().max()) <= largest for tensor in numbers)
 
 
 @torch.no_grad()

@@ -9,12 +9,14 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.fedavg import fedavg
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
 from atoll.support.limits import Share
 
 
+@checked
 def alone(
     population: Population,
     rule: LocalRule,

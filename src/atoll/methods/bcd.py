@@ -15,12 +15,14 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.fedavg import fedavg
 from atoll.methods.requirements import refuse_proximal
 from atoll.schedules.events import Clock
 from atoll.support.limits import NotNegative, Share
 
 
+@checked
 def bcd(
     population: Population,
     rule: LocalRule,

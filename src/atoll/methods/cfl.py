@@ -8,12 +8,14 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method, State
 from atoll.engine.grouping import Grouping
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.learned import Turn, apart, as_vectors, normalised
 from atoll.schedules.events import Clock, Event
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.limits import NotNegative, Positive, Probability
 
 
+@checked
 def cfl(
     population: Population,
     rule: LocalRule,

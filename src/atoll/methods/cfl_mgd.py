@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule, momentum
+from atoll.methods.checking import checked
 from atoll.methods.ifca import Option, ifca
 from atoll.methods.requirements import require_sgd
 from atoll.schedules.events import Clock
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+@checked
 def cfl_mgd(
     population: Population,
     rule: LocalRule,

@@ -44,7 +44,7 @@ class ControlVariates(CorrectedTrainer):
         own, start = self.state_of(task), task.start
         c = {name: start.get(f"{name}@c", torch.zeros_like(tensor)) for name, tensor in own.items()}
         update = self.train_corrected(task, {name: c[name] - own[name] for name in own})
-        length = self.rule.steps * self.rule.lr_at(task.round)
+        length = self.steps_of(task.client) * self.rule.lr_at(task.round)
         new = {name: own[name] - c[name] + (start[name] - update.model[name]) / length for name in own}
         sent = {f"{name}@c": c[name] + (new[name] - own[name]) for name in own}
         return ClientUpdate(update.model | sent, update.loss, new)

@@ -6,11 +6,13 @@ from functools import partial
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.fedavg import fedavg
 from atoll.schedules.events import Clock
 from atoll.support.limits import NotNegative, Share
 
 
+@checked
 def ditto(
     population: Population,
     rule: LocalRule,

@@ -1,20 +1,37 @@
 """What methods share in which all clients of a cohort count alike, and the server needs to know how many answered."""
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from atoll.aggregation.mean import Weighted, mean
 from atoll.engine.engine import Method
 from atoll.local.models import Model
+from atoll.schedules.events import Event
+from atoll.schedules.timeline import Work
 
 SHARE = "@share"
 
+Worked = TypeVar("Worked", Event, Work)
+
 
 def weigh_equally(method: Method) -> Method:
-    """Return the method with weight 1 for every client."""
-    events = tuple(replace(event, weights=np.ones(len(event.cohort))) for event in method.schedule.events)
-    return replace(method, schedule=replace(method.schedule, events=events))
+    """Return the method with weight 1 for every client; what clusters weigh in a merge stays."""
+    schedule = replace(method.schedule, events=tuple(map(_equally, method.schedule.events)))
+    if method.arrivals is None:
+        return replace(method, schedule=schedule)
+    made = {id(phase): phase for phase in method.arrivals.in_force}  # events share phases
+    equal = {
+        key: replace(phase, works={cluster: _equally(work) for cluster, work in phase.works.items()})
+        for key, phase in made.items()
+    }
+    in_force = [equal[id(phase)] for phase in method.arrivals.in_force]
+    return replace(method, schedule=schedule, arrivals=replace(method.arrivals, in_force=in_force))
+
+
+def _equally(work: Worked) -> Worked:
+    return replace(work, weights=np.ones(len(work.cohort)))
 
 
 @dataclass(frozen=True)

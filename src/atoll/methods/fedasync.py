@@ -10,6 +10,7 @@ from atoll.data.population import Population
 from atoll.engine.cohorts import only_model
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.schedules.events import Clock, Mix
 from atoll.schedules.overlapping import Job, buffered
 from atoll.support.errors import InputError
@@ -18,6 +19,7 @@ from atoll.support.limits import Count, NotNegative, Positive, PositiveFloat, Sh
 Staleness = Literal["constant", "polynomial", "hinge"]
 
 
+@checked
 def fedasync(
     population: Population,
     rule: LocalRule,

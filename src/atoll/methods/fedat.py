@@ -7,6 +7,7 @@ import numpy as np
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.schedules.events import Clock, Mix, Schedule
 from atoll.schedules.overlapping import Job, merge_jobs
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
@@ -16,6 +17,7 @@ from atoll.support.limits import Positive, Share
 from atoll.support.seeds import generator
 
 
+@checked
 def fedat(
     population: Population,
     rule: LocalRule,

@@ -8,12 +8,14 @@ from atoll.clustering.clustering import one_cluster
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.fedcluster import fedcluster
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
 from atoll.support.limits import Share
 
 
+@checked
 def fedavg(
     population: Population,
     rule: LocalRule,
@@ -43,6 +45,7 @@ def pooled(population: Population) -> Population:
     return population.pooled()
 
 
+@checked
 def centralized(
     population: Population, rule: LocalRule, rounds: int, clock: Clock | None = None, seed: int = 0
 ) -> Method:

@@ -16,6 +16,8 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
+from atoll.methods.requirements import refuse_epochs
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
@@ -25,6 +27,7 @@ Mode = Literal["parallel", "sequential"]
 OUTPUT_BYTES = 4  # the built-in models compute in float32
 
 
+@checked
 def fedbcd(
     population: Population, rule: LocalRule, rounds: int, mode: Mode = "parallel", clock: Clock | None = None
 ) -> Method:
@@ -50,6 +53,7 @@ def fedbcd(
         raise InputError(
             "method.resample = true: does not go with method.name = 'fedbcd', whose parties have no data apart"
         )
+    refuse_epochs(rule, "method.name = 'fedbcd', whose parties take local.steps on the same batch")
     from atoll.methods.party_trainer import PartyTrainer  # needs PyTorch, which settings do not wait for
 
     schedule = exchanging(len(population), rounds, mode, output_bytes(population, rule), clock)

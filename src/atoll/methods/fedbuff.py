@@ -6,11 +6,13 @@ from atoll.data.population import Population
 from atoll.engine.cohorts import only_model
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.schedules.events import Clock, Mix
 from atoll.schedules.overlapping import Job, buffered
 from atoll.support.limits import Positive, PositiveFloat
 
 
+@checked
 def fedbuff(
     population: Population,
     rule: LocalRule,

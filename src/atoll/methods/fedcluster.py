@@ -8,6 +8,7 @@ from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort, next_time_of_day
 from atoll.support.arrays import Ids
@@ -18,6 +19,7 @@ from atoll.support.seeds import generator
 Order = Literal["reshuffled", "fixed"]
 
 
+@checked
 def fedcluster(
     population: Population,
     clustering: Clustering,
@@ -46,6 +48,7 @@ def fedcluster(
     return Method(cycling(population, clustering, rounds, fraction, order, clock, seed), rule)
 
 
+@checked
 def cycling(
     population: Population,
     clustering: Clustering,

@@ -7,6 +7,7 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.equal_clients import MeanAndShare, take_share, weigh_equally
 from atoll.methods.fedavg import fedavg
 from atoll.methods.requirements import refuse_proximal
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+@checked
 def feddyn(
     population: Population,
     rule: LocalRule,

@@ -10,6 +10,7 @@ from atoll.engine.engine import Method, State
 from atoll.engine.grouping import Grouping
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.learned import Turn, apart, as_vectors, nearest_means, normalised
 from atoll.schedules.events import Clock, Event
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
@@ -19,6 +20,7 @@ from atoll.support.limits import Positive, Share
 from atoll.support.seeds import generator
 
 
+@checked
 def fedgroup(
     population: Population,
     rule: LocalRule,

@@ -1,73 +1,58 @@
 """FedNova: clients take steps by the size of their data; updates are averaged per step (Wang et al. 2020)."""
 
-import math
 from dataclasses import dataclass, replace
-from functools import cache, partial
-
-import numpy as np
+from functools import cache
 
 from atoll.aggregation.mean import Weighted, mean
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.fedavg import fedavg
 from atoll.methods.requirements import refuse_proximal
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
-from atoll.support.limits import PositiveFloat, Share
+from atoll.support.limits import Share
 
 
+@checked
 def fednova(
     population: Population,
     rule: LocalRule,
     rounds: int,
-    epochs: PositiveFloat = 1.0,
     fraction: Share = 0.1,
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
     """FedNova: FedAvg of clients with different numbers of steps, without a pull to those that take more.
 
-    Wang et al. 2020, "Tackling the Objective Inconsistency Problem". Client k, with n_k samples, takes
-    ``ceil(epochs * n_k / batch_size)`` steps in the place of `rule.steps`, from x to y_k. With p_k its share of the
-    cohort's samples and a_k the length of its steps, ``x <- x + (sum p_k a_k) * sum of p_k (y_k - x) / a_k``. For plain
-    SGD a_k is the number of steps; with momentum the sum of the weights that the optimiser gives the gradients.
+    Wang et al. 2020, "Tackling the Objective Inconsistency Problem". Client k, with n_k samples, takes the steps of
+    `rule.epochs` from x to y_k. With p_k its share of the cohort's samples and a_k the length of its steps,
+    ``x <- x + (sum p_k a_k) * sum of p_k (y_k - x) / a_k``. For plain SGD a_k is the number of steps; with momentum
+    the sum of the weights that the optimiser gives the gradients.
 
     Nothing more is sent than in FedAvg: the server knows n_k. With equally many steps it is FedAvg, to the bit.
 
     Args:
         population: the clients.
-        rule: what a client does; SGD, with or without momentum.
+        rule: what a client does, for so many epochs; SGD, with or without momentum.
         rounds: T.
-        epochs: how often a client goes through its data in a round.
         fraction: share of the clients in a cohort.
-        clock: how long clients take for `rule.steps` steps; None: every round takes a second.
+        clock: how long clients take; None: every round takes a second.
         seed: what cohorts are drawn from.
 
     Raises:
-        InputError: another optimiser or a proximal term, or a deadline, which knows `rule.steps` only.
+        InputError: another optimiser or a proximal term, or a number of steps that is the same for all.
     """
     refuse_proximal(rule, "method.name = 'fednova', which knows the length of SGD's steps only")
-    if clock is not None and clock.deadline_seconds < math.inf:
+    if rule.epochs is None:
         raise InputError(
-            f"faults.deadline_seconds = {clock.deadline_seconds:g}: does not go with method.name = 'fednova', whose "
-            "clients take other numbers of steps than local.steps"
+            "local.epochs is not set, but method.name = 'fednova' needs it: with equally many steps it is 'fedavg'"
         )
     _require_linear(rule)
-    from atoll.methods.epoch_trainer import EpochTrainer  # needs PyTorch, which settings do not wait for
-
-    steps = np.array([count_steps(rule, int(size), epochs) for size in population.sizes])
-    if clock is not None:
-        clock = replace(clock, compute_seconds=clock.compute_seconds * steps / rule.steps)
     plain = fedavg(population, rule, rounds, fraction, clock, seed)
-    combine = NormalisedMean(rule, epochs, int(steps.max()))
-    return replace(plain, trainer=partial(EpochTrainer, epochs=epochs), combine=combine)
-
-
-def count_steps(rule: LocalRule, samples: int, epochs: float) -> int:
-    """Return the steps of so many epochs over so many samples."""
-    return math.ceil(epochs if rule.batch_size == "full" else epochs * samples / rule.batch_size)
+    return replace(plain, combine=NormalisedMean(rule, rule.steps_of(int(population.sizes.max()))))
 
 
 @cache
@@ -92,7 +77,6 @@ class NormalisedMean:
     """
 
     rule: LocalRule
-    epochs: float
     most: int
 
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
@@ -102,7 +86,7 @@ class NormalisedMean:
         def normalised() -> Weighted:
             nonlocal samples, lengths, weights
             for weight, model in models:
-                length = length_of(self.rule, count_steps(self.rule, int(weight), self.epochs)) / most
+                length = length_of(self.rule, self.rule.steps_of(int(weight))) / most
                 samples, lengths, weights = samples + weight, lengths + weight * length, weights + weight / length
                 yield weight / length, model
 

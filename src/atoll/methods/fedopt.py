@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.fedavg import fedavg
 from atoll.methods.server_optimizers import (
     Adaptive,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+@checked
 def fedavgm(
     population: Population,
     rule: LocalRule,
@@ -60,6 +62,7 @@ def fedavgm(
     return replace(plain, server_rule=HeavyBall(server_lr, momentum, buffers_of(module)))
 
 
+@checked
 def fedadagrad(
     population: Population,
     rule: LocalRule,
@@ -92,6 +95,7 @@ def fedadagrad(
     return replace(plain, server_rule=Adaptive(server_lr, beta1, 0.0, tau, add_square, buffers_of(module)))
 
 
+@checked
 def fedadam(
     population: Population,
     rule: LocalRule,
@@ -126,6 +130,7 @@ def fedadam(
     return replace(plain, server_rule=Adaptive(server_lr, beta1, beta2, tau, move_to_square, buffers_of(module)))
 
 
+@checked
 def fedyogi(
     population: Population,
     rule: LocalRule,

@@ -10,12 +10,14 @@ from atoll.engine.engine import Method, State
 from atoll.engine.grouping import Grouping
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.learned import Turn, apart, as_vectors, nearest_means
 from atoll.schedules.events import Clock, Event
 from atoll.support.arrays import Floats, Ids
 from atoll.support.limits import Positive
 
 
+@checked
 def fesem(
     population: Population,
     rule: LocalRule,

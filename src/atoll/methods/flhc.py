@@ -10,6 +10,7 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method, State
 from atoll.engine.grouping import Grouping
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.learned import Linkage, Turn, agglomerate, apart, as_vectors
 from atoll.schedules.events import Clock, Event
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
@@ -26,6 +27,7 @@ _IN_SCIPY: Mapping[Metric, Literal["euclidean", "cityblock", "cosine"]] = {
 }
 
 
+@checked
 def flhc(
     population: Population,
     rule: LocalRule,

@@ -16,6 +16,8 @@ from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
+from atoll.methods.requirements import refuse_epochs
 from atoll.network.base import Network
 from atoll.network.completion import event_seconds, fastest_seconds, late_clients
 from atoll.network.topology import graph_of, is_cut, require_connected
@@ -45,6 +47,7 @@ class Phase:
     network: Network
 
 
+@checked
 def hierarchical(
     population: Population,
     clustering: Clustering,
@@ -82,6 +85,7 @@ def hierarchical(
         phases: for clients that move.
         deadline_seconds: an intra-cluster round waits no longer.
     """
+    refuse_epochs(rule, "hierarchical aggregation, whose rounds are local steps that all clients take")
     if phases is None:
         phases = (Phase(0, clustering, network),)
     arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, rule.steps, deadline_seconds)

@@ -8,11 +8,13 @@ from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.hierarchical import Phase, hierarchical
 from atoll.network.base import Network
 from atoll.support.limits import Positive
 
 
+@checked
 def hierfavg(
     population: Population,
     clustering: Clustering,

@@ -13,6 +13,8 @@ from atoll.engine.cohorts import Executor
 from atoll.engine.engine import Method, init, train
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
+from atoll.methods.requirements import refuse_epochs
 from atoll.schedules.events import Clock, Event, Mix, Schedule
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
 from atoll.support.errors import InputError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 Option = Literal["models", "gradients"]
 
 
+@checked
 def ifca(
     population: Population,
     rule: LocalRule,
@@ -70,6 +73,7 @@ def ifca(
     if option == "gradients":
         if rule.steps != 1:
             raise InputError(f"local.steps = {rule.steps}: must be 1 with method.option = 'gradients'")
+        refuse_epochs(rule, "method.option = 'gradients', which sends the gradient of one step")
         even = tuple(replace(event, weights=np.ones(len(event.cohort))) for event in schedule.events)
         schedule = replace(schedule, events=even)  # 1 / m each, as the paper writes it
     return Method(

@@ -15,6 +15,8 @@ class MethodKind:
         module: returns the factory that replaces `model.name`'s, from that name (`name`); None: it is not replaced.
         why_one_place: why it can have neither faults nor a fleet, as the end of a sentence; empty if it can.
         rounds_are_local_steps: whether a round is one local step index (FedUC's t), not a piece of work.
+        untested: what of a client's model the server's lacks, as the subject of a sentence: a warning that the test
+            accuracy is without it, where no probe measures the clients' own models.
     """
 
     make: Callable[..., Any]
@@ -22,6 +24,7 @@ class MethodKind:
     module: Callable[..., Any] | None = None
     why_one_place: str = ""
     rounds_are_local_steps: bool = False
+    untested: str = ""
 
     @property
     def parts(self) -> tuple[Callable[..., Any], ...]:

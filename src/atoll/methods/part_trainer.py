@@ -59,14 +59,14 @@ class HeadFirstTrainer(PartTrainer):
         trained = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
         head = {name: each for name, each in trained.items() if name in self.initial}
         body = {name: each for name, each in trained.items() if name not in self.initial}
-        total, body_steps = self.rule.steps, min(self.body_steps, self.rule.steps)
+        total = self.steps_of(task.client)
+        body_steps = min(self.body_steps, total)
         summed = 0.0
         with layers_drawing_from(self.seed, "layers", *task.key):
             losses = (self.batches.losses(self.module(x), y).mean() for x, y in self.draw_batches(task))
             for part, steps in ((head, total - body_steps), (body, body_steps)):
                 if part and steps:
-                    rule = replace(self.rule, steps=steps)
-                    summed += steps * descend(rule, part, task, islice(losses, steps), self.by_hand)[0]
+                    summed += steps * descend(self.rule, part, task, islice(losses, steps), self.by_hand)[0]
         model, loss = read_model(self.module, task.start), summed / total
         if not self.tolerant:
             require_finite(task, model, loss, self.rule)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.fedavg import fedavg
 from atoll.methods.staying import keep_at_clients
 from atoll.schedules.events import Clock
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+@checked
 def fedbn(
     population: Population,
     rule: LocalRule,
@@ -50,6 +52,7 @@ def fedbn(
     return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
 
 
+@checked
 def fedper(
     population: Population,
     rule: LocalRule,
@@ -81,6 +84,7 @@ def fedper(
     return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
 
 
+@checked
 def fedrep(
     population: Population,
     rule: LocalRule,
@@ -113,10 +117,10 @@ def fedrep(
     """
     from atoll.methods.part_trainer import HeadFirstTrainer  # needs PyTorch, which settings do not wait for
 
-    if body_steps >= rule.steps:
+    if body_steps >= (least := rule.steps_of(int(population.sizes.min()))):
         raise InputError(
-            f"method.body_steps = {body_steps}: must be less than local.steps = {rule.steps}, the rest of which train "
-            "the head"
+            f"method.body_steps = {body_steps}: must be less than a client's local steps, which may be {least}; the "
+            "rest of them train the head"
         )
     names, told = _head(module, personal_layers), f"method.personal_layers = {personal_layers}"
     trainer = partial(HeadFirstTrainer, body_steps=body_steps)

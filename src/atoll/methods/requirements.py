@@ -28,3 +28,13 @@ def refuse_proximal(rule: LocalRule, why: str) -> None:
     """
     if rule.proximal:
         raise InputError(f"local.proximal = {rule.proximal:g}: does not go with {why}")
+
+
+def refuse_epochs(rule: LocalRule, why: str) -> None:
+    """Refuse clients that take different numbers of steps; `why` follows "does not go with".
+
+    Raises:
+        InputError: names the setting.
+    """
+    if rule.epochs is not None:
+        raise InputError(f"local.epochs = {rule.epochs:g}: does not go with {why}")

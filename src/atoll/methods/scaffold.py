@@ -6,6 +6,7 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
+from atoll.methods.checking import checked
 from atoll.methods.equal_clients import MeanAndShare, take_share, weigh_equally
 from atoll.methods.fedavg import fedavg
 from atoll.methods.requirements import refuse_proximal, require_sgd
@@ -13,6 +14,7 @@ from atoll.schedules.events import Clock
 from atoll.support.limits import PositiveFloat, Share
 
 
+@checked
 def scaffold(
     population: Population,
     rule: LocalRule,

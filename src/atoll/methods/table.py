@@ -61,10 +61,10 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "pacfl": pacfl,
     "bcd": bcd,
     "ditto": ditto,
-    "local": alone,
-    "fedbn": fedbn,
-    "fedper": fedper,
-    "fedrep": fedrep,
+    "local": MethodKind(alone, untested="all that clients learn"),
+    "fedbn": MethodKind(fedbn, untested="clients' normalisation layers"),
+    "fedper": MethodKind(fedper, untested="clients' heads"),
+    "fedrep": MethodKind(fedrep, untested="clients' heads"),
     "fedbcd": MethodKind(
         fedbcd, population=share_samples, module=split_model, why_one_place="whose parties share all samples"
     ),

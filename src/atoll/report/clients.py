@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from atoll.report.runs import Run
-from atoll.report.style import STYLE, line_styles
+from atoll.report.style import STYLE, line_styles, new_figure
 from atoll.runs.columns import title_of
 from atoll.support.errors import InputError
 
@@ -20,21 +21,25 @@ def plot_clients(runs: Sequence[Run], column: str, *, title: str = "") -> Figure
     known = [run for run in runs if column in run.clients]
     if not known:
         raise InputError(f"There is nothing to plot: no run has measured {column} of single clients.")
+    with mpl.rc_context(STYLE):
+        figure = new_figure(5.0, 3.4)
+        axes = figure.subplots()
+        draw_clients(axes, known, column, title)
+        figure.legend(loc="outside lower center", ncols=2, handlelength=2.6)
+    return figure
+
+
+def draw_clients(ax: Axes, runs: Sequence[Run], column: str, title: str = "") -> None:
+    """Draw what the last probe measured of single clients into axes that are given, as `plot_clients` does."""
+    known = [run for run in runs if column in run.clients]
     factor, unit = (100.0, " (%)") if column.endswith("accuracy") else (1.0, "")
     labels = [f"{run.panel} {run.label}".strip() for run in known]
     styles = line_styles(labels)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.0, 3.4), layout="constrained")
-        axes = figure.subplots()
-        for run, label in zip(known, labels, strict=True):
-            values = np.sort(run.clients[column]) * factor
-            marker = "o" if len(values) == 1 else ""
-            axes.plot(np.linspace(0, 100, len(values)), values, label=label, marker=marker, **styles[label])
-            axes.axhline(values.mean(), color=styles[label]["color"], linewidth=0.8, linestyle="--")
-        axes.set_xlim(0, 100)
-        axes.grid(visible=True)
-        axes.set_xlabel("Share of the clients (%), the least first")
-        axes.set_ylabel(title_of(column) + unit)
-        axes.set_title(title)
-        figure.legend(loc="outside lower center", ncols=2, handlelength=2.6)
-    return figure
+    for run, label in zip(known, labels, strict=True):
+        values = np.sort(run.clients[column]) * factor
+        marker = "o" if len(values) == 1 else ""
+        ax.plot(np.linspace(0, 100, len(values)), values, label=label, marker=marker, **styles[label])
+        ax.axhline(values.mean(), color=styles[label]["color"], linewidth=0.8, linestyle="--")
+    ax.set_xlim(0, 100)
+    ax.grid(visible=True)
+    ax.set(xlabel="Share of the clients (%), the least first", ylabel=title_of(column) + unit, title=title)

@@ -13,7 +13,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from atoll.report.runs import Run
-from atoll.report.style import STYLE, WIDTH_INCHES, format_count, legend_columns, line_styles, time_unit, use_log_scale
+from atoll.report.style import (
+    STYLE,
+    WIDTH_INCHES,
+    drawn_width,
+    format_count,
+    legend_columns,
+    line_styles,
+    new_figure,
+    time_unit,
+    use_log_scale,
+)
 from atoll.runs.columns import is_built_in, title_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
@@ -22,6 +32,7 @@ XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time"]
 Limits: TypeAlias = tuple[float, float]
 
 MAX_COLUMNS = 4
+BESIDE_INCHES = 5.0  # width from which two charts stand side by side
 STEPS = [1, 2, 5, 10]
 LOG_RATIO = 30.0  # a loss that falls further than this shows its end only on a logarithmic axis
 
@@ -54,6 +65,24 @@ def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "") -
     return _plot(runs, _x_axis(runs, x), _y_axes(runs), title)
 
 
+def draw_curves(ax: Axes, runs: Sequence[Run], y: str = "test_accuracy", x: XColumn = "round", title: str = "") -> None:
+    """Draw one column of runs against another into axes that are given, with a legend; accuracies in per cent.
+
+    Raises InputError when no run has recorded it.
+    """
+    axis = next((known for known in (_LOSS, _TEST_LOSS, _ACCURACY, _PARAMETER_ERROR) if known.column == y), _own(y))
+    known = [run for run in runs if y in run.rows and _shown([run], axis).size]
+    if not known:
+        raise InputError(f"There is nothing to plot: no run has the column {y}.")
+    x_axis, styles = _x_axis(known, x), line_styles(run.label for run in known)
+    for run in known:
+        _draw(ax, run, x_axis, axis, styles[run.label])
+    _set_y([ax], [_shown(known, axis)], axis)
+    _set_x([ax], _shown(known, x_axis), x_axis, stacked=False)
+    ax.set_title(title)
+    ax.legend()
+
+
 def plot_parameter_error(runs: Sequence[Run], *, title: str = "") -> Figure:
     """Draw the distance to the planted parameters against rounds, on a logarithmic axis.
 
@@ -72,12 +101,16 @@ def plot_probe(runs: Sequence[Run], column: str, *, title: str = "") -> Figure:
     Laid out as `plot_curves` does; runs that have not recorded it are passed over. Raises InputError when no
     run has.
     """
-    factor, unit = (100.0, " (%)") if column.endswith("accuracy") else (1.0, "")
-    axis = _Axis(column, title_of(column) + unit, factor)
+    axis = _own(column)
     known = [run for run in runs if column in run.rows and _shown([run], axis).size]
     if not known:
         raise InputError(f"There is nothing to plot: no run has the column {column}.")
     return _plot(known, _x_axis(known, "round"), [axis], title)
+
+
+def _own(column: str) -> _Axis:
+    factor, unit = (100.0, " (%)") if column.endswith("accuracy") else (1.0, "")
+    return _Axis(column, title_of(column) + unit, factor)
 
 
 def probed(runs: Sequence[Run]) -> list[str]:
@@ -133,18 +166,22 @@ def _shown(runs: Sequence[Run], axis: _Axis) -> Floats:
 
 def _columns(panels: int) -> int:
     """Return how many panels stand side by side, the rows as even as they get."""
-    return math.ceil(panels / math.ceil(panels / MAX_COLUMNS))
+    most = min(MAX_COLUMNS, max(1, round(drawn_width(WIDTH_INCHES) / (WIDTH_INCHES / MAX_COLUMNS))))
+    return math.ceil(panels / math.ceil(panels / most))
 
 
 def _make_grid(panels: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
     """Return the figure and its axes as [quantity][panel]."""
     if panels == 1:
-        figure = Figure(figsize=(WIDTH_INCHES if rows > 1 else 5.0, 3.4), layout="constrained")
+        if drawn_width(WIDTH_INCHES) < BESIDE_INCHES:  # one above the other
+            figure = new_figure(WIDTH_INCHES, 0.6 + 3.0 * rows)
+            return figure, [[axes] for axes in figure.subplots(rows, 1, squeeze=False)[:, 0]]
+        figure = new_figure(WIDTH_INCHES if rows > 1 else 5.0, 3.4)
         return figure, [[axes] for axes in figure.subplots(1, rows, squeeze=False)[0]]
     columns = _columns(panels)
     bands = math.ceil(panels / columns)
     width = WIDTH_INCHES if columns < MAX_COLUMNS else 1.25 * WIDTH_INCHES
-    figure = Figure(figsize=(width, 0.6 + 2.1 * rows * bands), layout="constrained")
+    figure = new_figure(width, 0.6 + 2.1 * rows * bands)
     cells = figure.subplots(rows * bands, columns, squeeze=False)
     grid = [[cells[rows * (p // columns) + row, p % columns] for p in range(panels)] for row in range(rows)]
     used = {axes for row in grid for axes in row}

@@ -14,12 +14,14 @@ from atoll.report.clients import plot_clients
 from atoll.report.curves import XColumn, has_parameter_error, plot_curves, plot_parameter_error, plot_probe, probed
 from atoll.report.identity import has_identity, plot_identity
 from atoll.report.runs import Run
-from atoll.report.spread import spread_as_markdown, spread_over_seeds
-from atoll.report.tables import as_dicts, as_markdown, rounds_to_target
+from atoll.report.spread import spread_as_csv, spread_as_latex, spread_as_markdown, spread_over_seeds
+from atoll.report.tables import rounds_to_target
+from atoll.report.writing import as_csv, as_dicts, as_latex, as_markdown
 from atoll.runs.folder import slug
 from atoll.support.files import write_atomically
 
 DPI = 150
+SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def write_report(
@@ -30,15 +32,16 @@ def write_report(
     Where runs have recorded them, also the error to planted parameters, what own probes measured, what of single
     clients, and, one figure a run, the clusters that clients found; where runs differ in their seed alone, also the
     spread over seeds. The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-*
-    and identity-* as .png and .svg, table and spread as .md and .json. `targets` and `stable` are as for
-    `rounds_to_target`. Raises InputError when there are no runs.
+    and identity-* as .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are
+    as for `rounds_to_target`. Raises InputError when there are no runs.
     """
     out = Path(out)
     figures, tables = dict(_figures(runs)), dict(_tables(runs, targets, stable))
     out.mkdir(parents=True, exist_ok=True)
     files = []
     for stem, figure in figures.items():
-        files += save_figure(figure, out / stem)
+        for suffix in SUFFIXES:
+            files += save_figure(figure, out / f"{stem}{suffix}")
     for name, text in tables.items():
         write_atomically(out / name, text.encode())
         files.append(out / name)
@@ -72,9 +75,13 @@ def _stems(runs: Sequence[Run]) -> list[str]:
 def _tables(runs: Sequence[Run], targets: Sequence[float] | None, stable: bool) -> Iterator[tuple[str, str]]:
     rows = rounds_to_target(runs, targets, stable=stable)
     yield "table.md", as_markdown(rows)
+    yield "table.tex", as_latex(rows)
+    yield "table.csv", as_csv(rows)
     yield "table.json", _as_json(as_dicts(rows))
     if spreads := spread_over_seeds(runs):
         yield "spread.md", spread_as_markdown(spreads)
+        yield "spread.tex", spread_as_latex(spreads)
+        yield "spread.csv", spread_as_csv(spreads)
         yield "spread.json", _as_json([asdict(spread) for spread in spreads])
 
 
@@ -82,13 +89,20 @@ def _as_json(rows: Sequence[dict[str, Any]]) -> str:
     return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def save_figure(figure: Figure, path_without_suffix: Path | str) -> list[Path]:
-    """Write a figure as PNG (150 dpi) and SVG, equal figures to equal bytes, and return the two files."""
-    stem = Path(path_without_suffix)
-    png, svg = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "svg"))
-    for file, options in ((png, {"format": "png"}), (svg, {"format": "svg", "metadata": {"Date": None}})):
+def save_figure(figure: Figure, path: Path | str) -> list[Path]:
+    """Write a figure, equal figures to equal bytes, and return the files.
+
+    A path that ends in .png (150 dpi), .svg or .pdf is the file; without such an ending it is written as PNG and SVG.
+    """
+    path = Path(path)
+    named = path.suffix.lower() in SUFFIXES
+    files = [path] if named else [path.with_name(f"{path.name}{suffix}") for suffix in SUFFIXES[:2]]
+    for file in files:
         stream = BytesIO()
-        with mpl.rc_context({"svg.hashsalt": "atoll"}):
-            figure.savefig(stream, dpi=DPI, **options)
+        kind = file.suffix.lower()
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(kind)
+        # Letters as TrueType, which journals' checks of PDF files ask for.
+        with mpl.rc_context({"svg.hashsalt": "atoll", "pdf.fonttype": 42}):
+            figure.savefig(stream, dpi=DPI, format=kind[1:], metadata=metadata)
         write_atomically(file, stream.getvalue())
-    return [png, svg]
+    return files

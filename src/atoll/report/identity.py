@@ -17,7 +17,16 @@ from scipy.optimize import linear_sum_assignment
 
 from atoll.report.records import is_number
 from atoll.report.runs import Run
-from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES, format_count, legend_columns, strip_frame, use_log_scale
+from atoll.report.style import (
+    PALETTE,
+    STYLE,
+    WIDTH_INCHES,
+    format_count,
+    legend_columns,
+    new_figure,
+    strip_frame,
+    use_log_scale,
+)
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -75,7 +84,7 @@ def plot_identity(run: Run) -> Figure:
     planted = identity.groups > 1
     with mpl.rc_context(STYLE):
         band_inches = float(np.clip(0.36 * identity.groups, 0.7 if identity.groups == 1 else 1.0, 4.5))
-        figure = Figure(figsize=(WIDTH_INCHES if planted else 5.4, band_inches + 3.6), layout="constrained")
+        figure = new_figure(WIDTH_INCHES if planted else 5.4, band_inches + 3.6)
         cells: Any = figure.subplots(
             2, 1 + planted, squeeze=False, width_ratios=[1.6, 1][: 1 + planted], height_ratios=[2.0, band_inches]
         )

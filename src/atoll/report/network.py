@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
 from atoll.report.figures import MANY_BARS
-from atoll.report.style import PALETTE, STYLE, legend_columns
+from atoll.report.style import PALETTE, STYLE, legend_columns, new_figure
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -37,39 +37,60 @@ def plot_map(
     server_xy: ArrayLike | None = None,
     neighbours: Sequence[Sequence[int]] | None = None,
     title: str = "",
+    ids: bool = False,
 ) -> Figure:
     """Draw clients and aggregators in the colour and shape of their cluster, each client tied to its aggregator.
 
     No two of up to 49 clusters share both colour and shape, and near aggregators differ in colour. Aggregators are
-    numbered where there are at most 25, hollow where they have no client, and tied by dashed lines to their neighbours.
+    numbered where there are at most 25 or if `ids`, which numbers the clients too; hollow where they have no client,
+    and tied by dashed lines to their neighbours.
 
     `clients_xy` is [clients, 2], `aggregators_xy` [aggregators, 2] and `server_xy` [2], in metres. `labels` is
     [clients], each client's aggregator, or -1 for a client left out, drawn grey. `neighbours` names the other
     aggregators that each one exchanges models with. Raises InputError for wrong shapes, positions that are not
     finite, and labels or neighbours that are not aggregators.
     """
+    with mpl.rc_context(STYLE):
+        figure = new_figure(MAP_INCHES + 0.5, MAP_INCHES)
+        axes = figure.subplots()
+        handles = draw_map(axes, clients_xy, aggregators_xy, labels, server_xy, neighbours, title, ids)
+        inside = figure.get_figwidth() - 0.5
+        columns = legend_columns([str(handle.get_label()) for handle in handles], inside)
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        height = float(np.clip(inside * (top - bottom) / (right - left), 0.8, 9.0))
+        figure.set_figheight(height + 0.75 + 0.2 * math.ceil(len(handles) / columns))  # title and labels, legend
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    return figure
+
+
+def draw_map(
+    ax: Axes,
+    clients_xy: ArrayLike,
+    aggregators_xy: ArrayLike,
+    labels: ArrayLike,
+    server_xy: ArrayLike | None = None,
+    neighbours: Sequence[Sequence[int]] | None = None,
+    title: str = "",
+    ids: bool = False,
+) -> list[Line2D]:
+    """Draw a network into axes that are given, as `plot_map` does; return the legend's entries."""
     clients = as_finite(clients_xy, "clients_xy", "[clients, 2]", (2,), 2)
     aggregators = as_finite(aggregators_xy, "aggregators_xy", "[aggregators, 2]", (2,), 2)
     server = None if server_xy is None else as_finite(server_xy, "server_xy", "[2]", last=2)
     owners = _as_labels(labels, len(clients), len(aggregators))
     links = _as_links(neighbours, len(aggregators))
-    points = np.concatenate([clients, aggregators, *([] if server is None else [server[None]])])
-    low, high = _limits(points)
-    with mpl.rc_context(STYLE):
-        handles = _handles(owners, len(aggregators), with_server=server is not None, with_links=bool(len(links)))
-        columns = legend_columns([str(handle.get_label()) for handle in handles], MAP_INCHES)
-        height = float(np.clip(MAP_INCHES * (high - low)[1] / (high - low)[0], 0.8, 9.0))
-        height += 0.75 + 0.2 * math.ceil(len(handles) / columns)  # title and labels, legend
-        figure = Figure(figsize=(MAP_INCHES + 0.5, height), layout="constrained")
-        axes = figure.subplots()
-        axes.set(aspect="equal", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
-        axes.set(xlabel="x (metres)", ylabel="y (metres)", title=title)
-        _draw_links(axes, aggregators, links)
-        _draw_clusters(axes, clients, aggregators, owners)
-        if server is not None:
-            axes.scatter(server[0], server[1], s=260, marker="*", color="black", edgecolors="white", zorder=6)
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
-    return figure
+    low, high = _limits(np.concatenate([clients, aggregators, *([] if server is None else [server[None]])]))
+    ax.set(aspect="equal", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+    ax.set(xlabel="x (metres)", ylabel="y (metres)", title=title)
+    _draw_links(ax, aggregators, links)
+    _draw_clusters(ax, clients, aggregators, owners, numbered=ids or len(aggregators) <= MAX_NUMBERED)
+    if ids:
+        for client, xy in enumerate(clients):
+            style: Any = {"fontsize": 5.5, "color": "#444444", "zorder": 7, "clip_on": True}
+            ax.annotate(str(client), (xy[0], xy[1]), (2.5, 2.5), textcoords="offset points", **style)
+    if server is not None:
+        ax.scatter(server[0], server[1], s=260, marker="*", color="black", edgecolors="white", zorder=6)
+    return _handles(owners, len(aggregators), with_server=server is not None, with_links=bool(len(links)))
 
 
 def as_finite(
@@ -148,7 +169,7 @@ def _draw_links(axes: Axes, aggregators: Floats, links: Ids) -> None:
         axes.add_collection(LineCollection(list(aggregators[links]), zorder=1, **style), autolim=False)
 
 
-def _draw_clusters(axes: Axes, clients: Floats, aggregators: Floats, owners: Ids) -> None:
+def _draw_clusters(axes: Axes, clients: Floats, aggregators: Floats, owners: Ids, *, numbered: bool) -> None:
     colors, markers = cluster_styles(aggregators)
     member = owners >= 0
     many = len(clients) > MANY_BARS
@@ -168,7 +189,7 @@ def _draw_clusters(axes: Axes, clients: Floats, aggregators: Floats, owners: Ids
     _scatter(
         axes, aggregators, markers, {"s": areas, "c": faces, "edgecolors": edges}, {"linewidths": 1.1, "zorder": 4}
     )
-    if len(aggregators) <= MAX_NUMBERED:
+    if numbered:
         _number(axes, aggregators, markers, faces)
 
 

@@ -99,6 +99,19 @@ def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
     return _told_apart(runs), faults
 
 
+def overlay(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of all panels as those of one, called by panel and label, so that all are compared."""
+    return [_out_of_panel(run) for run in runs]
+
+
+def _out_of_panel(run: Run) -> Run:
+    def joined(label: str) -> str:
+        return ", ".join(dict.fromkeys(filter(None, (run.panel, label))))
+
+    config = {**run.config, "panel": "", "label": joined(str(run.config.get("label") or run.name))}
+    return replace(run, panel="", label=joined(run.label), config=config)
+
+
 def read_begun(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
     """Return what `find_readable` does, but wait in silence for runs that are not there, or have not begun."""
     pairs = [_read_below(path) for path in map(Path, paths) if path.is_dir()]

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
+from atoll.report.formats import DASH, csv_table, latex_table, markdown_table, rich_table
 from atoll.report.runs import Run
-from atoll.report.tables import DASH, markdown_table, rich_table
+from atoll.report.tables import Row
+from atoll.report.writing import MAX_PROBED, as_rich, probes_as_rich
 from atoll.runs.columns import is_built_in, title_of
 
 SPREAD_NOTE = "Last probe of finished runs: mean ± sample standard deviation over seeds."
@@ -80,9 +82,37 @@ def spread_as_markdown(spreads: Sequence[Spread]) -> str:
     return markdown_table(_cells(spreads), _texts(spreads)) + f"\n{SPREAD_NOTE}\n"
 
 
+def spread_as_latex(spreads: Sequence[Spread]) -> str:
+    """Return the spreads as a LaTeX table with booktabs' rules."""
+    return latex_table(_cells(spreads), _texts(spreads), SPREAD_NOTE)
+
+
+def spread_as_csv(spreads: Sequence[Spread]) -> str:
+    """Return the spreads as comma-separated values, numbers in full, columns such as test_accuracy_mean."""
+    return csv_table(
+        [
+            {"panel": spread.panel, "label": spread.label, "seeds": " ".join(map(str, spread.seeds))}
+            | {f"{column}_{name}": each for column, found in spread.final.items() for name, each in vars(found).items()}
+            for spread in spreads
+        ]
+    )
+
+
 def spread_as_rich(spreads: Sequence[Spread], title: str = "") -> Table:
-    """Return the spreads as a table for the terminal; what is unknown is an en dash."""
-    return rich_table(_cells(spreads), _texts(spreads), title, SPREAD_NOTE)
+    """Return the spreads as a table for the terminal; many columns of own probes are left to `tables_as_rich`."""
+    shown = [name for name in _shown(spreads) if name in _TITLES or len(_probed(spreads)) <= MAX_PROBED]
+    return rich_table(_cells(spreads, shown), _texts(spreads), title, SPREAD_NOTE)
+
+
+def tables_as_rich(rows: Sequence[Row], spreads: Sequence[Spread]) -> list[Table]:
+    """Return all that a terminal shows of runs: each, the spread over seeds, and what there was no room for."""
+    tables = [as_rich(rows), *([spread_as_rich(spreads)] if spreads else [])]
+    if (probed := _probed(spreads)) and len(probed) > MAX_PROBED:
+        header, *lines = _cells(spreads, probed)
+        names = [" ".join(filter(None, line[: _texts(spreads)])) for line in lines]
+        turned = zip(header[_texts(spreads) + 1 :], *(line[_texts(spreads) + 1 :] for line in lines), strict=True)
+        return [*tables, rich_table([["Mean ± deviation over seeds", *names], *map(list, turned)], 1)]
+    return [*tables, *([probes] if (probes := probes_as_rich(rows)) else [])]
 
 
 def _sum_up(members: dict[int, Run]) -> Spread:
@@ -130,10 +160,20 @@ def _texts(spreads: Sequence[Spread]) -> int:
     return 2 if any(spread.panel for spread in spreads) else 1
 
 
-def _cells(spreads: Sequence[Spread]) -> list[list[str]]:
-    """Return the table as text, its header first; panels and quantities only where some group has them."""
+def _shown(spreads: Sequence[Spread]) -> list[str]:
+    """Return the columns that some group has, the usual ones first."""
+    return sorted({name for spread in spreads for name in spread.final}, key=_rank)
+
+
+def _probed(spreads: Sequence[Spread]) -> list[str]:
+    """Return the columns of the users' own probes."""
+    return [name for name in _shown(spreads) if name not in _TITLES]
+
+
+def _cells(spreads: Sequence[Spread], shown: Sequence[str] | None = None) -> list[list[str]]:
+    """Return the table as text, its header first; panels only where some group has one."""
     panels = _texts(spreads) > 1
-    shown = sorted({name for spread in spreads for name in spread.final}, key=_rank)
+    shown = _shown(spreads) if shown is None else shown
     titles = (_TITLES.get(name) or f"Final {title_of(name).lower()}" for name in shown)
     header = [*(["Panel"] if panels else []), "Run", "Seeds", *titles]
     return [header] + [

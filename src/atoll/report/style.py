@@ -1,17 +1,25 @@
 """The look that all figures share, and the units in which times and counts are read."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 LineStyle: TypeAlias = str | tuple[int, tuple[float, ...]]
 
 WIDTH_INCHES = 8.0
 """The usual width of a figure: 1200 pixels at 150 dpi."""
+
+WIDTHS = {"column": 3.5, "text": 7.16}
+"""Widths in inches of a column and of both columns of a page, as IEEE's journals have them."""
+
+_width: ContextVar[float | None] = ContextVar("width", default=None)
 
 BLUE = "#0072B2"
 PALE_BLUE = "#A3CDE8"
@@ -49,6 +57,27 @@ STYLE: Any = {  # Any, since the type of a key differs between matplotlib's vers
 """Settings to draw under, as `with matplotlib.rc_context(STYLE)`."""
 
 
+@contextmanager
+def figure_width(inches: float | None) -> Iterator[None]:
+    """Let figures that are made inside be so wide, with letters as large as ever; None: each its own width."""
+    token = _width.set(inches)
+    try:
+        yield
+    finally:
+        _width.reset(token)
+
+
+def drawn_width(inches: float) -> float:
+    """Return how wide a figure is that is usually so wide."""
+    return _width.get() or inches
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches; under `figure_width` of that width, and lower if narrower."""
+    ratio = drawn_width(width) / width
+    return Figure(figsize=(ratio * width, height * ratio**0.5), layout="constrained")
+
+
 @dataclass(frozen=True)
 class TimeUnit:
     """A unit of time fit for a span: its length in seconds, its name and its symbol."""
@@ -81,6 +110,22 @@ def format_seconds(seconds: float) -> str:
     """
     unit = time_unit(seconds)
     return f"{seconds / unit.seconds:.3g} {unit.symbol}"
+
+
+def format_bytes(size: float) -> str:
+    """Write a number of bytes, to three digits.
+
+    >>> format_bytes(1_234_000), format_bytes(512)
+    ('1.23 MB', '512 B')
+    """
+    length, symbol = byte_unit(size)
+    return f"{size / length:.3g} {symbol}"
+
+
+def byte_unit(size: float) -> tuple[float, str]:
+    """Choose the largest unit of which there is at least one: its bytes and its symbol."""
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+    return next((each for each in units if size >= each[0]), units[-1])
 
 
 def format_count(value: float, _position: object = None) -> str:

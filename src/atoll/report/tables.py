@@ -1,21 +1,19 @@
-"""Tables: what it takes each run to reach a target, and where each run ends."""
+"""What it takes each run to reach a target, and where each run ends."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
 
+from atoll.methods.kind import kind_of
+from atoll.methods.table import METHODS
 from atoll.report.runs import Run
-from atoll.report.style import format_seconds
-from atoll.runs.columns import is_built_in, title_of
+from atoll.runs.columns import is_built_in
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
-DASH = "\u2013"
 MAX_TARGETS = 3
+SAME_WORK = 1.1  # ratio of updates a round up to which rounds mean the same work
 FIRST = "the first probe that meets it"
 STABLE = "the first probe from which on all meet it"
 
@@ -28,6 +26,7 @@ class Reached:
     round: int | None
     client_updates: int | None
     virtual_time: float | None
+    bytes_sent: int | None
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class Row:
     """One run's line of the table: where it ended, its best accuracy, and the cost of each target.
 
     `final` has the last values of what the users' own probes measured, by column; `stable` says whether a target is
-    met by the first probe from which on all meet it.
+    met by the first probe from which on all meet it, and `by_time` whether virtual time compares the runs better than
+    rounds do.
     """
 
     panel: str
@@ -50,6 +50,7 @@ class Row:
     targets: tuple[Reached, ...]
     final: dict[str, float | None] = field(default_factory=dict)
     stable: bool = False
+    by_time: bool = False
 
 
 def rounds_to_target(
@@ -67,6 +68,7 @@ def rounds_to_target(
     """
     if runs and not any(metric in run.rows for run in runs):
         raise InputError(f"metric = {metric!r} is in no run; the columns are {', '.join(sorted(runs[0].rows))}.")
+    by_time = not rounds_compare(runs)
     if targets is None:
         targets = [] if falls(metric) else _choose_targets(runs, metric, stable)
     return [
@@ -83,9 +85,24 @@ def rounds_to_target(
             targets=tuple(_reach(run, target, metric, stable) for target in targets),
             final={name: _number(values[-1]) for name, values in run.rows.items() if not is_built_in(name)},
             stable=stable,
+            by_time=by_time,
         )
         for run in runs
     ]
+
+
+def rounds_compare(runs: Sequence[Run]) -> bool:
+    """Return whether a round is the same work in all runs, so that rounds compare them; else virtual time does.
+
+    It is not with a method whose rounds are steps of its schedule (`hierarchical`, `hierfavg`), nor where runs have
+    made different numbers of client updates a round.
+    """
+    names = {str(method.get("name")) for run in runs if isinstance(method := run.config.get("method"), dict)}
+    if any(name in METHODS and kind_of(METHODS[name]).rounds_are_local_steps for name in names):
+        return not any(np.isfinite(run.rows["virtual_time"]).any() for run in runs)
+    paces = [float(run.rows["client_updates"][-1] / run.rows["round"][-1]) for run in runs if run.rows["round"][-1] > 0]
+    known = [pace for pace in paces if np.isfinite(pace)]
+    return not known or max(known) <= SAME_WORK * min(known)
 
 
 def first_met(values: Floats, target: float, lower: bool = False, stable: bool = False) -> int | None:
@@ -108,70 +125,6 @@ def falls(column: str) -> bool:
     return column.endswith(("loss", "error"))
 
 
-def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the rows as plain values for JSON; what is unknown or unreached is None.
-
-    As in the other tables, the adjusted Rand index and own probes' columns are there only if some run has them;
-    `stable` only if it is so.
-    """
-    unused = (set() if _has_ari(rows) else {"final_ari"}) | (set() if _probed(rows) else {"final"})
-    unused |= set() if any(row.stable for row in rows) else {"stable"}
-    return [{name: value for name, value in asdict(row).items() if name not in unused} for row in rows]
-
-
-def as_markdown(rows: Sequence[Row]) -> str:
-    """Return the rows as a Markdown table with aligned columns; what is unreached is an en dash."""
-    texts = 2 if any(row.panel for row in rows) else 1
-    note = _note(rows, "round / client updates / virtual time")
-    return markdown_table(_cells(rows), texts) + (f"\n{note}\n" if note else "")
-
-
-def markdown_table(cells: Sequence[Sequence[str]], texts: int) -> str:
-    """Return a table, its header first, in Markdown: the first `texts` columns stand left, the others right."""
-    header, *body = [[cell.replace("|", "\\|") for cell in line] for line in cells]
-    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
-    rule = ["-" * width if index < texts else "-" * (width - 1) + ":" for index, width in enumerate(widths)]
-    lines = [
-        [cell.ljust(width) if index < texts else cell.rjust(width) for index, (cell, width) in enumerate(pairs)]
-        for pairs in (list(zip(line, widths, strict=True)) for line in (header, *body))
-    ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (lines[0], rule, *lines[1:]))
-
-
-def as_rich(rows: Sequence[Row], title: str = "") -> Table:
-    """Return the rows as a table for the terminal, with rounds alone to fit; what is unreached is an en dash."""
-    texts = 2 if any(row.panel for row in rows) else 1
-    return rich_table(_cells(rows, _round), texts, title, _note(rows, "round"))
-
-
-def _note(rows: Sequence[Row], costs: str) -> str:
-    if not any(row.targets for row in rows):
-        return ""
-    return f"To a target: {costs} of {STABLE if rows[0].stable else FIRST}."
-
-
-def rich_table(cells: Sequence[Sequence[str]], texts: int, title: str = "", note: str = "") -> Table:
-    """Return a table, its header first, for the terminal: the first `texts` columns stand left, the others right."""
-    header, *body = cells
-    table = Table(title=title or None, caption=note or None)
-    for index, name in enumerate(header):
-        # A narrow terminal folds long labels, since without their ends they could not be told apart.
-        text = index < texts
-        table.add_column(name, justify="left" if text else "right", overflow="fold" if text else "ellipsis")
-    for line in body:
-        table.add_row(*map(Text, line))  # Text, so that brackets in a label are no markup
-    return table
-
-
-def _has_ari(rows: Sequence[Row]) -> bool:
-    return any(row.final_ari is not None for row in rows)
-
-
-def _probed(rows: Sequence[Row]) -> list[str]:
-    """Return the columns of the users' own probes."""
-    return list(dict.fromkeys(name for row in rows for name in row.final))
-
-
 def _first_probe(run: Run, target: float, metric: str, stable: bool) -> int | None:
     return first_met(run.rows.get(metric, np.empty(0)), target, falls(metric), stable)
 
@@ -179,9 +132,10 @@ def _first_probe(run: Run, target: float, metric: str, stable: bool) -> int | No
 def _reach(run: Run, target: float, metric: str, stable: bool) -> Reached:
     probe = _first_probe(run, target, metric, stable)
     if probe is None:
-        return Reached(target, None, None, None)
+        return Reached(target, None, None, None, None)
     at = {name: _number(column[probe]) for name, column in run.rows.items()}
-    return Reached(target, _whole(at["round"]), _whole(at["client_updates"]), at["virtual_time"])
+    sent = _number(run.rows["bytes_up"][probe] + run.rows["bytes_down"][probe])
+    return Reached(target, _whole(at["round"]), _whole(at["client_updates"]), at["virtual_time"], _whole(sent))
 
 
 def _choose_targets(runs: Sequence[Run], metric: str, stable: bool) -> list[float]:
@@ -198,11 +152,12 @@ def _choose_targets(runs: Sequence[Run], metric: str, stable: bool) -> list[floa
 
 
 def _tells_apart(runs: Sequence[Run], firsts: Sequence[int | None]) -> bool:
-    """Say whether runs reach a target at different rounds or, for a single run, after its first probe."""
+    """Say whether runs reach a target at different costs or, for a single run, after its first probe."""
     if len(runs) == 1:
         return bool(firsts[0])
-    rounds = {None if first is None else run.rows["round"][first] for run, first in zip(runs, firsts, strict=True)}
-    return len(rounds) > 1
+    lead = "round" if rounds_compare(runs) else "virtual_time"
+    costs = {None if first is None else run.rows[lead][first] for run, first in zip(runs, firsts, strict=True)}
+    return len(costs) > 1
 
 
 def _number(value: float) -> float | None:
@@ -211,58 +166,3 @@ def _number(value: float) -> float | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
-
-
-def _cells(rows: Sequence[Row], cost: Callable[[Reached], str] | None = None) -> list[list[str]]:
-    """Return the table as text, its header first; panel, adjusted Rand index and probes only where there are any."""
-    panels, aris, probed = any(row.panel for row in rows), _has_ari(rows), _probed(rows)
-    header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
-    header += [*(["ARI"] if aris else []), *map(title_of, probed)]
-    if rows:
-        header += [f"To {_name(rows[0].metric, r.target)}" for r in rows[0].targets]
-    return [header] + [
-        [
-            *([row.panel] if panels else []),
-            row.label if row.finished else f"{row.label} (unfinished)",
-            DASH if row.final_train_loss is None else f"{row.final_train_loss:.4g}",
-            _percent(row.final_test_accuracy),
-            _percent(row.best_test_accuracy),
-            *([DASH if row.final_ari is None else f"{row.final_ari:.3f}"] if aris else []),
-            *(show_number(name, row.final.get(name)) for name in probed),
-            *map(cost or _cost, row.targets),
-        ]
-        for row in rows
-    ]
-
-
-def _name(metric: str, target: float) -> str:
-    value = f"{100 * target:g} %" if metric.endswith("accuracy") else f"{target:g}"
-    return value if metric == "test_accuracy" else f"{metric} {value}"
-
-
-def show_number(column: str, value: float | None) -> str:
-    """Return a column's value as text: what is called an accuracy in per cent.
-
-    >>> show_number("worst_accuracy", 0.25), show_number("gap", 0.25)
-    ('25.00 %', '0.25')
-    """
-    if column.endswith("accuracy"):
-        return _percent(value)
-    return DASH if value is None else f"{value:.4g}"
-
-
-def _percent(share: float | None) -> str:
-    return DASH if share is None else f"{100 * share:.2f} %"
-
-
-def _round(reached: Reached) -> str:
-    return DASH if reached.round is None else f"{reached.round:,}"
-
-
-def _cost(reached: Reached) -> str:
-    parts = [
-        _round(reached),
-        DASH if reached.client_updates is None else f"{reached.client_updates:,}",
-        DASH if reached.virtual_time is None else format_seconds(reached.virtual_time),
-    ]
-    return DASH if set(parts) == {DASH} else " / ".join(parts)

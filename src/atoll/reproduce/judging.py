@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from atoll.report import Run
-from atoll.report.comparisons import rank_correlation
+from atoll.report.sizes import rank_correlation
 from atoll.report.spread import seed_of
 from atoll.report.tables import falls, first_met
 from atoll.reproduce.claims import OF_CLUSTERS, Claim

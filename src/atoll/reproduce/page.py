@@ -93,11 +93,18 @@ def _contents(title: str, results: Sequence[Result]) -> str:
     return f"<details><summary>{escape(summary)}</summary><ul>{links}</ul></details>"
 
 
+def _tell(problems: Sequence[str]) -> str:
+    """Return problems as paragraphs, those after the third folded away."""
+    told = [f'<p class="problem">{escape(problem)}</p>' for problem in problems]
+    more = f"<details><summary>{len(told) - 3} more</summary>{''.join(told[3:])}</details>" if told[3:] else ""
+    return "".join(told[:3]) + more
+
+
 def _section(result: Result) -> str:
     parts = [
         f'<article id="{escape(result.recipe)}"><h3>{escape(result.recipe)}</h3><p>{escape(result.description)}</p>'
     ]
-    parts += [f'<p class="problem">{escape(problem)}</p>' for problem in dict.fromkeys(result.problems)]
+    parts.append(_tell(list(dict.fromkeys(result.problems))))
     if result.finished < result.expected:
         parts.append(f'<p class="problem">{result.finished} of {result.expected} runs are finished.</p>')
     if result.verdicts:

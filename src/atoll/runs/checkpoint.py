@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
@@ -118,6 +119,15 @@ def read_state(path: Path, note: Note, device: torch.device) -> State:
     shelf = Shelf(path.parent, device, files=note["state"]["files"])
     shelf.require_whole()
     return replace(state, clients=SpilledStates(shelf, dict(in_files.tolist())))
+
+
+def kept_by_checkpoints(folder: Path, device: torch.device) -> list[Mapping[int, Model]]:
+    """Return what clients keep by each whole checkpoint in a folder, the latest last."""
+    kept: list[Mapping[int, Model]] = []
+    for path in sorted(folder.glob("event-*.json")):
+        with suppress(*DAMAGED):
+            kept.append(read_state(path, read_note(path), device).clients)
+    return kept
 
 
 def drop_others(folder: Path, events_done: int) -> None:

@@ -1,6 +1,7 @@
 """When a run's checkpoints are written."""
 
 import time
+from collections.abc import Callable
 
 from atoll.engine.engine import State
 from atoll.runs.checkpoint import save_checkpoint
@@ -21,17 +22,25 @@ class Checkpointer:
     """
 
     def __init__(
-        self, folder: RunFolder, origin: Fingerprint, recorder: Recorder, state: State, by_arrival: bool = False
+        self,
+        folder: RunFolder,
+        origin: Fingerprint,
+        recorder: Recorder,
+        state: State,
+        by_arrival: bool = False,
+        saved: Callable[[State], None] = lambda _: None,
     ) -> None:
         """Begin with a state that need not be saved: the first one, or that of a checkpoint.
 
-        With `by_arrival` no events train together: a resumed run begins all clusters' work again.
+        With `by_arrival` no events train together: a resumed run begins all clusters' work again. `saved` is called
+        with each state that was saved.
         """
         self.state = state
         self._place = folder.path / "checkpoint"
         self._origin = origin
         self._recorder = recorder
         self._by_arrival = by_arrival
+        self._tell_saved = saved
         self._saved = state.events_done
         self._together = self._end_of_group(state.events_done)
         self._since = Stopwatch()
@@ -62,6 +71,7 @@ class Checkpointer:
         if self.state.events_done == self._saved:
             return
         save_checkpoint(self._place, self.state, self._origin)
+        self._tell_saved(self.state)
         self._saved, self._since, self._is_due = self.state.events_done, Stopwatch(), False
 
     def _end_of_group(self, done: int) -> int:

@@ -62,6 +62,19 @@ def _starts(experiment: Experiment, state: State, labels: Ids) -> Starts:
     return [(c, model, np.flatnonzero(labels == c)) for c, model in enumerate(state.starts)]
 
 
+def require_states_here(name: str, experiment: Experiment) -> None:
+    """Refuse a probe of what clients keep where they keep it at their own nodes.
+
+    Raises:
+        InputError: names the probe.
+    """
+    if experiment.method.keeps_state and experiment.settings.run.executor == "fleet":
+        raise InputError(
+            f"run.probes = {name!r}: is measured with what clients keep, which with run.executor = 'fleet' never "
+            "leaves their nodes; measure it in simulation, or replay the run there with --schedule"
+        )
+
+
 class _Measure:
     """Measures clients of one population, all or a fixed, seeded draw with about `run.evaluate_samples` samples."""
 
@@ -71,6 +84,8 @@ class _Measure:
             raise InputError(f"run.probes = {name!r}: needs clients that never train; set data.held_out_clients")
         if not population.data.classes:
             raise InputError(f"run.probes = {name!r}: the data have no classes")
+        if population is experiment.clients:
+            require_states_here(name, experiment)
         self.name, self.experiment, self.population = name, experiment, population
         self.initial = read_model(place(deepcopy(experiment.module), experiment.device))
         module = place(deepcopy(experiment.module), experiment.device)

@@ -2,16 +2,18 @@
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import tomli_w
 from pydantic import BaseModel
 
 from atoll.engine.cohorts import Executor
-from atoll.experiment.file import resolved
+from atoll.experiment.file import Table, resolved
 from atoll.experiment.settings import MAY_DIFFER, Settings
-from atoll.experiment.wording import show
+from atoll.support.wording import show
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,31 @@ def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> froz
 
 
 def digest(settings: Settings) -> str:
-    """Return a checksum of the settings that a run's bits or rows depend on."""
-    values = {key: value for key, value in flatten(resolved(settings)).items() if key not in free_settings()}
+    """Return a checksum of the settings that a run's bits or rows depend on, without those at their defaults.
+
+    So a checkpoint stays valid when a later version of Atoll has more settings; a default that has changed since shows
+    in the run's settings (`differences`).
+    """
+    chosen = settings.model_dump(exclude_none=True, exclude_defaults=True)
+    values = {key: value for key, value in flatten(chosen).items() if key not in free_settings()}
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Name all settings in which two tables differ, with both values, except those that may differ; else empty.
+def differences(before: Mapping[str, Any], settings: Settings) -> str:
+    """Name all settings in which a run's table differs from these, with both values; else empty.
 
-    >>> differences({"seed": 1, "local": {"lr": 0.1}}, {"seed": 2, "local": {}, "label": "a"})
-    'local.lr was 0.1, is now unset, seed was 1, is now 2'
+    Those that may differ do not count, nor do those that the table lacks, since they came with a later version of
+    Atoll, and that are at their defaults.
     """
-    old, new, free = flatten(before), flatten(now), free_settings()
+    old, new = flatten(before), flatten(as_written(settings))
+    free = free_settings() | (new.keys() - old.keys() - flatten(settings.model_dump(exclude_defaults=True)).keys())
     differing = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in free)
     return ", ".join(f"{key} was {show(old.get(key))}, is now {show(new.get(key))}" for key in differing)
+
+
+def as_written(settings: Settings) -> Table:
+    """Return settings as they are read from the file that a run's folder keeps of them."""
+    return tomllib.loads(tomli_w.dumps(resolved(settings)))
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The run folder: settings, metrics, schedule, environment and summary, written so that nothing is left half done."""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ import tomli_w
 from atoll.experiment.file import resolved
 from atoll.experiment.settings import Settings
 from atoll.runs.data_files import digest_of_file, digests_of
-from atoll.runs.fingerprint import differences
+from atoll.runs.fingerprint import as_written, differences
 from atoll.schedules.events import Schedule
 from atoll.schedules.files import write_schedule
 from atoll.schedules.recorded import head_of
@@ -26,9 +25,10 @@ from atoll.support.untrusted import parse_json, read_json, read_toml
 Row = dict[str, Any]
 HAPPENED = "happened.jsonl"
 CLUSTERINGS = "clusterings.jsonl"
+STRIKES = "strikes.jsonl"
 CLIENTS = "clients.json"
 FILES = (
-    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, CLIENTS, "environment.json"),
+    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, "environment.json"),
     *("schedule.npz", "checkpoint"),
 )
 TRACKED = "trackers"  # what `run.trackers` write; they manage it themselves
@@ -110,6 +110,7 @@ class RunFolder:
         self.schedule = path / "schedule.npz"
         self.happened = path / HAPPENED
         self.clusterings = path / CLUSTERINGS
+        self.strikes = path / STRIKES
 
     @property
     def is_run(self) -> bool:
@@ -225,10 +226,9 @@ class RunFolder:
             before = read_toml(self.path / "config.toml", self.path)
         except (OSError, ValueError) as error:
             raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
-        now = tomllib.loads(tomli_w.dumps(resolved(settings)))
-        if changes := differences(before, now):
+        if changes := differences(before, settings):
             raise InputError(f"--resume: {self.path} was run with other settings: {changes}")
-        if before != now:
+        if before != as_written(settings):
             self._write_settings(settings)
 
     def append(self, row: Row) -> None:

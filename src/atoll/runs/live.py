@@ -1,14 +1,19 @@
 """Live runs on a fleet: their events are recorded as they take place, and their plan may change on the way."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
 
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step
 from atoll.engine.live import LiveRun, follow
+from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.reclustering import Planner
+from atoll.runs.checkpoint import KEPT, kept_by_checkpoints
 from atoll.runs.checkpointer import Stopwatch
 from atoll.runs.folder import RunFolder
 from atoll.runs.rows import Recorder
@@ -23,11 +28,13 @@ class Live:
     Attributes:
         is_anyone_there: returns whether any client could answer now.
         planner: makes the plan, and revises it.
+        executor: asks the nodes, and knows which clients are asked and what was refused.
         warnings: what the user should know of them.
     """
 
     is_anyone_there: Callable[[], bool]
     planner: Planner
+    executor: FleetExecutor
     warnings: tuple[str, ...] = ()
 
 
@@ -38,6 +45,19 @@ def _live_run(recorder: Recorder, state: State, live: Live) -> LiveRun:
     return LiveRun(
         live.planner.method(state.events_done), watch.seconds, live.is_anyone_there, fleet_settings.wait_seconds
     )
+
+
+def letting_nodes_drop(live: Live, checkpoints: Path) -> Callable[[State], None]:
+    """Return what is told of each checkpoint: nodes drop what clients kept that no checkpoint left names."""
+    executor = live.executor
+    kept = deque(kept_by_checkpoints(checkpoints, torch.device("cpu")), maxlen=KEPT)
+    executor.keep_resumable(tuple(kept))
+
+    def saved(state: State) -> None:
+        kept.append(state.clients)
+        executor.keep_resumable(tuple(kept))
+
+    return saved
 
 
 def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Recorder, state: State) -> Generator[Step]:
@@ -51,5 +71,7 @@ def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Record
             refused = Counter(step.state.refused) - Counter(before)
             append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
             before = step.state.refused
+            live.executor.notices.tell(event.index)
             live_run.method = live.planner.method(done)  # before a checkpoint, so that its measurements are in it
+            live.executor.attendance.note(event.index)
             yield step

@@ -24,16 +24,16 @@ from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.signatures import REQUIRED, asks_for, parameters_of
-from atoll.experiment.wording import unknown
 from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
 from atoll.local.weights import place
 from atoll.runs import client_probes
-from atoll.runs.client_probes import whole_models
+from atoll.runs.client_probes import require_states_here, whole_models
 from atoll.runs.columns import is_built_in
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
+from atoll.support.wording import unknown
 
 Probe = Callable[..., Any]
 Numbers = dict[str, float | None]
@@ -65,6 +65,7 @@ def personal_model_accuracy(
         raise InputError("run.probes = 'personal_model_accuracy': clients keep no models; method.name = 'bcd' has them")
     if not experiment.clients.data.classes:
         raise InputError("run.probes = 'personal_model_accuracy': the data have no classes")
+    require_states_here("personal_model_accuracy", experiment)
     tests = OwnTests(experiment.clients, module, experiment.settings.data.partition == "natural")
     models = whole_models(experiment, state, labels)
     found = np.array([tests.accuracies(model, [client])[0] for client, model in models])

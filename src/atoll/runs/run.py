@@ -9,6 +9,7 @@ import numpy as np
 
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step, init, train
+from atoll.experiment.choices import method_kind
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.reclustering import Planner
 from atoll.fleet.transport import Fleet
@@ -19,7 +20,7 @@ from atoll.runs.checkpointer import Checkpointer, Stopwatch
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.folder import Row, RunFolder, slug
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
-from atoll.runs.live import Live, recorded
+from atoll.runs.live import Live, letting_nodes_drop, recorded
 from atoll.runs.rows import Recorder, first_of
 from atoll.runs.spilling import place_states
 from atoll.runs.variants import join, replaying, with_fleet
@@ -104,7 +105,7 @@ def run_events(
         planner = Planner(experiment, executor, joined, folder.clusterings, goes_on, tell)
         if planner.experiment is not experiment:
             recorder = Recorder(planner.experiment, is_live=True)
-        live = Live(lambda: bool(fleet.nodes()), planner, (*joined.warnings, *planner.warnings))
+        live = Live(lambda: bool(fleet.nodes()), planner, executor, (*joined.warnings, *planner.warnings))
         yield from _carry_out(recorder, executor, folder, resume, overwrite, live)
 
 
@@ -134,11 +135,13 @@ def _carry_out(
     state = place_states(state, folder.path / "checkpoint", settings.run.state_bytes)
     warnings += recorder.warn_of(rows[0])
     by_arrival = live is not None and method.arrivals is not None
-    saver = Checkpointer(folder, origin, recorder, state, by_arrival)
+    told = letting_nodes_drop(live, folder.path / "checkpoint") if live and method.keeps_state else lambda _: None
+    saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
     if live is None:
         steps = train(method, executor, state)
     else:
         live.planner.begin(state.events_done)
+        live.executor.attendance.begin(folder.strikes, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
     yield from _train(steps, folder, recorder, saver, rows, clock, warnings)
 
@@ -236,6 +239,11 @@ def warnings_of(experiment: Experiment) -> list[str]:
             limits = ", ".join(f"{limit:g}" for limit in np.unique(experiment.problem.limits[over]))
             warnings.append(f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}")
     warnings += _contradicted_frequencies(experiment)
+    untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
+    if untested and not any(probe.endswith("client_accuracy") for probe in probes):
+        warnings.append(
+            f"test_accuracy is that of a server's model without {untested}; set run.probes = ['client_accuracy']"
+        )
     if experiment.needs("phases") and experiment.settings.method.get("pattern") in ("decsyn", "decasy"):
         cut = [phase.round for phase in experiment.phases if cut_by_empty(phase.network, phase.clustering)]
         if cut:

@@ -6,9 +6,13 @@ from pathlib import Path
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import agree, require_fleet
+from atoll.fleet.attendance import Attendance
 from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import Joined, wait_for_nodes
+from atoll.fleet.messages import most_bytes
+from atoll.fleet.notices import Notices
 from atoll.fleet.reclustering import require_reclustering
+from atoll.fleet.soundness import Soundness
 from atoll.fleet.transport import Fleet
 from atoll.schedules.files import read_schedule
 from atoll.support.errors import InputError
@@ -64,10 +68,21 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
         RunError: too few nodes within `fleet.wait_seconds`.
     """
     settings = experiment.settings
-    agreement = agree(settings, experiment.population.data, experiment.module, experiment.method.rule)
+    agreement = agree(settings, experiment.population.data, experiment.module, experiment.method)
+    fleet.allow(most_bytes(agreement.form))
     fleet_settings = settings.fleet
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
-    executor = FleetExecutor(fleet, joined.nodes, agreement, fleet_settings.deadline_seconds, joined.samples)
+    executor = FleetExecutor(
+        fleet,
+        joined.nodes,
+        agreement,
+        fleet_settings.deadline_seconds,
+        joined.samples,
+        Soundness(experiment.make_evaluator()),
+        Attendance(fleet_settings.strikes, tell),
+        Notices(tell),
+    )
+    executor.left_out |= joined.left_out
     return executor, joined
 
 

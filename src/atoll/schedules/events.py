@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -127,6 +128,10 @@ class Schedule:
     has_server: bool = True
     message_bytes: int | None = None
 
+    def __repr__(self) -> str:
+        """Say how much there is of it, not every event."""
+        return f"Schedule({len(self):,} events, {self.rounds:,} rounds, {self.clusters:,} clusters)"
+
     def __len__(self) -> int:
         """Return the number of events."""
         return len(self.events)
@@ -228,6 +233,21 @@ class Clock:
     upload_seconds: Floats
     deadline_seconds: float = math.inf
 
+    def __post_init__(self) -> None:
+        """Refuse seconds that are negative, or not one a client."""
+        for name in ("compute_seconds", "upload_seconds"):
+            object.__setattr__(self, name, _read_seconds(name, getattr(self, name)))
+        if len(self.compute_seconds) != len(self.upload_seconds):
+            computing, uploading = len(self.compute_seconds), len(self.upload_seconds)
+            raise InputError(f"clock: upload_seconds is of {uploading} clients, compute_seconds of {computing}")
+        if not self.deadline_seconds > 0:
+            raise InputError(f"clock: deadline_seconds = {self.deadline_seconds}: must be greater than 0")
+
+    def __repr__(self) -> str:
+        """Say how long clients take at most, not each of them."""
+        longest = float((self.compute_seconds + self.upload_seconds).max(initial=0))
+        return f"Clock({len(self.compute_seconds):,} clients, at most {longest:g} s each)"
+
     def seconds_of(self, cohort: Ids) -> Floats:
         """Return the seconds until each of the cohort has uploaded, [cohort]."""
         return np.asarray(self.compute_seconds[cohort] + self.upload_seconds[cohort])
@@ -235,3 +255,13 @@ class Clock:
     def event_seconds(self, cohort: Ids) -> float:
         """Return the seconds until the slowest of the cohort has uploaded, at most the deadline."""
         return min(self.deadline_seconds, float(self.seconds_of(cohort).max()))
+
+
+def _read_seconds(name: str, given: Any) -> Floats:
+    try:
+        seconds = np.asarray(given, float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"clock: {name} must be numbers, one a client, it is {type(given).__name__!r}") from error
+    if seconds.ndim != 1 or not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise InputError(f"clock: {name} must be flat and finite, one number of at least 0 a client")
+    return seconds

@@ -1,18 +1,15 @@
 """The runs of a sweep, seen through before the first of them begins."""
 
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from atoll.experiment.executor import require_no_fleet
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import Table, make_runs, resolved
+from atoll.experiment.file import Table, make_runs
 from atoll.experiment.settings import Settings
 from atoll.runs.fingerprint import differences
 from atoll.runs.folder import RunFolder
@@ -130,7 +127,7 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
     if before.get("kind") != note["kind"]:
         raise InputError(f"--resume: {out} holds a {before.get('kind')}, not a {note['kind']}; give another folder")
     if note["kind"] == "search":
-        if changed := [key for key in ("over", "metric", "settings") if before.get(key) != note[key]]:
+        if changed := [key for key in ("over", "metric", "target", "settings") if before.get(key) != note[key]]:
             raise InputError(
                 f"--resume: {out} holds another search; what differs: {', '.join(changed)}; give the same options "
                 "again (more --trials are fine), or another folder"
@@ -156,7 +153,7 @@ def require_same(folder: Path, settings: Settings) -> None:
         before = read_toml(folder / "config.toml", folder)
     except (OSError, ValueError) as error:
         raise InputError(f"--resume: {folder / 'config.toml'} cannot be read ({error})") from error
-    if changes := differences(before, tomllib.loads(tomli_w.dumps(resolved(settings)))):
+    if changes := differences(before, settings):
         raise InputError(f"--resume: {folder} was run with other settings: {changes}")
 
 

@@ -1,15 +1,16 @@
 """The trials of a search, and their table."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.report.tables import DASH, markdown_table
+from atoll.report.formats import DASH, csv_table, markdown_table
 from atoll.sweep.axes import short_names
+from atoll.sweep.goal import Goal
+from atoll.sweep.table import show
 
 NOTE = "Pruned trials were stopped early because they lagged behind; their value is that of their last probe."
+_NOTE_OF_COSTS = "A trial that has missed the target has no value."
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,17 @@ class Trial:
         return f"trial-{self.number:03d}"
 
 
-def cells_of(trials: Sequence[Trial], best: Trial | None, metric: str) -> tuple[list[list[str]], int]:
+def cells_of(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> tuple[list[list[str]], int]:
     """Return the table as text, its header first, and how many of its columns are texts."""
     names = list(trials[0].texts)
-    header = ["Trial", *short_names(names), "State", "Rounds", metric, ""]
+    header = ["Trial", *short_names(names), "State", "Rounds", goal.title, ""]
     rows = [
         [
             str(trial.number),
             *(_shorten(trial.texts.get(name, DASH)) for name in names),
             trial.state,
             f"{trial.rounds:,}",
-            _show(trial.value, metric),
+            DASH if trial.value is None else show(trial.value, goal),
             "best" if trial == best else "",
         ]
         for trial in trials
@@ -54,22 +55,17 @@ def cells_of(trials: Sequence[Trial], best: Trial | None, metric: str) -> tuple[
     return [header, *rows], len(names) + 2
 
 
-def as_markdown(trials: Sequence[Trial], best: Trial | None, metric: str) -> str:
+def as_markdown(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> str:
     """Return the table in Markdown."""
-    return f"{markdown_table(*cells_of(trials, best, metric))}\n{NOTE}\n"
+    return f"{markdown_table(*cells_of(trials, best, goal))}\n{NOTE if goal.target is None else _NOTE_OF_COSTS}\n"
 
 
-def as_csv(trials: Sequence[Trial], best: Trial | None, metric: str) -> str:
+def as_csv(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> str:
     """Return the table as comma-separated values, numbers in full."""
-    text = io.StringIO()
-    records = as_dicts(trials, best, metric)
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    return csv_table(as_dicts(trials, best, goal))
 
 
-def as_dicts(trials: Sequence[Trial], best: Trial | None, metric: str) -> list[dict[str, Any]]:
+def as_dicts(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> list[dict[str, Any]]:
     """Return the table as plain values; what is unknown is None."""
     return [
         {
@@ -78,7 +74,8 @@ def as_dicts(trials: Sequence[Trial], best: Trial | None, metric: str) -> list[d
             **trial.texts,
             "state": trial.state,
             "rounds": trial.rounds,
-            "metric": metric,
+            "metric": goal.metric,
+            **({} if goal.target is None else {"target": goal.target}),
             "value": trial.value,
             "is_best": trial == best,
         }
@@ -96,9 +93,3 @@ def _shorten(text: str) -> str:
         return text if len(text) <= 6 else f"{float(text):.4g}"
     except ValueError:
         return text
-
-
-def _show(value: float | None, metric: str) -> str:
-    if value is None:
-        return DASH
-    return f"{100 * value:.2f} %" if metric.endswith("accuracy") else f"{value:.4g}"

@@ -1,17 +1,18 @@
 """A search for the best setting, handed to Optuna: it proposes trials, and prunes those that lag behind."""
 
 import importlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atoll.experiment.settings import Settings
-from atoll.experiment.wording import show
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
+from atoll.support.wording import show
 from atoll.sweep.axes import Axis, Interval, parse_value
-from atoll.sweep.table import rises
+from atoll.sweep.goal import Goal
 from atoll.sweep.trials import Trial
 from atoll.sweep.worker import Answer, Job, News
 
@@ -47,7 +48,7 @@ class Search:
         self,
         out: Path,
         space: Sequence[Axis | Interval],
-        metric: str,
+        goal: Goal,
         make: Callable[[Sequence[str], str], Settings],
         rounds: int,
         seed: int,
@@ -57,18 +58,18 @@ class Search:
         Args:
             out: the sweep's folder; it is there.
             space: what is searched.
-            metric: what is to be best at the last probe.
+            goal: what is to be best at the last probe, or what is to cost least; then no trial is pruned.
             make: makes the settings of a run from ``section.key=value`` texts and a label.
             rounds: of a run; no trial is pruned in the first fifth of them.
             seed: of the proposals.
         """
         self._optuna = optuna = require_optuna()
-        self.out, self.space, self.metric, self.make, self.seed = out, space, metric, make, seed
+        self.out, self.space, self.goal, self.make, self.seed = out, space, goal, make, seed
         journal = optuna.storages.journal
         self.study = optuna.create_study(
             storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(out / STORE))),
             study_name=_STUDY,
-            direction="maximize" if rises(metric) else "minimize",
+            direction="maximize" if goal.rises else "minimize",
             pruner=optuna.pruners.MedianPruner(_STARTUP_TRIALS, n_warmup_steps=max(1, rounds // 5)),
             load_if_exists=True,
         )
@@ -102,8 +103,10 @@ class Search:
 
     def judge(self, job: Job, news: News) -> Answer:
         """Report a row of a job; say whether its run goes on."""
+        if self.goal.target is not None:
+            return "go on"
         row = news.row or {}
-        value = self._values[job.name] = row.get(self.metric)
+        value = self._values[job.name] = row.get(self.goal.metric)
         if value is None:
             return "stop"
         trial, round_ = self._asked[job.name], int(row["round"])
@@ -117,10 +120,15 @@ class Search:
 
         A job that was stopped on the user's behalf stays as it is, to be gone on with.
         """
+        if self.goal.target is not None and news.state == "finished":
+            cost = self.goal.read(job.folder)
+            self._values[job.name] = None if cost is None or math.isinf(cost[0]) else cost[0]
         states, trial, value = self._optuna.trial.TrialState, self._asked[job.name], self._values.get(job.name)
         if news.state in ("finished", "stopped") and job.name in self._values and value is None:
             self.study.tell(trial, state=states.FAIL)
-            return f"--metric {self.metric}: its rows do not hold it"
+            if self.goal.target is not None:
+                return f"--target {self.goal.target:g}: its {self.goal.of} has not met it"
+            return f"--metric {self.goal.metric}: its rows do not hold it"
         if news.state == "finished":
             self.study.tell(trial, value)
         elif news.state == "pruned":
@@ -145,7 +153,7 @@ class Search:
     def best(self) -> Trial | None:
         """Return the complete trial with the best value at its last probe; None if none is complete."""
         complete = [trial for trial in self.trials() if trial.state == "complete" and trial.value is not None]
-        pick = max if rises(self.metric) else min
+        pick = max if self.goal.rises else min
         return pick(complete, key=lambda trial: trial.value or 0.0, default=None)
 
     def _job(self, trial: Any, modules: tuple[Path, ...], at_once: int) -> Job:
@@ -167,13 +175,16 @@ class Search:
 
 def corners(space: Sequence[Axis | Interval]) -> list[list[str]]:
     """Return combinations, as ``section.key=value`` texts, in which every end of a range and every value comes once."""
-    columns = [
-        list(each.texts) if isinstance(each, Axis) else [_end(each, each.low), _end(each, each.high)] for each in space
-    ]
+    columns = [ends(each) for each in space]
     return [
         [f"{each.name}={column[min(i, len(column) - 1)]}" for each, column in zip(space, columns, strict=True)]
         for i in range(max(map(len, columns)))
     ]
+
+
+def ends(each: Axis | Interval) -> list[str]:
+    """Return all values of a list, and the two ends of a range."""
+    return list(each.texts) if isinstance(each, Axis) else [_end(each, each.low), _end(each, each.high)]
 
 
 def describe(each: Axis | Interval) -> Any:

@@ -4,13 +4,13 @@ import contextlib
 import io
 import ssl
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atoll.fleet.certificates import read_public_key
 from atoll.fleet.configuration import FleetConfiguration, RegisteredNode
-from atoll.fleet.flower.link import HEADER, OPEN
+from atoll.fleet.flower.guard import FORGET, HEADER, OPEN
 from atoll.fleet.flower.wire import is_transient, prepare, status_of
 from atoll.support.errors import InputError, RunError
 
@@ -110,12 +110,21 @@ def register_nodes(configuration: FleetConfiguration) -> dict[int, str]:
 
 def let_nodes_in(configuration: FleetConfiguration) -> None:
     """Open the superlink to nodes."""
+    _tell_guard(configuration, OPEN, None)
+
+
+def forget(configuration: FleetConfiguration, messages: Sequence[str]) -> None:
+    """Let the superlink delete messages that nobody waits for any more, and what has come in reply."""
+    _tell_guard(configuration, FORGET, list(messages))
+
+
+def _tell_guard(configuration: FleetConfiguration, path: str, content: Any) -> None:
     prepare(configuration.state)
     import httpx
 
     context = ssl.create_default_context(cadata=(configuration.folder / "ca.pem").read_text())
-    url = f"https://{_address(configuration)}{OPEN}"
-    httpx.post(url, headers={HEADER: configuration.secret}, verify=context).raise_for_status()
+    url = f"https://{_address(configuration)}{path}"
+    httpx.post(url, json=content, headers={HEADER: configuration.secret}, verify=context).raise_for_status()
 
 
 def begin_task(configuration: FleetConfiguration) -> tuple[int, str]:

@@ -1,9 +1,12 @@
 """A whole fleet on this machine, of real processes, for trying one out."""
 
 import contextlib
+import os
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,7 +18,22 @@ from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
 from atoll.fleet.shards import write_shards
 from atoll.fleet.transport import Failure, Properties
-from atoll.support.errors import RunError
+from atoll.support.errors import InputError, RunError
+from atoll.support.lock import LOCK, locked
+
+_PREFIX = "atoll-fleet-"
+
+
+@contextlib.contextmanager
+def own_place() -> Iterator[Path]:
+    """Yield an empty folder for a fleet; first delete those, with their keys, whose processes were killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{LOCK}"):
+        with contextlib.suppress(InputError, RunError, OSError):  # it is in use, or another user's
+            if os.getuid() == left.parent.lstat().st_uid:
+                with locked(left.parent):
+                    shutil.rmtree(left.parent, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as place, locked(Path(place)):
+        yield Path(place)
 
 
 class LocalFleet:
@@ -24,7 +42,14 @@ class LocalFleet:
     A node that ends before it was ever there is an error; one that dies later is what a fleet must bear.
     """
 
-    def __init__(self, folder: Path, experiment: Experiment, nodes: int, words: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        experiment: Experiment,
+        nodes: int,
+        words: Sequence[str],
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Write the fleet's folder and the clients' data into an empty folder.
 
         Args:
@@ -32,12 +57,14 @@ class LocalFleet:
             experiment: whose clients the nodes are.
             nodes: how many; each has about as many clients as the others.
             words: of ``atoll fleet node`` that name the experiment.
+            tell: is given what the operator should know, a sentence each.
         """
         clients = len(experiment.population)
-        plan = FleetPlan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port())
+        samples = tuple(experiment.population.sizes.tolist())
+        plan = FleetPlan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port(), samples=samples)
         self.configuration = init_fleet(folder / "fleet", plan)
         write_shards(experiment, folder / "data")
-        self.flower = FlowerFleet(self.configuration)
+        self.flower = FlowerFleet(self.configuration, tell)
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self._folder, self._words = folder, words
         self._seen: set[str] = set()
@@ -87,11 +114,15 @@ class LocalFleet:
                 raise RunError(f"{name} ended: {lines[-1].removeprefix('error: ') if lines else 'it said nothing'}")
         return there
 
+    def allow(self, most: int) -> None:
+        """Take no longer replies; see `FlowerFleet.allow`."""
+        self.flower.allow(most)
+
     def call(
-        self, names: Sequence[str], task: str, payload: bytes, timeout: float
+        self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:
         """Send a task to nodes; see `FlowerFleet.call`."""
-        return self.flower.call(names, task, payload, timeout)
+        return self.flower.call(heads, task, payload, timeout)
 
     def close(self) -> None:
         """End all processes."""

@@ -14,16 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.fleet.certificates import read_private_key, require_flower, require_valid
+from atoll.fleet.certificates import is_shared, read_private_key, require_flower, require_valid
 from atoll.fleet.configuration import NodeConfiguration
+from atoll.fleet.flower.guard import UNANNOUNCED
 from atoll.fleet.flower.wire import (
     FAILED,
+    PARTS_OF_A_TASK,
     TOO_LARGE,
     beating,
     insist,
     is_transient,
     join_parts,
     make_reply,
+    most_of,
     names_of,
     pack,
     prepare,
@@ -48,6 +51,14 @@ _BEAT_SECONDS = 10.0
 # Flower counts a node as gone after twice this; it is long enough for a network that is away for a minute.
 _INTERVAL = 45.0
 _FOREVER = float("inf")
+# How long a node that was cut off may be counted as there, and a little.
+_GONE_SECONDS = 2 * _INTERVAL + 15
+_UNKNOWN, _TAKEN = 401, 412
+"""What the superlink says to a key that is not registered, and to one whose node is there already."""
+_WAITING = (
+    "the server counts it as there, since it was cut off or another machine has its key; trying again for up to "
+    f"{_GONE_SECONDS:.0f} s"
+)
 # The server puts a message's parts on the superlink right after it; after this long it has died over it.
 _SENDING_SECONDS = 60.0
 
@@ -74,6 +85,8 @@ def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str]
     """
     require_flower()
     key, authority = read_private_key(configuration.key), require_valid(configuration.authority)
+    if is_shared(configuration.key):
+        tell(f"warning: {configuration.key}: others on this machine may read it, and be this node; chmod 600 it")
     state = configuration.folder / "state"
     state.mkdir(mode=0o700, exist_ok=True)
     prepare(state)
@@ -114,7 +127,7 @@ def _linked(
     """Announce the node to the server, and its leaving.
 
     A node that was killed counts as there for a while, and Flower refuses another with its key. The node notes its
-    number, so that when it comes back it can say that the one before it is gone.
+    number until its goodbye was heard, so that when it comes back it can say that the one before it is gone.
     """
     from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
@@ -131,7 +144,7 @@ def _linked(
 
     tell(f"{configuration.name}: calling {configuration.server}")
     try:
-        node_id = insist(activate, _FOREVER, pause=1.0)
+        node_id = _insist_while_taken(activate, lambda: tell(f"{configuration.name}: {_WAITING}"))
     except Exception as error:
         raise RunError(_refusal(configuration, error)) from error
     write_atomically(note, str(node_id).encode())
@@ -143,7 +156,22 @@ def _linked(
     finally:
         with contextlib.suppress(Exception):
             client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
-        note.unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
+
+
+def _insist_while_taken(activate: Callable[[], int], say: Callable[[], None]) -> int:
+    """Return the node's number, trying again while the server is away, and while it counts the node as there."""
+    until = None
+    while True:
+        try:
+            return insist(activate, _FOREVER, pause=1.0)
+        except Exception as error:
+            if status_of(error) != _TAKEN or (until is not None and time.monotonic() > until):
+                raise
+        if until is None:
+            until = time.monotonic() + _GONE_SECONDS
+            say()
+        time.sleep(_IDLE_SECONDS)
 
 
 def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None]) -> None:
@@ -157,7 +185,7 @@ def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, t
                 last = time.monotonic()
                 continue
         except Exception as error:
-            if status_of(error) == 401:
+            if status_of(error) == _UNKNOWN:
                 raise RunError(_refusal(configuration, error)) from error
             if tls_fault(error) is not None:
                 raise RunError(_refusal(configuration, error)) from error
@@ -180,7 +208,7 @@ def _receive(link: _Link) -> "Message | None":
         return None
     metadata, parts = pulled.messages_list[0].metadata, dict[str, bytes]()
     until = time.monotonic() + min(metadata.ttl, _SENDING_SECONDS)
-    for name in names_of(pulled.message_object_trees[0]):
+    for name in names_of(pulled.message_object_trees[0], PARTS_OF_A_TASK):
         request = PullObjectRequest(node=node, run_id=metadata.run_id, object_id=name)
         part = insist(partial(link.client.PullObject, request), until)
         while not part.object_available:  # the server is still sending it
@@ -209,11 +237,17 @@ def _reply_to(
     if len(reply) > configuration.max_mib * 2**20:
         tell(f"{configuration.name}: a reply is longer than max_mib = {configuration.max_mib} allows")
         return TOO_LARGE
+    if len(reply) > (most := most_of(asked)):
+        tell(f"{configuration.name}: a reply of {len(reply)} bytes is longer than the server takes, {most}")
+        return TOO_LARGE
     return reply
 
 
 def _send(link: _Link, asked: "Message", reply: bytes | int, began: float) -> None:
-    """Send a reply, as long as the server waits for it; `began` is when it was asked, as of `time.monotonic`."""
+    """Send a reply, as long as the server waits for it; `began` is when it was asked, as of `time.monotonic`.
+
+    A superlink that was started again has forgotten which parts were announced, and is told again.
+    """
     from flwr.proto.fleet_pb2 import PushMessagesRequest
     from flwr.proto.message_pb2 import PushObjectRequest
     from flwr.proto.node_pb2 import Node
@@ -223,13 +257,22 @@ def _send(link: _Link, asked: "Message", reply: bytes | int, began: float) -> No
         return
     packed, node = pack(make_reply(asked, reply, seconds)), Node(node_id=link.node_id)
     request = PushMessagesRequest(node=node, messages_list=[packed.message], message_object_trees=[packed.tree])
-    answer = insist(partial(link.client.PushMessages, request), until)
-    for name in answer.objects_to_push:
-        part = PushObjectRequest(
-            node=node, run_id=asked.metadata.run_id, session_id=answer.session_id, object_id=name,
-            object_content=packed.parts[name],
-        )  # fmt: skip
-        insist(partial(link.client.PushObject, part), until)
+
+    def push() -> None:
+        answer = insist(partial(link.client.PushMessages, request), until)
+        for name in answer.objects_to_push:
+            part = PushObjectRequest(
+                node=node, run_id=asked.metadata.run_id, session_id=answer.session_id, object_id=name,
+                object_content=packed.parts[name],
+            )  # fmt: skip
+            insist(partial(link.client.PushObject, part), until)
+
+    try:
+        push()
+    except Exception as error:
+        if status_of(error) != UNANNOUNCED:
+            raise
+        push()
 
 
 def _refusal(configuration: NodeConfiguration, error: Exception) -> str:
@@ -247,8 +290,7 @@ def _refusal(configuration: NodeConfiguration, error: Exception) -> str:
             apart = abs((there - datetime.now(UTC)).total_seconds())
             if apart > 240:
                 return f"{configuration.server}: this machine's clock is {apart / 60:.0f} minutes from its; set it"
-        return (
-            f"{configuration.server}: refuses {configuration.name}; its key is not registered there, or another "
-            f"machine is this node already (HTTP status {error.response.status_code})"
-        )
+        status = error.response.status_code
+        why = {_UNKNOWN: "its key is not registered there", _TAKEN: "another machine is this node already"}
+        return f"{configuration.server}: refuses {configuration.name}; {why.get(status, f'HTTP status {status}')}"
     return f"{configuration.server}: {error}"

@@ -7,21 +7,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Self
 
 from atoll.fleet.certificates import require_flower, require_valid
 from atoll.fleet.configuration import FleetConfiguration
-from atoll.fleet.flower import link as flower_link
 from atoll.fleet.flower.calls import let_nodes_in, list_nodes
-from atoll.fleet.flower.link import OVERHEAD
+from atoll.fleet.flower.guard import OVERHEAD
+from atoll.fleet.flower.refusals import MARK
 from atoll.fleet.flower.wire import environment, insist
 from atoll.support.errors import InputError, RunError
 
 START_SECONDS = 60.0
 # A superlink that dies more often than this in a minute has a reason that starting it again will not remove.
 _RESTARTS = 8
+_MOST_LOG_BYTES = 1 << 20  # that are read of its log at once
 
 
 class Superlink:
@@ -30,9 +31,12 @@ class Superlink:
     Its state is a database in the fleet's folder, so that who is registered, and messages under way, outlive it.
     """
 
-    def __init__(self, configuration: FleetConfiguration) -> None:
-        """Note what is to be served; nothing is started."""
+    def __init__(self, configuration: FleetConfiguration, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Note what is to be served; nothing is started. `tell` is given a sentence when it dies or refuses calls."""
         self.configuration = configuration
+        self._tell = tell
+        self._log = configuration.state / "superlink.log"
+        self._read = self._log.stat().st_size if self._log.exists() else 0
         self._child: subprocess.Popen[bytes] | None = None
         self._is_open = False
         self._is_over = threading.Event()
@@ -98,29 +102,37 @@ class Superlink:
         list_nodes(self.configuration)
 
     def _start(self) -> None:
-        with open(self.configuration.state / "superlink.log", "ab") as log:
+        with open(self._log, "ab") as log:
             configuration = self.configuration
             most = configuration.max_mib * 2**20 + OVERHEAD
-            words = [
-                flower_link.__file__,
-                str(configuration.folder),
-                configuration.listen,
-                str(configuration.port),
-                str(most),
-            ]
+            words = ["-m", "atoll.fleet.flower.link", str(configuration.folder), configuration.listen]
+            words += [str(configuration.port), str(most), str(len(configuration.nodes))]
             words += ["--open"] if self._is_open else []
             self._child = start_child(words, log, environment(configuration.state))
+
+    def _pass_on(self) -> None:
+        """Tell what it has refused since the last look; most of its log is for whoever looks for a fault."""
+        with contextlib.suppress(OSError), open(self._log, "rb") as log:
+            log.seek(self._read)
+            *whole, _ = log.read(_MOST_LOG_BYTES).split(b"\n")
+            self._read += sum(len(line) + 1 for line in whole)
+            for line in whole:
+                if line.startswith(MARK.encode()):
+                    self._tell(f"superlink: {line.decode(errors='replace')}")
 
     def _watch(self) -> None:
         starts = list[float]()
         while not self._is_over.wait(0.2):
-            if self._child is None or self._child.poll() is None:
+            self._pass_on()
+            if self._child is None or (status := self._child.poll()) is None:
                 continue
             starts = [*(start for start in starts if time.monotonic() - start < 60), time.monotonic()]
             if len(starts) > _RESTARTS:
-                log = self.configuration.state / "superlink.log"
-                self._fault = f"Flower's superlink ended {len(starts)} times in a minute; its last words are in {log}"
+                self._fault = (
+                    f"Flower's superlink ended {len(starts)} times in a minute; its last words are in {self._log}"
+                )
                 return
+            self._tell(f"Flower's superlink ended (status {status}) and is started again; its last words: {self._log}")
             end_child(self._child)  # which closes our end of its standard input
             self._start()
             if self._is_over.is_set():  # it was ended between the two

@@ -1,7 +1,8 @@
-"""Tasks and replies as Flower's messages, and its HTTP calls; only names of flwr 1.41.0, which is pinned, are used.
+"""Tasks and replies as Flower's messages, and its HTTP calls; only names that flwr 1.41 and 1.42 have are used.
 
-A message holds one record with the task's name and one with the payload, so that the payload that several nodes are
-sent is stored once. A reply holds one record of bytes, or a number that says why there is none.
+A message holds one record with the task's name and what one node alone is sent, and one with the payload, so that the
+payload that several nodes are sent is stored once. A reply holds one record of bytes, or a number that says why there
+is none.
 """
 
 import contextlib
@@ -27,8 +28,8 @@ TASK, PAYLOAD, REPLY = "atoll.task", "atoll.payload", "atoll.reply"
 FAILED, TOO_LARGE = 2, 1001  # the first is Flower's own
 """Why a node sends no reply: its handler raised, or the reply is longer than allowed."""
 
-# A message, its content, and its one or two records.
-LARGEST_TREE = 4
+# A message, its content, and its two records.
+PARTS_OF_A_TASK = 4
 _TRANSIENT = (502, 503, 504)
 # What OpenSSL says of a side that speaks plaintext.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
@@ -54,8 +55,12 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def make_task(run_id: int, node_id: int, task: str, payload: bytes, seconds: float) -> "Message":
-    """Return the message of a task, which is dropped after `seconds`.
+def make_task(
+    run_id: int, node_id: int, task: str, payload: bytes, seconds: float, most: int, head: bytes = b""
+) -> "Message":
+    """Return the message of a task, which is dropped after `seconds`; its reply may have `most` bytes.
+
+    `head` is for this node alone.
 
     Its identifier is the digest of its content, so a number that nobody can guess keeps other nodes from answering it.
     """
@@ -63,12 +68,11 @@ def make_task(run_id: int, node_id: int, task: str, payload: bytes, seconds: flo
     from flwr.app.message import make_message
     from flwr.common.constant import SUPERLINK_NODE_ID
 
-    content = RecordDict(
-        {TASK: ConfigRecord({"name": task, "number": secrets.token_bytes(16)}), PAYLOAD: ConfigRecord({"": payload})}
-    )
+    own = ConfigRecord({"name": task, "number": secrets.token_bytes(16), "head": head})
+    content = RecordDict({TASK: own, PAYLOAD: ConfigRecord({"": payload})})
     metadata = Metadata(
         run_id=run_id, message_id="", src_node_id=SUPERLINK_NODE_ID, dst_node_id=node_id, reply_to_message_id="",
-        group_id="", created_at=time.time(), ttl=seconds, message_type="query",
+        group_id=str(most), created_at=time.time(), ttl=seconds, message_type="query",
     )  # fmt: skip
     return make_message(metadata=metadata, content=content)
 
@@ -93,18 +97,25 @@ def make_reply(asked: "Message", reply: bytes | int, seconds: float) -> "Message
 
 
 def read_task(message: "Message") -> tuple[str, bytes]:
-    """Return a message's task and payload.
+    """Return a message's task, and its head with the payload after it.
 
     Raises:
         ValueError: it is another's message.
     """
     try:
-        task, payload = message.content[TASK]["name"], message.content[PAYLOAD][""]
+        task, head = message.content[TASK]["name"], message.content[TASK]["head"]
+        payload = message.content[PAYLOAD][""]
     except (KeyError, TypeError) as error:
         raise ValueError("a message that is not Atoll's") from error
-    if not isinstance(task, str) or not isinstance(payload, bytes):
+    if not isinstance(task, str) or not isinstance(head, bytes) or not isinstance(payload, bytes):
         raise ValueError("a message that is not Atoll's")
-    return task, payload
+    return task, head + payload
+
+
+def most_of(message: "Message") -> int:
+    """Return how many bytes the reply to a message may have."""
+    told = message.metadata.group_id
+    return int(told) if told.isascii() and told.isdigit() else 0
 
 
 def read_reply(message: "Message") -> bytes | Failure:
@@ -144,14 +155,14 @@ def pack(message: "Message") -> Packed:
     return Packed(message_to_proto(remove_content_from_message(message)), tree, parts)
 
 
-def names_of(tree: "ObjectTree") -> list[str]:
-    """Return the identifiers in a tree, but no more than one over the largest that is allowed."""
+def names_of(tree: "ObjectTree", most: int) -> list[str]:
+    """Return the identifiers in a tree, but no more than one over what is allowed."""
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
     ids = []
     for part in iterate_object_tree(tree):
         ids.append(part.object_id)
-        if len(ids) > LARGEST_TREE:
+        if len(ids) > most:
             break
     return ids
 

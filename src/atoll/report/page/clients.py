@@ -7,7 +7,7 @@ import numpy as np
 from atoll.report.page.compared import name_of
 from atoll.report.page.numbers import Pool
 from atoll.report.runs import Run
-from atoll.report.tables import show_number
+from atoll.report.writing import show_number
 from atoll.runs.columns import title_of
 from atoll.support.arrays import Floats
 

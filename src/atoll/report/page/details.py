@@ -51,7 +51,7 @@ def details(groups: Sequence[Group], pool: Pool, scenes: Scenes) -> list[dict[st
 def _detail(group: Group, pool: Pool, scenes: Scenes) -> dict[str, Any]:
     run = group.runs[0]
     scene = scenes.of(run.config)
-    figures = [_gantt(run, pool), *clients(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
+    figures = [_gantt(run, pool, scene), *clients(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
     if isinstance(scene, Scene):
         figures += [_map(scene, pool), _clusters(scene, pool), _shares(scene, pool)]
     seed = f", seed {run.config.get('seed', 0)}" if len(group.runs) > 1 else ""
@@ -63,12 +63,13 @@ def _detail(group: Group, pool: Pool, scenes: Scenes) -> dict[str, Any]:
     }
 
 
-def _gantt(run: Run, pool: Pool) -> Figure | None:
-    """Return who trains when, from the schedule in the run's folder."""
+def _gantt(run: Run, pool: Pool, scene: Scene | str) -> Figure | None:
+    """Return who trains when, from the schedule in the run's folder; who waits is known from the scene."""
     try:
-        clusters, began, ends = _pieces(run)
+        clusters, began, ends, rounds = _pieces(run)
     except (OSError, ValueError, KeyError, TypeError):  # damaged, or not there
         return None
+    done = _work_ends(scene, rounds, clusters, began, ends)
     shown = slice(0, MAX_BARS)
     turn: dict[int, int] = {}
     parity: list[int] = []
@@ -79,6 +80,8 @@ def _gantt(run: Run, pool: Pool) -> Figure | None:
     pieces = f"{len(clusters):,} pieces of work in {count} cluster{'s' * (count != 1)}"
     alt = f"Gantt chart of {name_of(run)}: {pieces} over {format_seconds(float(ends.max()))} of virtual time."
     note = "The shade changes with each piece of a cluster's work."
+    if done is not None:
+        note += " Grey: it waits for the slowest."
     if len(clusters) > MAX_BARS:
         note += f" The first {MAX_BARS:,} of {len(clusters):,} are drawn."
     return {
@@ -91,19 +94,32 @@ def _gantt(run: Run, pool: Pool) -> Figure | None:
         "began": pool.put(began[shown]),
         "ended": pool.put(ends[shown]),
         "turn": pool.put(parity),
+        **({} if done is None else {"done": pool.put(done[shown])}),
     }
 
 
-def _pieces(run: Run) -> tuple[Ids, Floats, Floats]:
-    """Return the cluster, begin and end of each piece of work.
+def _work_ends(scene: Scene | str, rounds: Ids, clusters: Ids, began: Floats, ends: Floats) -> Floats | None:
+    """Return when each piece of work was done, before its event's end where the cluster waits; None where none does."""
+    if not isinstance(scene, Scene) or not scene.work_seconds:
+        return None
+    begins = np.array([begin for begin, _ in scene.work_seconds])
+    seconds = np.stack([own for _, own in scene.work_seconds])
+    if clusters.max() >= seconds.shape[1]:  # the folder's schedule is another one's
+        return None
+    phase = np.maximum(np.searchsorted(begins, rounds, side="right") - 1, 0)
+    return np.minimum(began + seconds[phase, clusters], ends)
+
+
+def _pieces(run: Run) -> tuple[Ids, Floats, Floats, Ids]:
+    """Return the cluster, begin, end and round of each piece of work.
 
     Raises:
         OSError: there is no schedule that can be read.
         KeyError: it lacks a column.
         ValueError: it is damaged, or empty; or TypeError.
     """
-    names = ("active_offsets", "active", "began", "seconds")
-    offsets, clusters, began, seconds = read_npz(run.folder / "schedule.npz", names, run.folder).values()
+    names = ("active_offsets", "active", "began", "seconds", "round")
+    offsets, clusters, began, seconds, rounds = read_npz(run.folder / "schedule.npz", names, run.folder).values()
     counts = np.diff(offsets)
     if not len(clusters) or counts.min() < 0 or counts.sum() != len(clusters) or len(began) != len(clusters):
         raise ValueError("its columns are not of one length")
@@ -112,7 +128,7 @@ def _pieces(run: Run) -> tuple[Ids, Floats, Floats]:
     ends = np.repeat(seconds.astype(np.float64), counts)
     if not np.isfinite(began + ends).all():
         raise ValueError("its times are not finite")
-    return clusters.astype(np.int64), began.astype(np.float64), ends
+    return clusters.astype(np.int64), began.astype(np.float64), ends, np.repeat(rounds, counts).astype(np.int64)
 
 
 def _identity(run: Run, pool: Pool) -> list[Figure]:
@@ -196,6 +212,7 @@ def _map(scene: Scene, pool: Pool) -> Figure | None:
         "note": f"{MAX_POINTS:,} of {len(clients):,} clients are drawn." if len(picked) < len(clients) else "",
         "clients": [pool.put(clients[picked, 0]), pool.put(clients[picked, 1])],
         "owner": pool.put(scene.labels[picked]),
+        "ids": pool.put(picked),
         "aggregators": [pool.put(aggregators[:, 0]), pool.put(aggregators[:, 1])],
         "sizes": pool.put(sizes),
         "color": [int(color) % len(PALETTE) for color in colors],

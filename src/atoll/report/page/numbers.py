@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from atoll.report.page.groups import Panel
 from atoll.report.runs import Run
+from atoll.report.tables import rounds_compare
 from atoll.support.arrays import Floats
 
 AXES = (
@@ -91,7 +92,9 @@ def curves(panels: Sequence[Panel], pool: Pool) -> dict[str, Any]:
     """
     shown = quantities([run for panel in panels for run in panel.runs])
     labels = list(dict.fromkeys(group.label for panel in panels for group in panel.groups))
+    lead = all(rounds_compare(panel.runs) for panel in panels)
     return {
+        "lead": "round" if lead else "virtual_time",
         "axes": [{"column": column, "title": title, "kind": kind} for column, title, kind in AXES],
         "quantities": [{"column": q.column, "title": q.title, "share": q.is_share} for q in shown],
         "labels": labels,

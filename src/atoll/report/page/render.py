@@ -11,15 +11,13 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # its stubs are not shipped
-
 from atoll.report.page.content import Content, make_content
 from atoll.report.runs import Run
 from atoll.support.environment import package_versions
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 
-SCRIPTS = ("core.js", "curves.js", "details.js", "live.js")
+SCRIPTS = ("core.js", "chart.js", "curves.js", "details.js", "live.js")
 
 
 def write_page(
@@ -48,7 +46,6 @@ def write_page(
 
 def render(content: Content, command: str = "") -> str:
     """Return the page, with the content of this moment in it."""
-    plotly, app = _scripts()
     sections = {name.removesuffix("-body"): html for name, html in content.sections.items()}
     return Template(_asset("page.html")).substitute(
         sections,
@@ -61,20 +58,19 @@ def render(content: Content, command: str = "") -> str:
         command=f" with <code>{escape(command)}</code>" if command else "",
         css=_asset("page.css"),
         data=_in_script(json.dumps(content.data, allow_nan=False, separators=(",", ":"))),
-        plotly=plotly,
-        app=app,
+        app=_script(),
     )
 
 
 def policy(*, live: bool) -> str:
-    """Return the page's content security policy: its own two scripts, known by their digests, and no requests.
+    """Return the page's content security policy: its own script, known by its digest, and no requests.
 
     A watched page may ask where it came from, and nobody else.
     """
-    digests = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in _scripts())
+    digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
     rules = [
         "default-src 'none'",
-        f"script-src {digests}",
+        f"script-src 'sha256-{digest}'",
         "style-src 'unsafe-inline'",
         "img-src data: blob:",
         "base-uri 'none'",
@@ -85,23 +81,10 @@ def policy(*, live: bool) -> str:
 
 
 @cache
-def _scripts() -> tuple[str, str]:
-    """Return plotly.js and the page's own script."""
+def _script() -> str:
+    """Return the page's script, in a function of its own."""
     own = "\n".join(map(_asset, SCRIPTS))
-    return eager(get_plotlyjs().replace("</script", "<\\/script")), f'(() => {{\n"use strict";\n{own}\n}})();'
-
-
-def eager(plotly: str) -> str:
-    """Return plotly.js with its one outer function in parentheses, and no other change.
-
-    A browser that meets a function in parentheses takes it to be called at once and compiles it on the spot; plotly's,
-    handed over as an argument, it would first read whole only to skip it: a fifth of the time that the page takes to
-    open. A script of another shape is returned as it is.
-    """
-    opening, closing = "this, () => {", "return Plotly;\n}));"
-    if plotly.count(opening) != 1 or plotly.count(closing) != 1:
-        return plotly
-    return plotly.replace(opening, "this, (() => {").replace(closing, "return Plotly;\n})));")
+    return f'(() => {{\n"use strict";\n{own}\n}})();'
 
 
 def _asset(name: str) -> str:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atoll.report.formats import DASH
 from atoll.report.page.groups import Group, Panel
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.page.numbers import bytes_sent
 from atoll.report.runs import Run
-from atoll.report.style import time_unit
-from atoll.report.tables import DASH
+from atoll.report.style import byte_unit, time_unit
+from atoll.runs.columns import is_built_in, title_of
 
 SEEDS_NOTE = "Of several seeds: mean ± sample standard deviation over those that finished; no ± where they agree."
 
@@ -32,7 +33,7 @@ UnitOf = Callable[[float], Unit]
 def results_table(panels: Sequence[Panel]) -> str:
     """Return where each setting ends: losses, accuracies, and what it cost; one line a setting."""
     groups = [group for panel in panels for group in panel.groups]
-    columns = [column for column in _columns() if any(_values(group.runs, column[1]) for group in groups)]
+    columns = [column for column in _columns(groups) if any(_values(group.runs, column[1]) for group in groups)]
     seeds = any(len(group.runs) > 1 for group in groups)
     header = ["Run", *(["Seeds"] if seeds else []), "State", *(title for title, _, _ in columns)]
     bodies = [
@@ -75,8 +76,7 @@ def size(mean: float) -> Unit:
     >>> write_moments([1_234_000], size)
     '1.23 MB'
     """
-    sizes = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-    length, symbol = next((each for each in sizes if mean >= each[0]), sizes[-1])
+    length, symbol = byte_unit(mean)
     return Unit(1 / length, ".3g", ".2g", symbol)
 
 
@@ -95,8 +95,8 @@ def count(mean: float) -> Unit:
     return Unit(1, ",.0f" if mean == round(mean) or mean >= 100 else ".1f", ",.0f" if mean >= 1000 else ".1f")
 
 
-def _columns() -> list[tuple[str, Callable[[Run], float], UnitOf]]:
-    """Return the columns of results: title, a run's value, and its unit."""
+def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float], UnitOf]]:
+    """Return the columns of results: title, a run's value, and its unit; of clients' probes mean and worst."""
 
     def last(name: str) -> Callable[[Run], float]:
         return lambda run: float(run.rows[name][-1]) if name in run.rows else np.nan
@@ -107,17 +107,29 @@ def _columns() -> list[tuple[str, Callable[[Run], float], UnitOf]]:
     def share(_: float) -> Unit:
         return Unit(100, ".2f", ".2f", "%")
 
+    def plain(_: float) -> Unit:
+        return Unit(1, ".4g", ".2g")
+
+    recorded = dict.fromkeys(name for group in groups for run in group.runs for name in run.rows)
+    probed = _without_spread([name for name in recorded if not is_built_in(name)])
     return [
-        ("Training loss", last("train_loss"), lambda _: Unit(1, ".4g", ".2g")),
+        ("Training loss", last("train_loss"), plain),
         ("Final accuracy", last("test_accuracy"), share),
         ("Best accuracy", best, share),
         ("Mean cluster accuracy", last("mean_cluster_accuracy"), share),
         ("ARI", last("ari"), lambda _: Unit(1, ".3f", ".3f")),
+        *((title_of(name), last(name), share if name.endswith("accuracy") else plain) for name in probed),
         ("Client updates", last("client_updates"), count),
         ("Bytes sent", lambda run: float(bytes_sent(run)[-1]), size),
         ("Virtual time", last("virtual_time"), seconds),
         ("Wall time", last("wall_time"), seconds),
     ]
+
+
+def _without_spread(columns: Sequence[str]) -> list[str]:
+    """Leave out the deviation and the percentile of what a probe measures of single clients, see `spread_of`."""
+    spread = {name for column in columns for name in (f"{column}_std", f"p10_{column}", f"p90_{column}")}
+    return [column for column in columns if column not in spread]
 
 
 def _values(runs: Sequence[Run], value: Callable[[Run], float]) -> list[float]:

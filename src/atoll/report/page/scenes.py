@@ -11,6 +11,7 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.experiment.validation import validate
+from atoll.experiment.waiting import work_seconds
 from atoll.network.base import Network
 from atoll.support.arrays import Floats, Ids
 
@@ -30,6 +31,8 @@ class Scene:
         clients_xy: positions in metres, [clients, 2]; None where there are none, as are the others.
         aggregators_xy: [aggregators, 2].
         server_xy: [2]; None also where aggregators exchange models without a server.
+        work_seconds: where clusters wait for the slowest, pairs of a round and the seconds that each cluster's own
+            work of an event takes from then on, [clusters].
     """
 
     labels: Ids
@@ -38,6 +41,7 @@ class Scene:
     clients_xy: Floats | None = None
     aggregators_xy: Floats | None = None
     server_xy: Floats | None = None
+    work_seconds: tuple[tuple[int, Floats], ...] = ()
 
     @property
     def sizes(self) -> Ids:
@@ -138,4 +142,7 @@ def _make(experiment: Experiment) -> Scene:
         return scene
     network: Network = experiment.networks[0]
     server = None if experiment.settings.method.get("pattern", "").startswith("dec") else network.server_xy
-    return replace(scene, clients_xy=network.clients_xy, aggregators_xy=network.aggregators_xy, server_xy=server)
+    made = replace(scene, clients_xy=network.clients_xy, aggregators_xy=network.aggregators_xy, server_xy=server)
+    if (seconds := work_seconds(experiment)) is None:
+        return made
+    return replace(made, work_seconds=tuple(zip((p.round for p in experiment.phases), seconds, strict=True)))

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from atoll.report.formats import DASH
 from atoll.report.page.groups import Group, Panel
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.numbers import bytes_sent
 from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
 from atoll.report.runs import Run
-from atoll.report.tables import DASH, FIRST, STABLE, first_met, rounds_to_target
+from atoll.report.tables import FIRST, STABLE, first_met, rounds_compare, rounds_to_target
 from atoll.support.arrays import Floats
 
 NOTE = (
@@ -36,30 +37,32 @@ def _choose(panel: Panel, targets: Sequence[float] | None, stable: bool) -> list
     return [reached.target for reached in rows[0].targets] if rows else []
 
 
-def _costs() -> list[tuple[str, Callable[[Run], Floats], UnitOf]]:
-    """Return what reaching a target costs: a title, the values at all probes, and their unit."""
+def _costs(panel: Panel) -> list[tuple[str, Callable[[Run], Floats], UnitOf]]:
+    """Return what reaching a target costs, first what compares a panel's runs best: title, values, and their unit."""
 
     def column(name: str) -> Callable[[Run], Floats]:
         return lambda run: run.rows[name]
 
-    return [
+    costs: list[tuple[str, Callable[[Run], Floats], UnitOf]] = [
         ("Rounds", column("round"), count),
         ("Client updates", column("client_updates"), count),
         ("Bytes sent", bytes_sent, size),
         ("Virtual time", column("virtual_time"), seconds),
         ("Wall time", column("wall_time"), seconds),
     ]
+    return costs if rounds_compare(panel.runs) else sorted(costs, key=lambda cost: cost[0] != "Virtual time")
 
 
 def _table(panel: Panel, targets: Sequence[float], stable: bool) -> str:
     title = "Cost of reaching a test accuracy" + (f": {panel.title}" if panel.title else "")
-    bodies = [Body(f"To {100 * target:g} %", _lines(panel.groups, target, stable)) for target in targets]
-    return table(title, ["Run", *(name for name, _, _ in _costs())], bodies)
+    bodies = [Body(f"To {100 * target:g} %", _lines(panel, target, stable)) for target in targets]
+    return table(title, ["Run", *(name for name, _, _ in _costs(panel))], bodies)
 
 
-def _lines(groups: Sequence[Group], target: float, stable: bool) -> list[list[Cell]]:
+def _lines(panel: Panel, target: float, stable: bool) -> list[list[Cell]]:
+    groups = panel.groups
     lines = [[Cell(group.label)] for group in groups]
-    for _, column, unit_of in _costs():
+    for _, column, unit_of in _costs(panel):
         base = _reached(groups[0], target, stable, column)
         for line, group in zip(lines, groups, strict=True):
             values = _reached(group, target, stable, column)

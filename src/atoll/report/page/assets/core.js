@@ -1,4 +1,4 @@
-// Data, units and the theme. The scripts are joined in one function, in the order core, curves, details, live.
+// Data, units and the theme. The scripts are joined in one function, in the order core, chart, curves, details, live.
 let data = JSON.parse(byId("atoll-data").textContent);
 let arrays = [];
 
@@ -23,9 +23,6 @@ function column(place) {
   }
   return arrays[place];
 }
-
-/** Plotly reads some tags in names; labels are the user's, so that they are shown as they are written. */
-function plain(text) { return text.replace(/&/g, "&amp;").replace(/</g, "&lt;"); }
 
 function say(text) { byId("status").textContent = text; }
 
@@ -61,21 +58,6 @@ function faded(hex, alpha) {
   return `rgba(${r},${g},${b},${alpha})`;
 }
 
-/** Return a layout in the page's own type and colours. */
-function layoutOf(x, y, more = {}) {
-  const axis = {
-    gridcolor: color("--line"), linecolor: color("--edge"), zerolinecolor: color("--line"), automargin: true, ticks: "",
-    title: { standoff: 8, font: { size: 12, color: color("--quiet") } }, tickfont: { color: color("--quiet") },
-  };
-  const merged = (own) => ({ ...axis, ...own, title: { ...axis.title, text: own.title || "" } });
-  const family = getComputedStyle(document.body).fontFamily;
-  return { font: { family, size: 12, color: color("--ink") }, showlegend: false,
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 52, r: 12, t: 10, b: 44 },
-    hovermode: "closest", hoverlabel: { bgcolor: color("--paper"), bordercolor: color("--edge"),
-      font: { color: color("--ink"), size: 12 }, namelength: -1 },
-    xaxis: merged(x), yaxis: merged(y), ...more };
-}
-
 /** Draw when it comes into sight, so that a page of many figures opens at once. */
 const pending = new Map();
 const sight = new IntersectionObserver((entries) => {
@@ -96,21 +78,6 @@ function drawInSight(element, draw) {
   sight.observe(element);
 }
 
-function plot(element, traces, layout) {
-  const width = element.clientWidth; // a phone has no room for wide margins
-  if (width < 420) layout.margin = { ...layout.margin, l: 40, r: 6 };
-  return Plotly.react(element, traces, layout, { displayModeBar: false, responsive: true });
-}
-
-function clearPlots(container) {
-  for (const element of container.querySelectorAll(".plot")) {
-    sight.unobserve(element);
-    pending.delete(element);
-    Plotly.purge(element);
-  }
-  container.replaceChildren();
-}
-
 /** The choice of theme: the reader's, else the system's. */
 const dark = matchMedia("(prefers-color-scheme: dark)");
 function remembered(value) {
@@ -120,10 +87,10 @@ function remembered(value) {
   } catch { return null; } // storage may be forbidden to a local file
 }
 let chosen = remembered();
-function setTheme() {
-  const isDark = chosen ? chosen === "dark" : dark.matches;
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
-  byId("theme").setAttribute("aria-pressed", isDark);
+function isDark() { return chosen ? chosen === "dark" : dark.matches; }
+function setTheme(isDarkNow = isDark()) {
+  document.documentElement.dataset.theme = isDarkNow ? "dark" : "light";
+  byId("theme").textContent = isDarkNow ? "Light mode" : "Dark mode"; // what it will do
   colors = {};
 }
 byId("theme").addEventListener("click", () => {
@@ -133,6 +100,10 @@ byId("theme").addEventListener("click", () => {
   drawAll();
 });
 dark.addEventListener("change", () => { setTheme(); drawAll(); });
+// Paper is white, and has all figures on it, also those that were not in sight.
+function drawForPaper() { setTheme(false); drawAll(); for (const element of [...pending.keys()]) drawNow(element); }
+addEventListener("beforeprint", drawForPaper);
+addEventListener("afterprint", () => { setTheme(); drawAll(); });
 byId("theme").hidden = false;
 setTheme();
 

@@ -1,5 +1,5 @@
 // Curves: what is shown is chosen by three lists, which curves by the legend's buttons.
-const view = { x: "round", y: [], log: null, band: true, hidden: new Set() };
+const view = { x: "", y: [], log: null, band: true, hidden: new Set() };
 
 function fill(select, options, value) {
   const isSame = (option, i) => select.options[i].value === option.column && select.options[i].text === option.title;
@@ -26,6 +26,7 @@ function settleView() {
 
 function buildControls() {
   settleView();
+  if (!view.chosen) view.x = data.curves.lead;
   fill(byId("x"), data.curves.axes, view.x);
   [0, 1].forEach((i) => fill(byId(`y${i}`), data.curves.quantities, view.y[i]));
   if (view.log === null) view.log = spansDecades("train_loss");
@@ -56,12 +57,14 @@ function drawing(tag, attributes, ...children) {
   return element;
 }
 
-/** A piece of a curve for the legend: its colour, dashes and marker. */
-function swatch(style) {
+/** A piece of a curve for a legend: its colour, dashes and marker. */
+function sample(style) {
   const stroke = { stroke: style.color, "stroke-width": 2.4, "stroke-dasharray": SVG_DASHES[style.dash] };
-  const line = drawing("path", { d: "M1 7H33", fill: "none", ...stroke });
-  const shape = drawing("path", { d: SHAPES[style.symbol], fill: style.color });
-  return drawing("svg", { width: 34, height: 14, viewBox: "0 0 34 14", "aria-hidden": "true" }, line, shape);
+  return [drawing("path", { d: "M1 7H33", fill: "none", ...stroke }), drawing("path", { d: SHAPES[style.symbol], fill: style.color })];
+}
+
+function swatch(style) {
+  return drawing("svg", { width: 34, height: 14, viewBox: "0 0 34 14", "aria-hidden": "true" }, ...sample(style));
 }
 const SHAPES = {
   circle: "M13 7a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", square: "M13.5 3.5h7v7h-7z", diamond: "M17 2l5 5l-5 5l-5-5z",
@@ -119,8 +122,9 @@ function meanOf(runs) {
   return mean;
 }
 
-function tracesOf(panel, y, factor, unit) {
-  const traces = [], told = [];
+/** Return what is drawn of a panel, and what a screen reader is told. */
+function marksOf(panel, y, factor, unit) {
+  const marks = [], told = [];
   for (const group of panel.groups) {
     const label = data.curves.labels[group.style];
     if (view.hidden.has(label)) continue;
@@ -128,25 +132,22 @@ function tracesOf(panel, y, factor, unit) {
     const runs = group.runs.map((run) => points(run, y));
     const mean = runs.length > 1 ? meanOf(runs) : runs[0];
     const scaled = (xs) => xs.map((x) => x * factor);
-    const quiet = { mode: "lines", hoverinfo: "skip", type: "scatter" };
+    const x = scaled(mean.x);
     if (runs.length > 1 && view.band) {
       const low = mean.y.map((value, i) => value - mean.std[i]), high = mean.y.map((value, i) => value + mean.std[i]);
-      const xs = scaled(mean.x);
       const bottom = y.share || !view.log ? low : low.map((v, i) => Math.max(v, mean.y[i] / 100)); // log: none below 0
-      traces.push({ ...quiet, x: xs.concat([...xs].reverse()), y: high.concat([...bottom].reverse()), fill: "toself",
-        fillcolor: faded(style.color, 0.16), line: { width: 0 } });
-      const thin = { color: faded(style.color, 0.35), width: 1 };
-      for (const run of runs) traces.push({ ...quiet, x: scaled(run.x), y: run.y, line: thin });
+      marks.push({ type: "area", x, y0: bottom, y1: high, fill: faded(style.color, 0.16) });
+      const thin = { type: "line", quiet: true, color: faded(style.color, 0.35), width: 1 };
+      for (const run of runs) marks.push({ ...thin, x: scaled(run.x), y: run.y });
     }
-    traces.push({
-      type: "scatter", mode: mean.y.length > 1 ? "lines+markers" : "markers", x: scaled(mean.x), y: mean.y,
-      name: plain(label), text: plain(label), line: { color: style.color, width: 2.2, dash: style.dash },
-      marker: { color: style.color, symbol: style.symbol, size: 7, maxdisplayed: 8 },
-      hovertemplate: `%{text}<br>%{x:,.4~r} ${unit}<br><b>%{y:.4~r}${y.share ? " %" : ""}</b><extra></extra>`,
+    const written = (value) => (y.share ? `${value.toFixed(2)} %` : short(value));
+    marks.push({
+      type: "line", name: label, x, y: mean.y, color: style.color, dash: style.dash, symbol: style.symbol,
+      tip: (i) => [label, `${short(x[i])} ${unit}`, written(mean.y[i])],
     });
     if (mean.y.length) told.push(`${label}: ${summary(mean.y, y)}`);
   }
-  return [traces, told];
+  return [marks, told];
 }
 
 function summary(values, y) {
@@ -174,8 +175,8 @@ function buildCharts(slots) {
       const element = make("div", { class: "plot", role: "img", "data-place": `${index} ${slot}` });
       const reset = make("button", { type: "button" }, "Zoom out");
       const save = make("button", { type: "button" }, "Save PNG");
-      reset.onclick = () => Plotly.relayout(element, { "xaxis.autorange": true, "yaxis.autorange": true });
-      save.onclick = () => Plotly.downloadImage(element, { format: "png", scale: 2, filename: "curves" });
+      reset.onclick = () => zoomOut(element);
+      save.onclick = () => savePng(element, "curves");
       const heading = make(panel.title ? "h4" : "h3");
       return make("figure", {}, make("figcaption", {}, heading, make("span", {}, reset, " ", save)), element);
     });
@@ -191,7 +192,7 @@ function drawCurve(element, panel, slot) {
   for (const x of valuesOf(panel, view.x)) if (x > most) most = x;
   const [factor, unit] = unitOf(axis.kind, most);
   const title = axis.title + (unit ? ` (${unit})` : "");
-  const [traces, told] = tracesOf(panel, y, factor, unit || axis.title.toLowerCase());
+  const [marks, told] = marksOf(panel, y, factor, unit || axis.title.toLowerCase());
   const where = panel.title ? `, ${panel.title}` : "";
   const what = `${y.title} against ${axis.title.toLowerCase()}${where}`;
   element.setAttribute("aria-label", `${what}. ${told.join("; ") || "No curve is shown."}`);
@@ -201,16 +202,15 @@ function drawCurve(element, panel, slot) {
   reset.setAttribute("aria-label", `Zoom out: ${y.title}${where}`);
   save.setAttribute("aria-label", `Save as PNG: ${y.title}${where}`);
   const log = view.log && !y.share;
-  const across = { title, rangemode: "tozero", zeroline: false, tickformat: axis.kind === "count" ? "~s" : "" };
-  const up = { type: log ? "log" : "linear", zeroline: false, exponentformat: "power" };
-  plot(element, traces, layoutOf(across, up, { uirevision: `${view.x} ${y.column} ${log}` })); // the zoom stays as long
+  const across = { title, zero: true, tight: true, whole: axis.kind === "count" };
+  plot(element, { key: `${view.x} ${y.column} ${log}`, x: across, y: { log }, marks }); // the zoom stays as long
 }
 
 function told() {
   const names = [...new Set(view.y)].map((name) => quantity(name)?.title).join(" and ");
   say(`The curves show ${names} against ${data.curves.axes.find((a) => a.column === view.x).title}.`);
 }
-byId("x").addEventListener("change", (event) => { view.x = event.target.value; drawCurves(); told(); });
+byId("x").addEventListener("change", (event) => { view.x = event.target.value; view.chosen = true; drawCurves(); told(); });
 [0, 1].forEach((i) => byId(`y${i}`).addEventListener("change", (event) => {
   view.y[i] = event.target.value;
   drawCurves();

@@ -13,6 +13,7 @@ function drawDetail() {
   const signature = own ? JSON.stringify([own.title, own.figures.map((f) => [f.kind, f.clusters])]) : "";
   if (signature !== drawn) { drawn = signature; buildFigures(own); }
   byId("detail-note").textContent = own ? own.missing : "";
+  byId("ids-label").hidden = !own?.figures.some((figure) => figure.kind === "map");
   if (!own) return;
   [...byId("detail-charts").querySelectorAll("figure")].forEach((figure, index) => {
     const told = own.figures[index];
@@ -34,18 +35,14 @@ function buildFigures(own) {
   byId("detail-charts").append(...figures);
 }
 
-const shades = () => [[0, color("--low")], [1, color("--high")]];
 const tone = (index) => color(`--c${index % 7}`);
 const indices = (count) => [...Array(count).keys()];
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-function colorbar(text) {
-  const title = { text, side: "right", font: { size: 12, color: color("--quiet") } };
-  return { thickness: 10, outlinewidth: 0, tickformat: ".0%", title };
-}
-
-/** An axis of things counted from 0, each named where there is room. */
-function counted(title, count, most) {
-  return { title, showgrid: false, zeroline: false, tickformat: "d", ...(count <= most ? { dtick: 1 } : {}) };
+/** The ticks of things counted from 0: each where there is room, else every fifth, tenth, ... */
+function counted(count, most, names) {
+  const step = [1, 2, 5, 10, 20, 50, 100].find((by) => count <= by * most) || count;
+  return indices(count).filter((i) => i % step === 0).map((i) => ({ at: i, text: names ? names[i] : i }));
 }
 
 /** Rows of a table that the pool holds flat. */
@@ -60,156 +57,137 @@ function transposed(rows) { return rows[0].map((_, j) => rows.map((row) => row[j
 function tall(element, pixels) { element.style.height = `${Math.max(180, Math.min(pixels, 620))}px`; }
 
 function drawGantt(element, told) {
-  const began = column(told.began), ended = Array.from(column(told.ended)), last = Math.max(...ended);
-  const [factor, unit] = unitOf("seconds", last);
-  const shortest = 0.002 * last; // seconds of work in a day would not be seen
-  const bars = {
-    type: "bar", orientation: "h", width: 0.74,
-    y: Array.from(column(told.cluster)),
-    base: Array.from(began, (seconds) => seconds * factor),
-    x: ended.map((seconds, i) => Math.max(seconds - began[i], shortest) * factor),
-    marker: { color: Array.from(column(told.turn), (t) => (t ? tone(0) : faded(tone(0), 0.45))), line: { width: 0 } },
-    customdata: ended.map((seconds) => seconds * factor),
-    hovertemplate: `Cluster %{y}<br>%{base:.4~r} to %{customdata:.4~r} ${unit}<extra></extra>`,
-  };
+  const [began, ended, done] = [told.began, told.ended, told.done].map(column), rows = Array.from(column(told.cluster));
+  const last = ended.reduce((a, b) => Math.max(a, b), 0), [factor, unit] = unitOf("seconds", last);
+  const worked = Array.from(done || ended), at = (seconds) => seconds * factor;
+  const y0 = rows.map((row) => row - 0.37), y1 = rows.map((row) => row + 0.37);
+  const tip = (i) => [`Cluster ${rows[i]}`, `${short(at(began[i]))} to ${short(at(worked[i]))} ${unit}`,
+    ...(ended[i] > worked[i] ? [`waits until ${short(at(ended[i]))} ${unit}`] : [])];
+  const marks = [{
+    type: "rects", x0: Array.from(began, at), x1: worked.map(at), y0, y1, tip, least: 1, // seconds in a day are seen
+    fills: Array.from(column(told.turn), (turn) => (turn ? tone(0) : faded(tone(0), 0.45))),
+  }];
+  const waits = indices(rows.length).filter((i) => ended[i] > worked[i]);
+  const of = (values) => waits.map((i) => values[i]);
+  if (waits.length) marks.push({
+    type: "rects", x0: of(worked).map(at), x1: of(ended).map(at), y0: of(y0), y1: of(y1), tip: (k) => tip(waits[k]),
+    fill: color("--line"),
+  });
   tall(element, 90 + 22 * told.clusters);
-  const y = { ...counted("Cluster", told.clusters, 12), range: [told.clusters - 0.4, -0.6] };
-  const x = { title: `Virtual time (${unit})`, zeroline: false };
-  plot(element, [bars], layoutOf(x, y, { barmode: "overlay", uirevision: told.title }));
+  const y = { title: "Cluster", domain: [-0.6, told.clusters - 0.4], reversed: true, bare: true, ticks: counted(told.clusters, 20) };
+  plot(element, { key: told.title, x: { title: `Virtual time (${unit})`, zero: true, tight: true }, y, marks });
 }
 
 /** A row for each planted group, filled at every probe by the models that its clients take. */
 function drawBands(element, told) {
   const [, groups, models] = told.shape, rounds = Array.from(column(told.rounds));
-  const shares = rowsOf(told.shares, groups * models), traces = [];
-  const there = rounds.concat([...rounds].reverse());
+  const shares = rowsOf(told.shares, groups * models), marks = [];
   for (let g = 0; g < groups; g++) {
-    let floor = rounds.map(() => -g - 0.43);
+    let floor = rounds.map(() => g + 0.43);
     for (let m = 0; m < models; m++) {
-      const top = floor.map((low, probe) => low + 0.86 * shares[probe][g * models + m]);
-      if (top.some((value, probe) => value > floor[probe])) traces.push({
-        type: "scatter", mode: "lines", x: there, y: top.concat([...floor].reverse()), fill: "toself", hoveron: "fills",
-        fillcolor: tone(m), line: { width: 0, color: tone(m) }, text: `Group ${g}, model ${m}`, hoverinfo: "text",
-      });
+      const top = floor.map((low, probe) => low - 0.86 * shares[probe][g * models + m]);
+      if (top.some((value, probe) => value < floor[probe])) marks.push({ type: "area", x: rounds, y0: floor, y1: top, fill: tone(m) });
       floor = top;
     }
   }
   tall(element, 110 + 44 * groups);
-  const named = groups > 1 ? indices(groups).filter((g) => g % Math.ceil(groups / 20) === 0) : [];
-  const ticks = { tickvals: named.map((g) => -g), ticktext: named, range: [0.5 - groups, 0.5] };
-  const y = { title: groups > 1 ? "Planted group" : "", showgrid: false, zeroline: false, ...ticks };
-  plot(element, traces, layoutOf({ title: "Rounds", showgrid: false, zeroline: false }, y, { uirevision: told.title }));
+  const ticks = groups > 1 ? counted(groups, 20) : [];
+  const y = { title: groups > 1 ? "Planted group" : "", domain: [-0.5, groups - 0.5], reversed: true, bare: true, ticks };
+  plot(element, { key: told.title, x: { title: "Rounds", tight: true, whole: true, bare: true }, y, marks });
 }
+
+/** A table of cells, `rows` downwards: each of the colour of its share, of which the greatest is the darkest. */
+function heat(rows, tip, texts) {
+  const x0 = [], x1 = [], y0 = [], y1 = [], shares = rows.flat(), most = Math.max(...shares) || 1;
+  rows.forEach((row, i) => row.forEach((_, j) => { x0.push(j - 0.5); x1.push(j + 0.5); y0.push(i - 0.5); y1.push(i + 0.5); }));
+  const width = rows[0].length, inks = shares.map((share) => color(share > 0.55 * most ? "--paper" : "--ink"));
+  const cells = {
+    type: "rects", x0, x1, y0, y1, texts, inks, fills: shares.map((share) => shade(share / most)),
+    edge: width <= 60 ? color("--paper") : "", tip: (k) => tip(Math.floor(k / width), k % width, shares[k]),
+  };
+  return [cells, most];
+}
+
+const cellsAcross = (title, count, names) => ({ title, domain: [-0.5, count - 0.5], bare: true, ticks: counted(count, 20, names) });
+const cellsDown = (title, count) => ({ ...cellsAcross(title, count), reversed: true });
 
 function drawConfusion(element, told) {
   const [groups, models] = told.shape, counts = rowsOf(told.counts, models);
-  const share = (row) => row.map((count) => count / Math.max(1, row.reduce((a, b) => a + b)));
-  const heat = {
-    type: "heatmap", z: counts.map(share), zmin: 0, zmax: 1, colorscale: shades(), xgap: 2, ygap: 2,
-    colorbar: colorbar("share of the group"), text: counts,
-    texttemplate: groups <= 12 && models <= 12 ? "%{text}" : "",
-    hovertemplate: "Group %{y}, model %{x}: %{text} clients<extra></extra>",
-  };
+  const shares = counts.map((row) => row.map((count) => count / Math.max(1, row.reduce((a, b) => a + b))));
+  const tip = (g, m) => [`Group ${g}, model ${m}: ${counts[g][m]} clients`];
+  const [cells, most] = heat(shares, tip, groups <= 12 && models <= 12 ? counts.flat() : null);
   tall(element, 110 + 44 * groups);
-  const y = { ...counted("Planted group", groups, 20), autorange: "reversed" };
-  plot(element, [heat], layoutOf(counted("Model", models, 20), y));
+  const axes = { x: cellsAcross("Model", models), y: cellsDown("Planted group", groups) };
+  plot(element, { key: told.title, ...axes, marks: [cells], bar: { title: "share of the group", most } });
 }
 
 function drawModels(element, told) {
-  const rounds = Array.from(column(told.rounds));
-  const traces = transposed(rowsOf(told.values, told.shape[1])).map((values, m) => ({
-    type: "scatter", mode: "lines+markers", x: rounds, y: values.map((value) => 100 * value), connectgaps: true,
-    name: `Model ${m}`, line: { color: tone(m), width: 1.8, dash: DASHES[m % 4] },
-    marker: { symbol: SYMBOLS[m % 7], size: 7, maxdisplayed: 6 },
-    hovertemplate: `Model ${m}<br>round %{x}<br><b>%{y:.1f} %</b><extra></extra>`,
+  const rounds = Array.from(column(told.rounds)), styles = indices(told.shape[1]).map((m) => ({
+    color: tone(m), dash: DASHES[m % 4], symbol: SYMBOLS[m % 7],
   }));
-  const more = { showlegend: true, legend: { orientation: "h", y: -0.22 }, uirevision: told.title };
-  const y = { title: "Test accuracy (%)", zeroline: false };
-  plot(element, traces, layoutOf({ title: "Rounds", zeroline: false }, y, more));
+  const marks = transposed(rowsOf(told.values, told.shape[1])).map((values, m) => {
+    const known = indices(rounds.length).filter((i) => Number.isFinite(values[i]));
+    const x = known.map((i) => rounds[i]), y = known.map((i) => 100 * values[i]);
+    return { type: "line", ...styles[m], width: 1.8, x, y, tip: (i) => [`Model ${m}`, `round ${x[i]}`, `${y[i].toFixed(1)} %`] };
+  });
+  const legend = styles.map((style, m) => ({ text: `Model ${m}`, style }));
+  const x = { title: "Rounds", tight: true, whole: true };
+  plot(element, { key: told.title, x, y: { title: "Test accuracy (%)" }, marks, legend });
 }
 
 /** Clients from the least to the greatest, by the share of them that has no more. */
 function drawClients(element, told) {
-  const factor = told.share ? 100 : 1, values = Array.from(column(told.values), (value) => factor * value);
-  const unit = told.share ? " %" : "", last = Math.max(values.length - 1, 1);
-  const curve = {
-    type: "scatter", mode: values.length > 1 ? "lines" : "markers", x: values.map((_, i) => (100 * i) / last), y: values,
-    line: { color: tone(0), width: 1.8 }, marker: { color: tone(0), size: 7 },
-    hovertemplate: `%{x:.0f} % of the clients have at most <b>%{y:.3~r}${unit}</b><extra></extra>`,
-  };
-  const mean = {
-    type: "scatter", mode: "lines", x: [0, 100], y: [factor * told.mean, factor * told.mean], hoverinfo: "skip",
-    line: { color: color("--quiet"), width: 1.4, dash: "dash" },
-  };
-  const y = { title: told.column + (told.share ? " (%)" : ""), zeroline: false };
-  const x = { title: "Share of the clients (%)", zeroline: false, range: [0, 100] };
-  plot(element, [mean, curve], layoutOf(x, y, { uirevision: told.title }));
+  const factor = told.share ? 100 : 1, y = Array.from(column(told.values), (value) => factor * value);
+  const unit = told.share ? " %" : "", last = Math.max(y.length - 1, 1), x = y.map((_, i) => (100 * i) / last);
+  const tip = (i) => [`${x[i].toFixed(0)} % of the clients have at most`, short(y[i], 3) + unit];
+  const curve = { type: "line", x, y, color: tone(0), width: 1.8, symbol: y.length > 1 ? "" : "circle", tip };
+  const mean = { type: "line", quiet: true, x: [0, 100], y: [factor * told.mean, factor * told.mean], color: color("--quiet"), width: 1.4, dash: "dash" };
+  const axes = { x: { title: "Share of the clients (%)", domain: [0, 100] }, y: { title: told.column + (told.share ? " (%)" : "") } };
+  plot(element, { key: told.title, ...axes, marks: [curve, mean] });
 }
 
 function drawMap(element, told) {
   const [x, y] = told.clients.map(column), [ax, ay] = told.aggregators.map(column);
-  const owners = Array.from(column(told.owner)), sizes = Array.from(column(told.sizes)), many = sizes.length > 25;
-  const look = (j) => (j < 0 ? color("--edge") : tone(told.color[j]));
-  const form = (j) => (j < 0 ? "x-thin-open" : SYMBOLS[told.marker[j]]);
-  const points = { type: "scatter", mode: "markers", hoverinfo: "text" }, paper = color("--paper"), ink = color("--ink");
-  const spokes = { ...points, mode: "lines", x: [], y: [], hoverinfo: "skip" };
-  spokes.line = { color: faded(color("--edge"), 0.5), width: 0.8 };
-  owners.forEach((j, i) => { if (j >= 0) { spokes.x.push(x[i], ax[j], null); spokes.y.push(y[i], ay[j], null); } });
-  const clients = {
-    ...points, x, y, text: owners.map((j) => (j < 0 ? "left out" : `client of aggregator ${j}`)),
-    marker: {
-      size: x.length > 500 ? 4 : 7, color: owners.map(look), symbol: owners.map(form), line: { width: 0.5, color: paper },
-    },
-  };
-  const aggregators = {
-    ...points, mode: many ? "markers" : "markers+text", x: ax, y: ay,
-    hovertext: sizes.map((size, j) => `aggregator ${j}: ${size} clients`),
-    text: sizes.map((_, j) => String(j)), textfont: { size: 10, color: sizes.map((size) => (size ? paper : ink)) },
-    marker: {
-      size: many ? 13 : 20, symbol: sizes.map((_, j) => form(j)), color: sizes.map((size, j) => (size ? look(j) : paper)),
-      line: { width: 1.5, color: sizes.map((size, j) => (size ? ink : look(j))) },
-    },
-  };
-  const traces = [spokes, clients, aggregators];
-  if (told.server) {
-    const marker = { symbol: "star", size: 17, color: ink, line: { width: 1, color: paper } };
-    traces.push({ ...points, x: [told.server[0]], y: [told.server[1]], text: ["server"], marker });
-  }
+  const owners = Array.from(column(told.owner)), ids = column(told.ids), sizes = Array.from(column(told.sizes));
+  const look = (j) => (j < 0 ? color("--edge") : tone(told.color[j])), many = sizes.length > 25;
+  const form = (j) => (j < 0 ? "x" : SYMBOLS[told.marker[j]]), paper = color("--paper"), ink = color("--ink");
+  const tied = indices(owners.length).filter((i) => owners[i] >= 0);
+  const marks = [{
+    type: "spokes", color: faded(color("--edge"), 0.5), x0: tied.map((i) => x[i]), y0: tied.map((i) => y[i]),
+    x1: tied.map((i) => ax[owners[i]]), y1: tied.map((i) => ay[owners[i]]),
+  }, {
+    type: "dots", x, y, size: x.length > 500 ? 4 : 7, symbols: owners.map(form), fills: owners.map(look),
+    edges: owners.map(() => paper), tip: (i) => [`Client ${ids[i]}`, owners[i] < 0 ? "left out" : `of aggregator ${owners[i]}`],
+  }, {
+    type: "dots", x: ax, y: ay, size: many ? 13 : 20, edge: 1.5, symbols: sizes.map((_, j) => form(j)),
+    fills: sizes.map((size, j) => (size ? look(j) : paper)), edges: sizes.map((size, j) => (size ? ink : look(j))),
+    texts: many ? null : sizes.map((_, j) => j), inks: sizes.map((size) => (size ? paper : ink)),
+    tip: (j) => [`Aggregator ${j}`, `${sizes[j]} clients`],
+  }];
+  if (byId("ids").checked) Object.assign(marks[1], { texts: Array.from(ids), inks: owners.map(() => ink) });
+  if (told.server) marks.push({
+    type: "dots", x: [told.server[0]], y: [told.server[1]], size: 17, symbols: ["star"], fills: [ink], edges: [paper], tip: () => ["Server"],
+  });
   tall(element, 440);
-  const axis = (title) => ({ title, zeroline: false, constrain: "domain" });
-  const layout = layoutOf({ ...axis("x (metres)"), scaleanchor: "y" }, axis("y (metres)"), { uirevision: told.title });
-  plot(element, traces, layout);
+  plot(element, { key: told.title, equal: true, x: { title: "x (metres)" }, y: { title: "y (metres)" }, marks });
 }
 
 function drawClusters(element, told) {
-  const [clusters, classes] = told.shape, places = indices(clusters);
-  const heat = {
-    type: "heatmap", x: places, z: transposed(rowsOf(told.shares, classes)), zmin: 0, zmax: 1, colorscale: shades(),
-    xgap: 1, ygap: 1, colorbar: { ...colorbar("share of samples"), len: 0.66, y: 0.33 },
-    hovertemplate: "Cluster %{x}, class %{y}: %{z:.1%}<extra></extra>",
-  };
-  const bars = {
-    type: "bar", x: places, y: column(told.sizes), yaxis: "y2", width: 0.74, marker: { color: tone(0) },
-    hovertemplate: "Cluster %{x}: %{y} clients<extra></extra>",
-  };
-  tall(element, 260 + 16 * classes);
-  const below = { ...counted("Class", classes, 12), domain: [0, 0.66], autorange: "reversed" };
-  const layout = layoutOf(counted("Cluster", clusters, 20), below);
-  layout.yaxis2 = layoutOf({}, { title: "Clients", domain: [0.72, 1], rangemode: "tozero", zeroline: false }).yaxis;
-  plot(element, [heat, bars], layout);
+  const [clusters, classes] = told.shape, rows = transposed(rowsOf(told.shares, classes)), sizes = column(told.sizes);
+  const [cells, most] = heat(rows, (k, j, share) => [`Cluster ${j}: ${sizes[j]} clients`, `class ${k}: ${percent(share)}`]);
+  tall(element, 160 + 16 * classes);
+  const isWide = element.clientWidth > 60 * clusters + 120; // room for more than the numbers
+  const named = indices(clusters).map((j) => (isWide ? `${j} (${sizes[j]})` : j));
+  const axes = { x: cellsAcross(isWide ? "Cluster (its clients)" : "Cluster", clusters, named), y: cellsDown("Class", classes) };
+  plot(element, { key: told.title, ...axes, marks: [cells], bar: { title: "share of samples", most } });
 }
 
 function drawShares(element, told) {
-  const [, classes] = told.shape, clients = Array.from(column(told.clients)), places = indices(clients.length);
-  const heat = {
-    type: "heatmap", x: places, customdata: Array(classes).fill(clients), z: transposed(rowsOf(told.shares, classes)),
-    zmin: 0, zmax: 1, colorscale: shades(), colorbar: colorbar("share of samples"),
-    hovertemplate: "Client %{customdata}, class %{y}: %{z:.1%}<extra></extra>",
-  };
-  tall(element, 260 + 16 * classes);
-  const named = places.filter((i) => i % Math.ceil(places.length / 10) === 0);
-  const x = { title: "Client", showgrid: false, zeroline: false, tickvals: named, ticktext: named.map((i) => clients[i]) };
-  plot(element, [heat], layoutOf(x, { ...counted("Class", classes, 12), autorange: "reversed" }));
+  const [, classes] = told.shape, clients = Array.from(column(told.clients));
+  const [cells, most] = heat(transposed(rowsOf(told.shares, classes)), (k, i, share) => [`Client ${clients[i]}`, `class ${k}: ${percent(share)}`]);
+  tall(element, 160 + 16 * classes);
+  const axes = { x: { ...cellsAcross("Client", clients.length), ticks: counted(clients.length, 12, clients) }, y: cellsDown("Class", classes) };
+  plot(element, { key: told.title, ...axes, marks: [cells], bar: { title: "share of samples", most } });
 }
 
 const DRAW = {
@@ -217,6 +195,7 @@ const DRAW = {
   shares: drawShares, clients: drawClients,
 };
 
+byId("ids").addEventListener("change", drawDetail);
 byId("run").addEventListener("change", (event) => {
   detail = event.target.value;
   drawDetail();

@@ -1,0 +1,34 @@
+"""`atoll new`."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atoll.cli.common import app, out
+from atoll.support.errors import InputError, RunError
+from atoll.support.files import write_atomically
+
+_FILES = {"experiment.toml": "experiment.toml", "own.py": "own.py.txt", "test_own.py": "test_own.py.txt"}
+
+
+@app.command()
+def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, new or empty.")]) -> None:
+    """Begin with your own: an experiment, a module with one function of each kind, and a test of both.
+
+    Example: atoll new mine && atoll run mine/experiment.toml
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; give a folder, new or empty")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(f"{folder}: is not empty; give a folder, new or empty")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    templates = resources.files("atoll.cli") / "templates"
+    for name, template in _FILES.items():
+        write_atomically(folder / name, (templates / template).read_bytes())
+        out.print(f"wrote {folder / name}", markup=False)
+    out.print(f"Run it: atoll run {folder / 'experiment.toml'}; test it: pytest {folder}", markup=False)

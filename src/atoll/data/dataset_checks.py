@@ -1,0 +1,93 @@
+"""A data set's parts, read and held against each other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from atoll.data.arrays import Array, as_array, as_whole, kind_of
+from atoll.support.errors import InputError
+from atoll.support.limits import Count, Number
+from atoll.support.requiring import require
+
+LOSSES = ("cross-entropy", "squared")
+POOLS = ("", "test_")
+_MOST_TURNS = 4
+
+
+def checked_parts(data: Any) -> Mapping[str, Any]:
+    """Return a data set's fields as it keeps them: arrays of NumPy, labels of int64, Python's own numbers.
+
+    Raises:
+        InputError: names the field, and says what does not fit.
+    """
+    require("name", data.name, str)
+    parts = {"classes": require("classes", data.classes, Count), "scale": _scale(data.scale), "turns": _turns(data)}
+    _require_loss(data.loss, parts["classes"])
+    read = as_whole if parts["classes"] else as_array
+    for pool in POOLS:
+        parts |= {f"{pool}inputs": as_array(f"{pool}inputs", getattr(data, f"{pool}inputs"))}
+        parts |= {f"{pool}targets": read(f"{pool}targets", getattr(data, f"{pool}targets"))}
+        _require_pairs(pool, parts[f"{pool}inputs"], parts[f"{pool}targets"])
+    shape, test_shape = parts["inputs"].shape[1:], parts["test_inputs"].shape[1:]
+    if shape != test_shape:
+        raise InputError(f"test_inputs must have inputs' shape {list(shape)} a sample, not {list(test_shape)}")
+    for pool in POOLS:
+        if parts["classes"]:
+            _require_labels(f"{pool}targets", parts[f"{pool}targets"], parts["classes"])
+        parts |= _numbers_of_samples(data, pool, len(parts[f"{pool}inputs"]), len(parts["turns"]))
+    return parts
+
+
+def _scale(scale: Any) -> float:
+    if not (found := require("scale", scale, Number)):
+        raise InputError("scale = 0: must be a finite number other than 0, which all inputs are multiplied by")
+    return float(found)
+
+
+def _turns(data: Any) -> tuple[int, ...]:
+    turns = tuple(as_whole("turns", data.turns).tolist())
+    if not turns or not all(0 <= turn < _MOST_TURNS for turn in turns):
+        raise InputError(f"turns = {data.turns}: must be numbers of quarter turns, each from 0 to {_MOST_TURNS - 1}")
+    return turns
+
+
+def _require_loss(loss: Any, classes: int) -> None:
+    if loss not in LOSSES:
+        raise InputError(f"loss must be {' or '.join(map(repr, LOSSES))}, it is {loss!r}")
+    if (loss == "cross-entropy") != (classes > 0):
+        raise InputError(
+            f"classes = {classes} does not fit loss = {loss!r}: cross-entropy needs classes, squared has 0"
+        )
+
+
+def _require_pairs(pool: str, inputs: Array, targets: Array) -> None:
+    """Refuse a pool without samples, or without one target each."""
+    for name, array in (("inputs", inputs), ("targets", targets)):
+        if not array.ndim or not len(array):
+            raise InputError(
+                f"{pool}{name} must be an array of numbers with at least one sample, it is {kind_of(array)}"
+            )
+    if len(inputs) != len(targets):
+        raise InputError(f"{pool}inputs has {len(inputs)} samples, but {pool}targets has {len(targets)}")
+
+
+def _require_labels(name: str, labels: Array, classes: int) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise InputError(f"{name} must be from 0 to classes - 1 = {classes - 1}, they are from {low} to {high}")
+
+
+def _numbers_of_samples(data: Any, pool: str, samples: int, turns: int) -> dict[str, Array]:
+    """Return the groups and owners of a pool that has any, one number a sample."""
+    found = {}
+    for name, wanted in ((f"{pool}groups", samples * turns), (f"{pool}owners", samples)):
+        if (given := getattr(data, name)) is None:
+            continue
+        numbers = as_whole(name, given)
+        if len(numbers) != wanted or (wanted and int(np.min(numbers)) < 0):
+            raise InputError(
+                f"{name}: must hold a number of at least 0 for each of {wanted} samples, it is {kind_of(numbers)}"
+            )
+        found[name] = numbers
+    return found

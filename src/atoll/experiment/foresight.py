@@ -1,0 +1,98 @@
+"""What a schedule of very many rounds will take to make, told before it is made."""
+
+import os
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from warnings import warn
+
+from atoll.engine.engine import Method
+from atoll.experiment.choices import method_kind
+from atoll.experiment.settings import Settings
+from atoll.support.errors import InputError, SettingWarning
+
+MANY = 20_000  # rounds, or merges where a round is a local step; fewer are made in seconds
+TRIED = 200  # rounds that are made to see what they take
+PATIENCE_SECONDS = 30.0
+SHARE_OF_MEMORY = 0.5  # that a schedule may take without a word
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What making a whole schedule takes."""
+
+    events: float
+    seconds: float
+    memory_bytes: float
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        return (
+            f"making its schedule of about {self.events:,.0f} events takes about {_time(self.seconds)} and "
+            f"{self.memory_bytes / 2**30:,.1f} GiB of memory"
+        )
+
+
+def foresee(settings: Settings, make: Callable[[int], Method]) -> None:
+    """Warn of rounds whose schedule takes long to make, or much memory; few rounds are not looked at.
+
+    Args:
+        settings: the run's.
+        make: makes its method with so many rounds.
+
+    Raises:
+        InputError: the schedule has no room in this machine's memory.
+    """
+    unit = _unit(settings)
+    if settings.rounds <= MANY * unit:
+        return
+    found, memory = _estimate(make, TRIED * unit, settings.rounds), _memory_bytes()
+    if found.memory_bytes > memory:
+        raise InputError(f"rounds = {settings.rounds}: {found}, but this machine has {memory / 2**30:,.1f}; lower it")
+    if found.seconds > PATIENCE_SECONDS or found.memory_bytes > SHARE_OF_MEMORY * memory:
+        warn(f"rounds = {settings.rounds}: {found}", SettingWarning, stacklevel=2)
+
+
+def _unit(settings: Settings) -> int:
+    """Return the rounds of which a schedule's are a multiple."""
+    is_step = method_kind(settings).rounds_are_local_steps
+    return int(settings.method.get("intra_rounds", 1)) * settings.local.steps if is_step else 1
+
+
+def _estimate(make: Callable[[int], Method], tried: int, rounds: int) -> Estimate:
+    make(tried)  # once without looking, so that what is made only once does not count
+    begun = time.perf_counter()
+    make(tried)
+    seconds = time.perf_counter() - begun
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        method = make(tried)
+        memory_bytes = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+    more = rounds / tried
+    return Estimate(len(method.schedule) * more, seconds * more, memory_bytes * more)
+
+
+def _memory_bytes() -> float:
+    """Return the machine's memory; infinite where it does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def _time(seconds: float) -> str:
+    """Say a duration in its own unit.
+
+    >>> _time(40), _time(7200), _time(400_000)
+    ('40 s', '2.0 h', '4.6 days')
+    """
+    for size, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= size * (1 if name != "days" else 2):
+            return f"{seconds / size:,.1f} {name}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,291 @@
+"""What stands before Flower's superlink: who is let in, how much each may send, and for whom each may speak.
+
+Nothing of a body is read before the caller has shown the fleet's secret or signed with a registered key. A node may
+then make eight calls, as itself alone, and send no more than was asked of it.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from atoll.fleet.flower.refusals import Refusals
+
+HEADER = "x-atoll-secret"
+OPEN = "/atoll/open"
+"""With the secret: let nodes in. Before, they are told to try again later, rather than that they are unknown."""
+FORGET = "/atoll/forget"
+"""With the secret and a JSON list of messages: nobody waits for their replies any more."""
+# What a reply takes besides its bytes: names, identifiers, lengths. Every other body of a node's is shorter.
+OVERHEAD = 64 * 1024
+# Of bodies that are being received or worked on, all nodes together; a longer one may come alone.
+MOST_IN_FLIGHT = 64 * 2**20
+BODY_SECONDS, BYTES_A_SECOND = 20.0, 64 * 1024
+"""A body, or an answer's, takes no longer than this and its length at this rate."""
+UNANNOUNCED = 409
+"""The status of a part of which no push-messages has told, as far as a superlink knows that was started again."""
+# A reply, its content, and its one record.
+PARTS_OF_A_REPLY = 3
+
+_FLEET = "/v1/fleet/"
+_PUSH, _PUSH_OBJECT, _PULL_OBJECT, _CONFIRM = (
+    _FLEET + call for call in ("push-messages", "push-object", "pull-object", "confirm-message-received")
+)
+_CALLS = {_PUSH, _PUSH_OBJECT, _PULL_OBJECT, _CONFIRM} | {
+    _FLEET + call for call in ("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages")
+}
+_PIECE = 256 * 1024
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A message that waits for its reply: of which node, and how many bytes that may have."""
+
+    node: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node says that it will send: from whom to whom, in reply to what, and the parts that will follow."""
+
+    identifier: str
+    source: int
+    to_server: bool
+    to: str
+    parts: tuple[str, ...]
+
+
+class Ledger(Protocol):
+    """What the guard asks of the superlink; each may take a while and is called in a thread."""
+
+    def node_of(self, scope: Message) -> int | None:
+        """Return the node whose registered key has signed a request's headers."""
+        ...
+
+    def asked(self, identifier: str) -> Asked | None:
+        """Return the message of this identifier, if its reply is still waited for."""
+        ...
+
+    def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
+        """Delete messages and what has come in reply."""
+        ...
+
+    def read_reply(self, body: bytes) -> Reply | None:
+        """Return what a push-messages announces; None if it is not exactly one reply."""
+        ...
+
+    def read_part(self, body: bytes) -> tuple[str, int] | None:
+        """Return the identifier of what a push-object brings, and its bytes."""
+        ...
+
+    def read_confirmed(self, body: bytes) -> str | None:
+        """Return the message that a confirm-message-received is about."""
+        ...
+
+
+@dataclass
+class _Push:
+    """A reply under way: which, to what, how many bytes all its parts may have, and those of each that has come."""
+
+    reply: str
+    to: str
+    most: int
+    parts: dict[str, int] = field(default_factory=dict)
+
+    def left_for(self, part: str) -> int:
+        return self.most - sum(size for name, size in self.parts.items() if name != part)
+
+
+class Guard:
+    """An ASGI application around Flower's."""
+
+    def __init__(self, app: App, secret: str, ledger: Ledger, max_bytes: int, is_open: bool = True) -> None:
+        """Guard `app`; whoever has the secret may send `max_bytes` at once."""
+        self._app, self._secret, self._ledger = app, secret.encode(), ledger
+        self._max_bytes, self._is_open = max_bytes, is_open
+        self._pushes = dict[int, _Push]()  # a node sends one reply after the other
+        self._busy = set[int]()
+        self._in_flight = 0
+        self._refusals = Refusals()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            status = await self._serve(scope, receive, send)
+            if status is not None:
+                if status >= 400:
+                    self._refusals.add(status, str((scope.get("client") or ("nowhere",))[0]))
+                await _answer(send, status)
+
+    async def _serve(self, scope: Message, receive: Receive, send: Send) -> int | None:
+        """Pass a request on, or return the status that it is answered with."""
+        path, headers = scope["path"], dict(scope["headers"])
+        if hmac.compare_digest(headers.get(HEADER.encode(), b""), self._secret):
+            return await self._serve_operator(path, headers, scope, receive, send)
+        if path not in _CALLS:
+            return 404
+        if not self._is_open:
+            return 503
+        if b"flwr-signature" not in headers:
+            return 401
+        node = await asyncio.to_thread(self._ledger.node_of, scope)
+        if node is None:
+            return 401
+        if path not in (_PUSH_OBJECT, _PULL_OBJECT):
+            return await self._serve_node(node, OVERHEAD, headers, scope, receive, send)
+        if node in self._busy:  # a request of a connection that was cut, mostly
+            return 503
+        push = self._pushes.get(node)
+        if path == _PUSH_OBJECT and push is None:
+            return UNANNOUNCED
+        self._busy.add(node)
+        try:
+            limit = OVERHEAD + (push.most if push is not None and path == _PUSH_OBJECT else 0)
+            return await self._serve_node(node, limit, headers, scope, receive, send)
+        finally:
+            self._busy.discard(node)
+
+    async def _serve_operator(
+        self, path: str, headers: dict[bytes, bytes], scope: Message, receive: Receive, send: Send
+    ) -> int | None:
+        length = _length(headers)
+        if length is None or length > self._max_bytes:
+            return 413
+        if path == OPEN:
+            self._is_open = True
+            return 200
+        if path == FORGET:
+            body = await _read(receive, length)
+            if body is None:
+                return 400
+            messages = json.loads(body)
+            replies = [push.reply for push in self._pushes.values() if push.to in messages]
+            await asyncio.to_thread(self._ledger.forget, messages, replies)
+            return 200
+        await self._app(scope, receive, send)
+        return None
+
+    async def _serve_node(
+        self, node: int, limit: int, headers: dict[bytes, bytes], scope: Message, receive: Receive, send: Send
+    ) -> int | None:
+        length = _length(headers)
+        if length is None:
+            return 411
+        if length > limit:
+            return 413
+        if self._in_flight and self._in_flight + length > MOST_IN_FLIGHT:
+            return 503
+        self._in_flight += length
+        try:
+            body = await _read(receive, length)
+            if body is None:
+                return 408
+            status = await asyncio.to_thread(self._check, scope["path"], node, body)
+            if status is None:
+                await self._app(scope, _replaying(body, receive), _in_pieces(send))
+            return status
+        finally:
+            self._in_flight -= length
+
+    def _check(self, path: str, node: int, body: bytes) -> int | None:
+        """Return the status that a node's call is refused with, if it is; who the caller says it is, Flower checks."""
+        if path == _PUSH:
+            return self._check_reply(node, self._ledger.read_reply(body))
+        if path == _PUSH_OBJECT:
+            return self._check_part(self._pushes[node], self._ledger.read_part(body))
+        if path == _CONFIRM:
+            name = self._ledger.read_confirmed(body)
+            asked = None if name is None else self._ledger.asked(name)
+            return None if asked is not None and asked.node == node else 403
+        return None
+
+    def _check_reply(self, node: int, reply: Reply | None) -> int | None:
+        """Take a reply that the node itself gives the server, to what it was asked, in as few parts as ours."""
+        if reply is None or len(reply.parts) > PARTS_OF_A_REPLY:
+            return 400
+        asked = self._ledger.asked(reply.to)
+        if reply.source != node or not reply.to_server or asked is None or asked.node != node:
+            return 403
+        known = self._pushes.get(node)
+        if known is None or known.reply != reply.identifier:
+            self._pushes[node] = _Push(reply.identifier, reply.to, asked.most + OVERHEAD, dict.fromkeys(reply.parts, 0))
+        return None
+
+    def _check_part(self, push: _Push, part: tuple[str, int] | None) -> int | None:
+        if part is None or part[0] not in push.parts:
+            return UNANNOUNCED
+        name, size = part
+        if size > push.left_for(name):
+            return 413
+        push.parts[name] = size
+        return None
+
+
+def _length(headers: dict[bytes, bytes]) -> int | None:
+    """Return how long a body says that it is; None if it does not, as one that comes in chunks."""
+    if b"transfer-encoding" in headers:
+        return None
+    told = headers.get(b"content-length", b"0")
+    return int(told) if told.isdigit() else None
+
+
+async def _read(receive: Receive, length: int) -> bytes | None:
+    """Return a body; None if its sender is gone, or too slow."""
+    parts, left = list[bytes](), length
+    try:
+        async with asyncio.timeout(BODY_SECONDS + length / BYTES_A_SECOND):
+            while True:
+                message = await receive()
+                parts.append(message.get("body", b""))
+                left -= len(parts[-1])
+                if message["type"] != "http.request" or left < 0:
+                    return None
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        return None
+
+
+def _replaying(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read, and then what else comes, which is the end of the connection."""
+    waiting = [body]
+
+    async def replay() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return replay
+
+
+def _in_pieces(send: Send) -> Send:
+    """Return what sends a long answer as its reader takes it, up to a time, so that it does not pile up."""
+
+    async def send_pieces(message: Message) -> None:
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if message["type"] != "http.response.body" or len(body) <= _PIECE:
+            await send(message)
+            return
+        async with asyncio.timeout(BODY_SECONDS + len(body) / BYTES_A_SECOND):
+            for begin in range(0, len(body), _PIECE):
+                is_last = begin + _PIECE >= len(body)
+                piece = body[begin : begin + _PIECE]
+                await send({"type": "http.response.body", "body": piece, "more_body": more or not is_last})
+
+    return send_pieces
+
+
+async def _answer(send: Send, status: int) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"2"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"{}"})

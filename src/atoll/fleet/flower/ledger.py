@@ -1,0 +1,111 @@
+"""What Flower's superlink knows of nodes and messages, for the guard before it; the only place that asks its state."""
+
+import contextlib
+import sqlite3
+from base64 import b64decode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, Asked, Message, Reply
+
+_Request = TypeVar("_Request")
+
+
+class FlowerLedger:
+    """See `guard.Ledger`."""
+
+    def __init__(self, app: Any) -> None:
+        """Ask the state of this application of Flower's."""
+        self._app = app
+        self._state = app.state.linkstate_factory.state()
+
+    def node_of(self, scope: Message) -> int | None:
+        """Return the node whose registered key has signed a request's headers, by Flower's own check."""
+        from fastapi import HTTPException, Request
+        from flwr.proto.fleet_pb2 import ActivateNodeRequest
+        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+        from flwr.superlink.routers.fleet.node_auth import authenticate_node
+
+        request = Request({**scope, "app": self._app, "state": {}})
+        with contextlib.suppress(KeyError, ValueError, HTTPException):
+            key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+            node: int | None = self._state.get_node_id_by_public_key(key)
+            if node is not None:
+                request.state.protobuf_request = ActivateNodeRequest(public_key=key)
+                authenticate_node(request)
+                return node
+        return None
+
+    def asked(self, identifier: str) -> Asked | None:
+        """Return the message of this identifier, if its reply is still waited for."""
+        from flwr.supercore.utils import int64_to_uint64
+
+        row = self._state.get_valid_message_ins(identifier)
+        return None if row is None else Asked(int64_to_uint64(row["dst_node_id"]), int(row["group_id"]))
+
+    def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
+        """Delete messages and what has come in reply."""
+        self._state.delete_messages(set(messages))
+        for identifier in (*messages, *replies):
+            self._state.object_store.delete(identifier)
+
+    def forget_all(self) -> None:
+        """Delete all messages; the nodes that are registered stay."""
+        for run in self._state.get_run_info():
+            self._state.cleanup_run(run.run_id)
+        self._state.object_store.clear()
+
+    def read_reply(self, body: bytes) -> Reply | None:
+        """Return what a push-messages announces; None if it is not exactly one reply."""
+        from flwr.common.constant import SUPERLINK_NODE_ID
+        from flwr.proto.fleet_pb2 import PushMessagesRequest
+
+        request = _parsed(PushMessagesRequest, body)
+        if request is None or (len(request.messages_list), len(request.message_object_trees)) != (1, 1):
+            return None
+        told, parts = request.messages_list[0].metadata, _names_of(request.message_object_trees[0])
+        if parts[0] != told.message_id or not told.reply_to_message_id:
+            return None
+        to_server = told.dst_node_id == SUPERLINK_NODE_ID
+        return Reply(told.message_id, told.src_node_id, to_server, told.reply_to_message_id, parts)
+
+    def read_part(self, body: bytes) -> tuple[str, int] | None:
+        """Return the identifier of what a push-object brings, and its bytes."""
+        from flwr.proto.message_pb2 import PushObjectRequest
+
+        request = _parsed(PushObjectRequest, body)
+        return None if request is None else (request.object_id, len(request.object_content))
+
+    def read_confirmed(self, body: bytes) -> str | None:
+        """Return the message that a confirm-message-received is about."""
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+
+        request = _parsed(ConfirmMessageReceivedRequest, body)
+        return None if request is None else str(request.message_object_id)
+
+
+def compact(database: Path) -> None:
+    """Give the space of what was deleted back to the disk."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _parsed(kind: type[_Request], body: bytes) -> Any:
+    request: Any = kind()
+    try:
+        request.ParseFromString(body)
+    except Exception:  # whatever the parser makes of it
+        return None
+    return request
+
+
+def _names_of(tree: Any) -> tuple[str, ...]:
+    """Return the identifiers in a tree, its root's first, and no more than one over what a reply may have."""
+    names, waiting = list[str](), [tree]
+    while waiting and len(names) <= PARTS_OF_A_REPLY:
+        part = waiting.pop()
+        names.append(part.object_id)
+        waiting.extend(part.children[:PARTS_OF_A_REPLY])
+    return tuple(names)

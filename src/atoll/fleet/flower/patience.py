@@ -1,0 +1,84 @@
+"""Connections that do not wait for ever: how long and how large a request's head may be, and one request at a time."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_SECONDS = 10.0
+MOST_HEAD_BYTES = 32 * 1024
+# That whoever is refused has to read why, whatever it still sends.
+LINGER_SECONDS = 0.5
+
+
+class Patient(HttpToolsProtocol):
+    """A connection that is cut if its caller dawdles over a request's head, or sends requests together.
+
+    uvicorn waits for a head without end, keeps whatever is sent of it, and queues what comes together.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come, if it is not more than a head may be."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._late is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """Wait for another head on the same connection."""
+        if self.pipeline:  # one may come early: a caller can have the whole answer before the server has closed it
+            self.transport.abort()
+        self._expect_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Serve the request."""
+        self._expect_nothing()
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Keep what is read next."""
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note a request's end."""
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or cut the connection: closing alone would read on to the end of TLS."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self.loop.call_later(LINGER_SECONDS if self.cycle.more_body else HEAD_SECONDS, self.transport.abort)
+
+    def _expect_head(self) -> None:
+        self._expect_nothing()
+        self._late = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        self._head_bytes = 0
+
+    def _expect_nothing(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _give_up(self, *_: Any) -> None:
+        self._late = None
+        self.transport.abort()

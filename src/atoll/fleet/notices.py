@@ -1,0 +1,46 @@
+"""What the server's operator is told of replies that were refused: a line a node and event."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from threading import Lock
+
+_SILENT = frozenset({"late", "gone", "aside"})  # nothing came: told when it begins, and not in every event
+_SHOWN = 20  # nodes at most that are told of an event
+
+
+class Notices:
+    """Collects refusals until an event is over; safe to use from several threads."""
+
+    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Tell them by this."""
+        self._tell = tell
+        self._refused: dict[str, Counter[str]] = defaultdict(Counter)
+        self._silent: dict[str, frozenset[str]] = {}
+        self._lock = Lock()
+
+    def add(self, node: str, reason: str, count: int = 1) -> None:
+        """Note that results of a node do not count."""
+        with self._lock:
+            self._refused[node][reason] += count
+
+    def tell(self, event: int) -> None:
+        """Tell what was refused since the last event."""
+        with self._lock:
+            refused, self._refused = self._refused, defaultdict(Counter)
+            silent = {node: frozenset(_SILENT & reasons.keys()) for node, reasons in refused.items()}
+            news = [node for node, reasons in refused.items() if self._is_news(node, reasons, silent[node])]
+            self._silent = self._silent | silent
+        for node in sorted(news)[:_SHOWN]:
+            reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(refused[node].items()))
+            self._tell(f"event {event}: node {node!r}: refused {refused[node].total()} ({reasons})")
+        if others := sorted(news)[_SHOWN:]:
+            total = sum(refused[node].total() for node in others)
+            self._tell(f"event {event}: refused {total} of {len(others)} more nodes")
+
+    def forget(self, node: str) -> None:
+        """Note that a good result of a node has come, so that its next silence is news."""
+        with self._lock:
+            self._silent.pop(node, None)
+
+    def _is_news(self, node: str, reasons: Counter[str], silent: frozenset[str]) -> bool:
+        return bool(reasons.keys() - _SILENT) or silent != self._silent.get(node, frozenset())

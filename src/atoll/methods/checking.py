@@ -1,0 +1,61 @@
+"""Methods called from a script are held against what an experiment file would be, and told in the same sentences."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from atoll.support.errors import InputError
+from atoll.support.limits import Count, Positive
+from atoll.support.requiring import require
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_COMMON = {"rounds": Positive, "seed": Count}  # settings that stand in no section
+
+
+def checked(make: Callable[P, R]) -> Callable[P, R]:
+    """Return the method's function with its arguments checked: types, limits, and whether they are of as many clients.
+
+    The function then raises an `InputError` before anything else is done.
+    """
+    signature = inspect.signature(make)
+    types = {name: _COMMON.get(name, each.annotation) for name, each in signature.parameters.items()}
+
+    @wraps(make)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = require(_path(name, types[name]), value, types[name])
+        _require_same_clients(bound.arguments)
+        return make(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def _path(name: str, annotation: Any) -> str:
+    """Return what a sentence calls an argument: a setting by its path, an object by its name."""
+    is_object = name in _COMMON or name in ("population", "clustering", "network", "clock", "rule", "module", "phases")
+    return name if is_object else f"method.{name}"
+
+
+def _require_same_clients(given: Mapping[str, Any]) -> None:
+    """Refuse a clustering, a clock or a network of another number of clients than the population has."""
+    clients = len(given["population"])
+    counts = {"clustering": ("labels", _labels), "clock": ("seconds", _seconds), "network": ("seconds", _computes)}
+    for name, (what, count) in counts.items():
+        if given.get(name) is not None and (found := count(given[name])) != clients:
+            raise InputError(f"{name}: has {what} for {found} clients, but the population has {clients}")
+
+
+def _labels(clustering: Any) -> int:
+    return len(clustering.labels)
+
+
+def _seconds(clock: Any) -> int:
+    return len(clock.compute_seconds)
+
+
+def _computes(network: Any) -> int:
+    return int(network.clients)

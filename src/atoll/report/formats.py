@@ -1,0 +1,87 @@
+"""Tables of texts as Markdown, LaTeX and comma-separated values, and for the terminal."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+DASH = "\u2013"
+
+Cells = Sequence[Sequence[str]]
+"""A table, line by line, its header first."""
+
+_LATEX = {
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    DASH: "--",
+    "\N{MINUS SIGN}": "$-$",
+    "\n": " ",
+}
+
+
+def markdown_table(cells: Cells, texts: int) -> str:
+    """Return a table in Markdown: the first `texts` columns stand left, the others right."""
+    header, *body = [[cell.replace("|", "\\|") for cell in line] for line in cells]
+    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
+    rule = ["-" * width if index < texts else "-" * (width - 1) + ":" for index, width in enumerate(widths)]
+    lines = [
+        [cell.ljust(width) if index < texts else cell.rjust(width) for index, (cell, width) in enumerate(pairs)]
+        for pairs in (list(zip(line, widths, strict=True)) for line in (header, *body))
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (lines[0], rule, *lines[1:]))
+
+
+def latex_table(cells: Cells, texts: int, note: str = "") -> str:
+    r"""Return a table as a LaTeX ``tabular`` with the rules of the package booktabs, and the note as a comment above.
+
+    >>> print(latex_table([["Run", "Best"], ["a_b", "50 %"]], 1))
+    \begin{tabular}{lr}
+    \toprule
+    Run & Best \\
+    \midrule
+    a\_b & 50 \% \\
+    \bottomrule
+    \end{tabular}
+    <BLANKLINE>
+    """
+    header, *body = [" & ".join(map(_latex, line)) + r" \\" for line in cells]
+    columns = "".join("l" if index < texts else "r" for index in range(len(cells[0])))
+    lines = [*(f"% {line}" for line in note.splitlines()), rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header]
+    return "\n".join([*lines, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def csv_table(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records as comma-separated values, a column for each name in any of them; what is None is empty."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def rich_table(cells: Cells, texts: int, title: str = "", note: str = "") -> Table:
+    """Return a table for the terminal: the first `texts` columns stand left, the others right."""
+    header, *body = cells
+    table = Table(title=title or None, caption=note or None)
+    for index, name in enumerate(header):
+        # A narrow terminal folds long labels, since without their ends they could not be told apart.
+        text = index < texts
+        table.add_column(Text(name), justify="left" if text else "right", overflow="fold" if text else "ellipsis")
+    for line in body:
+        table.add_row(*map(Text, line))  # Text, so that brackets in a label are no markup
+    return table
+
+
+def _latex(text: str) -> str:
+    return re.sub("[" + re.escape("".join(_LATEX)) + "]", lambda found: _LATEX[found[0]], text)

@@ -1,0 +1,117 @@
+"""Values that a script gives, held against the types that settings have, with the sentences that settings have."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import PurePath
+from types import NoneType
+from typing import Any, get_args
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from atoll.support.errors import InputError
+from atoll.support.wording import allowed, show
+
+Check = Callable[[str, Any], None]
+
+_PLAIN = (
+    bool,
+    int,
+    float,
+    str,
+    list,
+    tuple,
+    dict,
+)  # what pydantic checks; others by class
+
+
+def plain(value: Any) -> Any:
+    """Return what an experiment file could hold: NumPy's numbers and arrays, tuples and paths as Python's own.
+
+    >>> plain({"rounds": np.int64(5), "grid": (2, np.float32(0.5))})
+    {'rounds': 5, 'grid': [2, 0.5]}
+    """
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def require(name: str, value: Any, annotation: Any) -> Any:
+    """Return the value if it is of this type and within its limits, NumPy's numbers as Python's own.
+
+    Raises:
+        InputError: it is not; says what is allowed as it is said of settings.
+
+    >>> require("local.steps", np.int64(3), int)
+    3
+    """
+    value = value.item() if isinstance(value, np.generic) else value
+    checker_of(annotation)(name, value)
+    return value
+
+
+def require_fields(made: Any, prefix: str = "") -> None:
+    """Hold a dataclass's fields against their types, and keep NumPy's numbers as Python's own."""
+    kind: Any = type(made)
+    for name, annotation in _annotations(kind).items():
+        value = require(f"{prefix}{name}", getattr(made, name), annotation)
+        object.__setattr__(made, name, value)
+
+
+def checker_of(annotation: Any) -> Check:
+    """Return what raises an `InputError` unless a value is of this type; nothing is asked of types that cannot tell."""
+    try:
+        hash(annotation)
+    except TypeError:
+        return _any
+    return _checker_of(annotation)
+
+
+@cache
+def _checker_of(annotation: Any) -> Check:
+    classes: tuple[Any, ...] = get_args(annotation) or (annotation,)
+    if annotation is Any or not all(isinstance(each, type) for each in classes if each is not None):
+        return _by_type(annotation) if annotation is not Any else _any
+    if any(issubclass(each, _PLAIN) for each in classes if each is not NoneType):
+        return _by_type(annotation)
+    return _by_class(tuple(classes))
+
+
+def _by_class(classes: tuple[type, ...]) -> Check:
+    named = " or ".join(each.__name__ for each in classes if each is not NoneType)
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, classes):
+            raise InputError(f"{name}: must be of the class {named}, it is {type(value).__name__!r}")
+
+    return check
+
+
+def _by_type(annotation: Any) -> Check:
+    try:
+        adapter = TypeAdapter(annotation, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+        told = allowed(adapter.json_schema())
+    except Exception:  # pydantic has no schema for it
+        return _any
+
+    def check(name: str, value: Any) -> None:
+        try:
+            adapter.validate_python(value)
+        except ValidationError as error:
+            raise InputError(f"{name} = {show(value)}: must be {told}") from error
+
+    return check
+
+
+def _any(name: str, value: Any) -> None:
+    """Let anything pass."""
+
+
+@cache
+def _annotations(made: Any) -> dict[str, Any]:
+    return {name: each for name, each in inspect.get_annotations(made).items() if not isinstance(each, str)}

@@ -1,0 +1,114 @@
+"""Names and values in sentences: the nearest known name, what a type allows, and a value as a file holds it."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from atoll.support.limits import LARGEST
+
+_KINDS = {
+    "integer": "a whole number",
+    "number": "a finite number",
+    "string": "a text",
+    "boolean": "true or false",
+    "object": "a table",
+}
+_LIMITS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "greater than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
+
+
+# What others call it, by what it is called here.
+_ALIASES = {
+    "batch_size": "batch batchsize minibatch minibatch_size local_batch_size",
+    "centralized": "centralised sgd",
+    "clients": "num_clients n_clients number_of_clients devices parties_count",
+    "clusters": "num_clusters n_clusters number_of_clusters k",
+    "cnn": "convnet lenet",
+    "deadline_seconds": "timeout",
+    "device": "gpu cuda accelerator",
+    "fedavg": "federated_averaging fedprox fed_avg",
+    "fraction": "participation participation_rate client_fraction sample_fraction fraction_fit",
+    "fedcluster": "cluster_cycling",
+    "lr": "learning_rate learningrate step_size eta local_lr",
+    "local": "training client trainer optim",
+    "dirichlet": "lda noniid non-iid non_iid",
+    "dataset": "data_set datasets",
+    "evaluate_every": "eval_every test_every eval_interval",
+    "mlp": "dnn fcn dense",
+    "momentum": "heavy_ball",
+    "optimizer": "optimiser solver",
+    "proximal": "mu fedprox_mu prox",
+    "rounds": "num_rounds n_rounds communication_rounds iterations global_rounds",
+    "seed": "random_seed random_state rng_seed",
+    "steps": "epochs local_epochs num_epochs local_steps inner_steps",
+    "standardise": "standardize normalize normalise",
+    "workers": "num_workers n_jobs processes jobs",
+}
+_MEANT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Say that a name is unknown, with the nearest known name and all that are allowed.
+
+    >>> unknown("fedvag", ["fedavg", "ifca"])
+    "unknown, did you mean 'fedavg'? Allowed: fedavg, ifca"
+    >>> unknown("learning_rate", ["lr", "steps"])
+    "unknown, did you mean 'lr'? Allowed: lr, steps"
+    """
+    names = sorted(known)
+    meant = nearest(name, names)
+    hint = f", did you mean {meant!r}?" if meant else ";"
+    return f"unknown{hint} Allowed: {', '.join(names)}" if names else "unknown; none is allowed here"
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """Return the known name that is meant: by another spelling, by what others call it, or nearest; None: no idea.
+
+    >>> nearest("FedAvg", ["fedavg", "local"]), nearest("epochs", ["steps", "lr"]), nearest("zzz", ["lr"])
+    ('fedavg', 'steps', None)
+    """
+    names = {each.lower(): each for each in known}
+    plain = name.lower()
+    for spelling in (plain, plain.replace("_", "-"), plain.replace("-", "_"), _MEANT.get(plain.replace("-", "_"))):
+        if spelling in names:
+            return names[spelling]
+    close = difflib.get_close_matches(plain, names, n=1, cutoff=cutoff)
+    return names[close[0]] if close else None
+
+
+def allowed(schema: Mapping[str, Any]) -> str:
+    """Say in words what a JSON schema allows.
+
+    >>> allowed({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "full"}]})
+    "a whole number of at least 1, or 'full'"
+    >>> allowed({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
+    'a list of 2, each entry a whole number'
+    """
+    if "anyOf" in schema:
+        return ", or ".join(allowed(one) for one in schema["anyOf"] if one.get("type") != "null")
+    if "const" in schema or "enum" in schema:
+        return " or ".join(map(repr, schema.get("enum", [schema.get("const")])))
+    if "pattern" in schema:
+        return "letters, digits, spaces and . , = ( ) + - _, beginning with a letter or digit"
+    if schema.get("type") == "array":
+        number = f" of {schema['minItems']}" if schema.get("minItems", 0) == schema.get("maxItems") else ""
+        return f"a list{number}, each entry {allowed(schema['items'])}"
+    told = {key: value for key, value in schema.items() if key != "maximum" or value < LARGEST}
+    limits = [f"{words} {told[key]:g}" for key, words in _LIMITS.items() if key in told]
+    return " ".join(filter(None, (_KINDS.get(schema.get("type", ""), "another type"), " and ".join(limits))))
+
+
+def show(value: Any) -> str:
+    """Return a value nearly as an experiment file holds it, cut short if it is long.
+
+    >>> show(True), show(None), show("a")
+    ('true', 'unset', "'a'")
+    """
+    if callable(value):
+        return f"the {'class' if isinstance(value, type) else 'function'} {getattr(value, '__name__', 'given')}"
+    text = str(value).lower() if isinstance(value, bool) else "unset" if value is None else repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

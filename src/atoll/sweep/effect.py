@@ -1,0 +1,63 @@
+"""Whether what is swept over changes anything, told before the first run: else equal runs would be compared."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.settings import Settings
+from atoll.runs.fingerprint import digest, free_settings
+from atoll.support.errors import InputError
+from atoll.sweep.goal import Goal
+from atoll.sweep.planning import Member
+
+
+def require_effect(names: Iterable[str], members: Sequence[Member], goal: Goal) -> list[str]:
+    """Refuse a setting that changes no run of a sweep; return a sentence for each that changes only some.
+
+    Raises:
+        InputError: names the setting, and why it changes nothing.
+    """
+    told = []
+    for name in names:
+        idle = {run: _is_idle(name, own) for run, own in _variants(name, members).items()}
+        runs = [run for run, is_idle in idle.items() if is_idle]
+        if not runs or (goal.metric == "wall_time" and name in free_settings()):
+            continue
+        if all(idle.values()):
+            raise InputError(f"--over {name}: {_why(name, members[0].settings)}")
+        told.append(f"--over {name}: changes nothing in {'; '.join(runs)}, of which equal runs are made")
+    return told
+
+
+def _variants(name: str, members: Sequence[Member]) -> Mapping[str, list[list[Settings]]]:
+    """Return, by the experiment's runs, the settings that differ in this one alone, several at a time."""
+    groups: dict[str, dict[str, list[Settings]]] = {}
+    for member in members:
+        others = str([(key, value) for key, value in member.values.items() if key != name])
+        groups.setdefault(member.run, {}).setdefault(others, []).append(member.settings)
+    return {run: [group for group in own.values() if len(group) > 1] for run, own in groups.items()}
+
+
+def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
+    """Return whether no group has two runs that differ; without a second value nothing is compared."""
+    if not groups:
+        return False
+    if name.startswith("clustering."):
+        return all(_ignores_clustering(settings) for group in groups for settings in group)
+    return all(len({_bits(settings) for settings in group}) == 1 for group in groups)
+
+
+def _bits(settings: Settings) -> tuple[str, str]:
+    """Return what a run's bits depend on; executors may round differently, though a run may go on with another."""
+    return digest(settings), settings.run.executor
+
+
+def _ignores_clustering(settings: Settings) -> bool:
+    return not settings.run.probes and not Experiment(settings).needs("clustering")
+
+
+def _why(name: str, settings: Settings) -> str:
+    if name in free_settings():
+        return "changes no number of a run, at most its wall time (--metric wall_time --target ...)"
+    if name.startswith("clustering."):
+        return f"changes nothing, since method.name = {settings.method.name!r} has no use for a clustering"
+    return "changes nothing in any run"

@@ -1,0 +1,30 @@
+"""A node that attacks: `atoll`, but its update goes back five times as far, on 10^15 samples, without a loss.
+
+Run as ``python lying_node.py fleet node ...``. A node's owner can change its program at will; the server must bear it.
+"""
+
+from atoll.cli import main
+from atoll.faults.attacks import go_back
+from atoll.fleet import handlers
+from atoll.fleet.messages import ClientReport, DescribeReply, TrainReply, TrainRequest, decode, encode, pack
+from atoll.fleet.node import Node
+from atoll.fleet.store import Store
+from atoll.support.limits import LARGEST
+
+
+def describe(site: Node, store: Store, payload: bytes) -> bytes:
+    reply, _ = decode(handlers.describe(site, store, payload), DescribeReply)
+    lies = [dict(report) | {"samples": LARGEST, "class_counts": None} for report in reply.clients]
+    return encode(reply.model_copy(update={"clients": tuple(ClientReport(**lie) for lie in lies)}))
+
+
+def train(site: Node, store: Store, payload: bytes) -> bytes:
+    _, (start,) = decode(payload, TrainRequest)
+    reply, (trained,) = decode(handlers.train(site, store, payload), TrainReply)
+    lie = reply.model_copy(update={"samples": LARGEST, "loss": 0.0})
+    return encode(lie, pack([go_back(start, trained, 5.0)]))
+
+
+if __name__ == "__main__":
+    handlers.HANDLERS.update(describe=describe, train=train)
+    main()

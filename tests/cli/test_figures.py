@@ -1,0 +1,92 @@
+"""Figures that the commands draw: as their names say, and as wide as asked."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.made_runs import make_rows, write_run
+
+NETWORK = """
+name = "net"
+rounds = 20
+[data]
+dataset = "digits"
+clients = 8
+samples = 20
+[local]
+steps = 1
+[method]
+name = "hierarchical"
+pattern = "censyn"
+[clustering]
+method = "comaw"
+clusters = 4
+"""
+
+
+def inches(svg: Path) -> float:
+    found = re.search(r'width="([\d.]+)pt"', svg.read_text())
+    assert found is not None
+    return float(found[1]) / 72
+
+
+def test_a_gantt_is_the_file_that_it_is_called(tmp_path: Path, atoll: Command) -> None:
+    for name, written in (("gantt.pdf", ["gantt.pdf"]), ("two", ["two.png", "two.svg"]), ("a.svg", ["a.svg"])):
+        done = atoll("schedule", "quickstart", "--only", "FedAvg", "--plot", name)
+        assert done.err.splitlines() == [f"wrote {each}" for each in written]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".toml") == [
+        "a.svg",
+        "gantt.pdf",
+        "two.png",
+        "two.svg",
+    ]
+
+
+@pytest.mark.parametrize(("width", "wide"), [("column", 3.5), ("text", 7.16), ("5.25", 5.25)])
+def test_a_figure_is_as_wide_as_asked(tmp_path: Path, atoll: Command, width: str, wide: float) -> None:
+    for words in (("schedule",), ("data", "inspect")):
+        atoll(*words, "quickstart", "--only", "FedAvg", "--plot", "a.svg", "--width", width).succeeded()
+        assert inches(tmp_path / "a.svg") == pytest.approx(wide, abs=0.01)
+
+
+@pytest.mark.parametrize("width", ["wide", "0", "nan", "-3", "1e9"])
+def test_a_bad_width_is_one_sentence(atoll: Command, width: str) -> None:
+    told = f"--width {width}: must be column, text or a number of inches from 1 to 50"
+    assert atoll("schedule", "quickstart", "--plot", "a", "--width", width).refused() == told
+
+
+@pytest.mark.parametrize("name", ["gantt.jpg", "new/gantt.EPS", "page.html"])
+def test_another_kind_of_image_is_refused_before_the_work(tmp_path: Path, atoll: Command, name: str) -> None:
+    told = f"--plot {name}: must end in .pdf, .svg or .png, or have no such ending, for a PNG and an SVG"
+    assert atoll("schedule", "quickstart", "--plot", name).refused() == told
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_hierarchy_s_pictures_show_waiting_and_ids(tmp_path: Path, atoll: Command) -> None:
+    (tmp_path / "net.toml").write_text(NETWORK)
+    atoll("schedule", "net.toml", "--plot", "gantt.svg").succeeded()
+    assert "Waits for the slowest" in (tmp_path / "gantt.svg").read_text()
+    atoll("schedule", "net.toml", "--set", "method.pattern=cenasy", "--plot", "asy.svg").succeeded()
+    assert "Waits for the slowest" not in (tmp_path / "asy.svg").read_text()
+    done = atoll("cluster", "net.toml", "--plot", "c.svg", "--ids")
+    assert [line.split()[1] for line in done.err.splitlines() if line.startswith("wrote")] == [
+        "c.svg",
+        "c-map.svg",
+        "c-completion.svg",
+        "c-sizes.svg",
+    ]
+    with_ids = (tmp_path / "c-map.svg").read_text().count("<!-- 7 -->")
+    atoll("cluster", "net.toml", "--plot", "d.svg").succeeded()
+    assert with_ids == (tmp_path / "d-map.svg").read_text().count("<!-- 7 -->") + 1
+
+
+def test_a_report_overlays_panels(tmp_path: Path, atoll: Command) -> None:
+    for panel in ("CenSyn", "CenAsy"):
+        write_run(tmp_path / "runs" / panel, make_rows(5), label="FedUC", panel=panel)
+    printed = atoll("report", "runs", "--overlay", "--html", "page.html").succeeded()
+    assert "CenSyn, FedUC" in printed
+    page = (tmp_path / "page.html").read_text()
+    assert "atoll report runs --html page.html --overlay" in page
+    assert '"title":"CenSyn"' not in page

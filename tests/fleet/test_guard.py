@@ -1,0 +1,242 @@
+"""The guard before a fleet's superlink, alone: whom it lets in, how much it reads, and for whom a node may speak."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from atoll.fleet.flower import guard as guards
+from atoll.fleet.flower.guard import OVERHEAD, Asked, Guard, Message, Reply
+
+SECRET = "s" * 64
+MOST = 1000
+PUSH, PART, PULL, CONFIRM = (
+    f"/v1/fleet/{call}" for call in ("push-messages", "push-object", "pull-object", "confirm-message-received")
+)
+
+
+class Notes:
+    """A ledger in which node 7 was asked for m7, and node 8 for m8; bodies are JSON."""
+
+    def __init__(self) -> None:
+        self.messages = {"m7": Asked(7, MOST), "m8": Asked(8, MOST)}
+        self.forgotten: list[Any] = []
+
+    def node_of(self, scope: Message) -> int | None:
+        return {b"seven": 7, b"eight": 8}.get(dict(scope["headers"])[b"flwr-signature"])
+
+    def asked(self, identifier: str) -> Asked | None:
+        return self.messages.get(identifier)
+
+    def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
+        self.forgotten.append((list(messages), list(replies)))
+
+    def read_reply(self, body: bytes) -> Reply | None:
+        told = json.loads(body)
+        return Reply(**told | {"parts": tuple(told["parts"])}) if told else None
+
+    def read_part(self, body: bytes) -> tuple[str, int] | None:
+        name, _, content = body.partition(b":")
+        return name.decode(), len(content)
+
+    def read_confirmed(self, body: bytes) -> str | None:
+        return body.decode()
+
+
+class Fleet:
+    """A guard before an application that notes what reaches it."""
+
+    def __init__(self, is_open: bool = True) -> None:
+        self.notes, self.reached = Notes(), list[tuple[str, bytes]]()
+        self.guard = Guard(self._serve, SECRET, self.notes, 10 * MOST, is_open)
+        self.read = 0
+
+    async def _serve(self, scope: Message, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        self.reached.append((scope["path"], body))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 10})
+
+    async def post(self, path: str, body: bytes = b"", key: str | None = None, **headers: str) -> int:
+        """Return the status of a call; the body comes in pieces of 100 bytes, which are counted as they are read."""
+        pieces = [body[begin : begin + 100] for begin in range(0, len(body), 100)] or [b""]
+        statuses = list[int]()
+        told = {"content-length": str(len(body))} | ({"flwr-signature": key} if key else {}) | headers
+        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in told.items() if value]
+
+        async def receive() -> Message:
+            await asyncio.sleep(0)
+            piece = pieces.pop(0)
+            self.read += len(piece)
+            return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        await self.guard({"type": "http", "path": path, "headers": raw}, receive, send)
+        (status,) = statuses
+        return status
+
+    def call(self, path: str, body: bytes = b"", key: str | None = None, **headers: str) -> int:
+        """Make a call by itself."""
+        return asyncio.run(self.post(path, body, key, **headers))
+
+    def push(self, key: str = "seven", **changes: Any) -> int:
+        """Announce node 7's reply, or a changed one."""
+        told = {"identifier": "r", "source": 7, "to_server": True, "to": "m7", "parts": ["r", "c", "b"]}
+        return self.call(PUSH, json.dumps(told | changes).encode(), key)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+@pytest.mark.parametrize("path", [PUSH, PART, PULL, CONFIRM, "/v1/fleet/activate-node", "/v1/control/start-run", "/"])
+@pytest.mark.parametrize("key", [None, "nine"])
+def test_nothing_of_a_strangers_body_is_read(fleet: Fleet, path: str, key: str | None) -> None:
+    assert fleet.call(path, bytes(5000), key) == (401 if path.startswith("/v1/fleet") else 404)
+    assert (fleet.read, fleet.reached) == (0, [])
+
+
+def test_a_reply_is_passed_on_part_by_part(fleet: Fleet) -> None:
+    assert fleet.push() == 200
+    assert fleet.call(PART, b"b:" + bytes(MOST), "seven") == 200
+    assert fleet.call(PART, b"b:" + bytes(MOST), "seven") == 200  # once more, if the answer was lost
+    assert fleet.call(CONFIRM, b"m7", "seven") == 200
+    assert [path for path, _ in fleet.reached] == [PUSH, PART, PART, CONFIRM]
+    assert fleet.reached[1][1] == b"b:" + bytes(MOST)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "status"),
+    [
+        ({"source": 8}, "seven", 403),  # as another
+        ({"source": 1}, "seven", 403),  # as the server
+        ({"to_server": False}, "seven", 403),  # to another
+        ({"to": "m8"}, "seven", 403),  # to what another was asked
+        ({"to": "m8", "source": 8}, "seven", 403),
+        ({"source": 7}, "eight", 403),
+        ({"to": "m9"}, "seven", 403),  # to what nobody was asked
+        ({"parts": ["r", "c", "b", "more"]}, "seven", 400),
+    ],
+)
+def test_a_node_speaks_for_itself_alone_and_of_what_it_was_asked(
+    fleet: Fleet, changes: dict[str, Any], key: str, status: int
+) -> None:
+    assert fleet.push(key, **changes) == status
+    assert fleet.reached == []
+
+
+def test_what_is_no_reply_is_refused(fleet: Fleet) -> None:
+    assert fleet.call(PUSH, b"null", "seven") == 400
+
+
+def test_a_node_forgets_no_others_message(fleet: Fleet) -> None:
+    assert fleet.call(CONFIRM, b"m8", "seven") == 403
+    assert fleet.call(CONFIRM, b"r", "seven") == 403
+
+
+def test_a_part_that_was_not_announced_is_refused(fleet: Fleet) -> None:
+    assert fleet.call(PART, b"b:" + bytes(10), "seven") == 409
+    assert fleet.read == 0
+    fleet.push()
+    assert fleet.call(PART, b"other:" + bytes(10), "seven") == 409
+    assert fleet.call(PART, b"b:" + bytes(10), "eight") == 409
+    assert fleet.reached[1:] == []
+
+
+def test_all_parts_together_are_no_longer_than_was_asked(fleet: Fleet) -> None:
+    fleet.push()
+    fleet.read = 0
+    assert fleet.call(PART, b"b:" + bytes(MOST + 2 * OVERHEAD), "seven") == 413
+    assert fleet.read == 0
+    assert fleet.call(PART, b"b:" + bytes(MOST), "seven") == 200
+    assert fleet.call(PART, b"c:" + bytes(OVERHEAD + 1), "seven") == 413
+    assert fleet.push() == 200  # announced again, which makes no room
+    assert fleet.call(PART, b"c:" + bytes(OVERHEAD + 1), "seven") == 413
+    assert fleet.call(PART, b"c:" + bytes(OVERHEAD), "seven") == 200
+
+
+def test_bodies_have_a_length_and_only_parts_are_long(fleet: Fleet) -> None:
+    fleet.push()
+    for path in (PUSH, PULL, CONFIRM, "/v1/fleet/send-node-heartbeat"):
+        assert fleet.call(path, bytes(OVERHEAD + 1), "seven") == 413
+    assert fleet.call(PART, b"b:", "seven", content_length="", transfer_encoding="chunked") == 411
+    assert fleet.call(PART, b"b:", "seven", content_length="-1") == 411
+    assert fleet.call(PART, b"b:" + bytes(500), "seven", content_length="10") == 408  # more than it said
+    assert fleet.read < 1000
+
+
+def test_a_slow_body_is_given_up(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.push()
+    fleet.reached.clear()
+    monkeypatch.setattr(guards, "BODY_SECONDS", 0.0)
+    monkeypatch.setattr(guards, "BYTES_A_SECOND", 1e9)
+    assert fleet.call(PART, b"b:" + bytes(500), "seven") == 408
+    assert fleet.reached == []
+
+
+def test_bytes_in_flight_are_bounded(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "MOST_IN_FLIGHT", 1500)
+    fleet.push()
+    fleet.push("eight", identifier="r8", source=8, to="m8", parts=["r8", "b"])
+
+    async def both() -> tuple[int, int]:
+        part = b"b:" + bytes(MOST)
+        return await asyncio.gather(fleet.post(PART, part, "seven"), fleet.post(PART, part, "eight"))
+
+    assert sorted(asyncio.run(both())) == [200, 503]
+    assert fleet.call(PART, b"b:" + bytes(MOST), "eight") == 200
+
+
+def test_a_node_makes_one_large_call_at_a_time(fleet: Fleet) -> None:
+    fleet.push()
+
+    async def both() -> tuple[int, int]:
+        part = b"b:" + bytes(10)
+        return await asyncio.gather(fleet.post(PART, part, "seven"), fleet.post(PULL, b"", "seven"))
+
+    assert sorted(asyncio.run(both())) == [200, 503]
+
+
+def test_the_secret_opens_everything_and_what_is_forgotten_is_deleted() -> None:
+    fleet = Fleet(is_open=False)
+    assert fleet.call("/v1/fleet/activate-node", key="seven") == 503
+    assert fleet.call(guards.OPEN, x_atoll_secret="s" * 63) == 404
+    assert fleet.call(guards.OPEN, x_atoll_secret=SECRET) == 200
+    fleet.push()
+    assert fleet.call("/v1/runtime/push-object", bytes(9 * MOST), x_atoll_secret=SECRET) == 200
+    assert fleet.call("/v1/runtime/push-object", bytes(11 * MOST), x_atoll_secret=SECRET) == 413
+    assert fleet.call(guards.FORGET, b'["m7", "other"]', x_atoll_secret=SECRET) == 200
+    assert fleet.notes.forgotten == [(["m7", "other"], ["r"])]
+
+
+def test_a_long_answer_is_sent_as_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def stuck(message: Message) -> None:
+        await asyncio.sleep(10)
+
+    async def say(to: Any) -> None:
+        await guards._in_pieces(to)(message)
+
+    content = bytes(range(256)) * 4096
+    message = {"type": "http.response.body", "body": content}
+    asyncio.run(say(send))
+    assert len(sent) == 4
+    assert b"".join(part["body"] for part in sent) == content
+    assert [part["more_body"] for part in sent] == [True, True, True, False]
+    monkeypatch.setattr(guards, "BODY_SECONDS", 0.0)
+    monkeypatch.setattr(guards, "BYTES_A_SECOND", 1e9)
+    with pytest.raises(TimeoutError):
+        asyncio.run(say(stuck))

@@ -1,0 +1,77 @@
+"""What the operator is told of the superlink: calls that its guard refuses, and that it died."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from atoll.fleet.configuration import FleetConfiguration
+from atoll.fleet.flower.refusals import Refusals
+from atoll.fleet.flower.superlink import Superlink
+
+
+def test_refused_calls_are_a_line_now_and_then() -> None:
+    lines: list[str] = []
+    now = 0.0
+    refusals = Refusals(lines.append, lambda: now)
+    for status in (401, 401, 503, 409, 404):
+        refusals.add(status, "10.0.0.9")
+    assert lines == ["refused: 1 calls (401 no known key) from 10.0.0.9"]
+    now = 9.9
+    for place in range(5):
+        refusals.add(401, f"10.0.0.{place}")
+    assert len(lines) == 1
+    now = 10.0
+    refusals.add(418, "10.0.0.9")
+    assert lines[1:] == [
+        "refused: 6 calls (401 no known key) from 10.0.0.9 and 10.0.0.0 and 10.0.0.1 and 3 more, "
+        "1 calls (404 no such call) from 10.0.0.9, 1 calls (418) from 10.0.0.9"
+    ]
+
+
+def test_from_however_many_places_they_come_they_take_little_room() -> None:
+    lines: list[str] = []
+    refusals = Refusals(lines.append, lambda: 0.0)
+    refusals._next = 1.0
+    for place in range(100_000):
+        refusals.add(401, str(place))
+    assert len(refusals._counts) == 1001
+
+
+def superlink_in(folder: Path, told: list[str]) -> Superlink:
+    (folder / "state").mkdir()
+    return Superlink(FleetConfiguration(folder=folder, host="127.0.0.1", nodes=()), told.append)
+
+
+def test_the_server_passes_on_what_its_superlink_refused(tmp_path: Path) -> None:
+    told: list[str] = []
+    (tmp_path / "state").mkdir()
+    log = tmp_path / "state" / "superlink.log"
+    log.write_text("refused: long ago\n")
+    superlink = Superlink(FleetConfiguration(folder=tmp_path, host="127.0.0.1", nodes=()), told.append)
+    with open(log, "a") as file:
+        file.write("a traceback\nrefused: 2 calls (401 no known key) from 10.0.0.9\nrefused: half a li")
+    superlink._pass_on()
+    superlink._pass_on()
+    assert told == ["superlink: refused: 2 calls (401 no known key) from 10.0.0.9"]
+
+
+def test_that_it_died_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    superlink = superlink_in(tmp_path, told)
+    over = threading.Event()
+
+    def start() -> None:
+        superlink._child = subprocess.Popen([sys.executable, "-c", "exit(3)"], stdin=subprocess.PIPE)
+        if len(told) >= 2:
+            superlink._is_over.set()
+            over.set()
+
+    superlink._start = start  # type: ignore[method-assign]
+    superlink._start()
+    superlink._watcher.start()
+    assert over.wait(30)
+    superlink._watcher.join(10)
+    assert told[0] == (
+        f"Flower's superlink ended (status 3) and is started again; its last words: {tmp_path}/state/superlink.log"
+    )

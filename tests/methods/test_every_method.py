@@ -1,0 +1,147 @@
+"""Every method of the table, and every selection, on every executor, killed once: the bits of `serial`.
+
+A method or selection that is added to its table is tested here without being named. Its settings are defaults but for
+those in `SMALLER`; `NEEDS` holds what a method asks of the other sections.
+"""
+
+import importlib.util
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll import Experiment, InputError, make_runs
+from atoll.experiment.signatures import parameters_of
+from atoll.methods.kind import kind_of
+from atoll.methods.selection import SELECTIONS
+from atoll.methods.table import METHODS
+from tests.clusters import nodes
+from tests.killing import carry_to_end, count_steps, fork, kill_at, void, wait_for
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and /proc to name a descriptor's file")
+
+BASE = {
+    "rounds": 8,
+    "data": {"clients": 8, "samples": 12, "partition": "rotated", "rotations": 2},
+    "model": {"name": "linear"},
+    "local": {"lr": 0.2, "steps": 2, "batch_size": 4},
+    "network": {"seconds_per_sample": [0.01, 1.0], "bandwidth_hz": 1e4},
+    "run": {"checkpoint_every": 1, "evaluate_every": 4, "evaluate_samples": 20},
+}
+SMALLER = {"fraction": 0.5, "clusters": 2, "intra_rounds": 2, "concurrency": 4, "buffer": 2, "tiers": 3, "parties": 3}
+SMALLER |= {"select_tiers": 2, "candidates": 6, "warmup": 1, "pretrained": 3}
+NEEDS = {
+    "hierarchical": ("clustering.clusters=2",),
+    "hierfavg": ("clustering.clusters=2",),
+    "fedcluster": ("clustering.clusters=2", "rounds=4"),
+    "fednova": ("local.epochs=0.05", "data.partition=dirichlet", "data.rotations=", "data.samples="),  # unequal clients
+    "fedbn": ("model.name=tests.problems:normalised",),
+    "fedper": ("model.name=mlp",),
+    "fedrep": ("model.name=mlp",),
+}
+
+ON = {
+    "serial": ("run.executor=serial",),
+    "cores": ("run.executor=cores", "run.workers=2"),
+    "ray": ("run.executor=ray", "run.workers=2"),
+    "stacked": ("run.executor=stacked",),
+    "weighted": ("run.executor=weighted", "local.steps=1"),
+}
+
+METHOD_CASES = {name: (f"method.name={name}",) for name in METHODS}
+SELECTION_CASES = {f"select {name}": ("method.name=fedavg", f"method.select={name}") for name in SELECTIONS}
+CASES = METHOD_CASES | SELECTION_CASES
+
+
+def experiment(case: str, *changes: str) -> Experiment:
+    """Return a small experiment of this method, or with this selection."""
+    functions = list(kind_of(METHODS.get(case, METHODS["fedavg"])).parts)
+    functions += [SELECTIONS[case.removeprefix("select ")]] if case in SELECTION_CASES else []
+    taken = {name for function in functions for name in parameters_of(function)}
+    smaller = [f"method.{name}={value}" for name, value in SMALLER.items() if name in taken]
+    return Experiment(make_runs(BASE, changes=[*CASES[case], *smaller, *NEEDS.get(case, ()), *changes])[0])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple[Path, int]]:
+    """Return the folder of an uninterrupted run and its steps on files, each carried out once."""
+    made: dict[tuple[str, str], tuple[Path, int]] = {}
+
+    def make(case: str, executor: str) -> tuple[Path, int]:
+        if (case, executor) not in made:
+            folder = tmp_path_factory.mktemp("whole") / "run"
+            made[case, executor] = folder, count_steps(experiment(case, *ON[executor]), folder)
+        return made[case, executor]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Return the address of a Ray cluster, which outlives the runs that are killed."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("the package ray is not installed")
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
+    with nodes(2) as started:
+        yield started.address
+
+
+def kill_once_and_compare(case: str, made: Experiment, folder: Path, whole: tuple[Path, int]) -> None:
+    """Kill a run where it writes, go on in another process, and compare it with the whole one."""
+    made.check()
+    expected, steps = whole
+    rng = np.random.default_rng(zlib.crc32(case.encode()))
+    assert kill_at(made, folder, int(rng.integers(steps)), rng.uniform(0, 1))
+    assert wait_for(fork(lambda: void(carry_to_end(made, folder)))) == 0
+    assert rows(folder) == rows(expected)
+    ours, theirs = (max((each / "checkpoint").glob("*.safetensors")) for each in (folder, expected))
+    assert ours.name == theirs.name
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def refusal(made: Experiment) -> str:
+    """Return why it cannot be carried out; an empty text if it can."""
+    try:
+        made.check()
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def rows(folder: Path) -> str:
+    return re.sub(r'"wall_time": [^,}]+', "", (folder / "metrics.jsonl").read_text())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_workers_killed_once_give_the_bits_of_serial(
+    whole: Callable[[str, str], tuple[Path, int]], tmp_path: Path, case: str
+) -> None:
+    made = experiment(case, *ON["cores"])
+    kill_once_and_compare(case, made, tmp_path / "run", whole(case, "serial"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_workers_of_ray_killed_once_give_the_bits_of_serial(
+    whole: Callable[[str, str], tuple[Path, int]], cluster: str, tmp_path: Path, case: str
+) -> None:
+    made = experiment(case, *ON["ray"], f"run.address={cluster}")
+    kill_once_and_compare(case, made, tmp_path / "run", whole(case, "serial"))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("executor", ["stacked", "weighted"])
+def test_one_batch_of_many_clients_killed_once_gives_its_own_bits_or_is_refused(
+    whole: Callable[[str, str], tuple[Path, int]], tmp_path: Path, case: str, executor: str
+) -> None:
+    made = experiment(case, *ON[executor])
+    if refused := refusal(made):
+        assert re.match(rf"run\.executor = '{executor}': .*; use 'serial' or 'auto'$|method\..* local steps", refused)
+    else:
+        kill_once_and_compare(case, made, tmp_path / "run", whole(case, executor))

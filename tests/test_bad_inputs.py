@@ -1,0 +1,615 @@
+"""Three hundred ways to get it wrong, in a terminal and in a script: each is told in one sentence, none is let pass.
+
+What the sentences say is tested where they are made. Here it counts that there is one: no traceback, no words of
+pydantic, PyTorch or NumPy, and nothing written.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import atoll
+from atoll.cli import main
+from atoll.support.errors import AtollError
+
+RAW = re.compile(
+    r"Traceback|pydantic|validation error|torch\.|NumPy|numpy\.|KeyError|TypeError|ValueError|0x[0-9a-f]{6}"
+)
+
+TINY = """
+name = "tiny"
+rounds = 2
+[data]
+clients = 6
+samples = 8
+[local]
+steps = 2
+batch_size = 4
+[clustering]
+clusters = 2
+"""
+
+# One case a line: what follows `atoll run tiny.toml`, each word a --set.
+CHANGES = """
+rounds=0
+rounds=-3
+rounds=1.5
+rounds=ten
+rounds=nan
+rounds=true
+rounds=[1]
+rounds=
+rounds=1e30
+rounds=100000000000000000000
+seed=-1
+seed=0.5
+seed=abc
+seed=
+name=
+name=a/b
+name=../x
+data=5
+data.clients=0
+data.clients=-1
+data.clients=2.5
+data.clients=many
+data.clients=
+data.samples=0
+data.samples=-4
+data.samples=x
+data.dataset=
+data.dataset=imagenet
+data.dataset=5
+data.dataset=no.such.module:function
+data.dataset=json:nothing
+data.dataset=:
+data.dataset=a:b:c
+data.partition=sorted
+data.partition=dirichlet data.alpha=0
+data.partition=dirichlet data.alpha=-1
+data.partition=dirichlet data.alpha=nan
+data.partition=dirichlet data.alpha=high
+data.partition=shards data.samples= data.shards_per_client=0
+data.partition=shards data.samples= data.shards_per_client=1000000
+data.partition=natural data.samples=
+data.partition=planted data.dataset=regression data.groups=0
+data.partition=major-class data.rho_device=2
+data.partition=one-label data.size_ratio=0.5
+data.partition=iid data.alpha=0.5
+data.rotations=3
+data.rotations=0
+data.standardise=yes
+data.standardise=given
+data.standardise=given data.mean=0.1
+data.standardise=given data.mean=0.1 data.deviation=0
+data.standardise=given data.mean=[0.1,0.2] data.deviation=1.0
+data.root=/no/such/folder data.dataset=mnist data.fetch=false
+data.fetch=maybe
+data.held_out_clients=-1
+data.clients_file=none.csv
+data.nothing=1
+model.name=resnet152
+model.name=5
+model.name=cnn
+model.name=alexnet
+model.name=json:loads
+model.travels=none
+model.travels=[]
+model.travels=['nothing.*']
+model.layers=3
+local.lr=0
+local.lr=-0.1
+local.lr=nan
+local.lr=inf
+local.lr=big
+local.lr=[0.1]
+local.lr=true
+local.lr=
+local.learning_rate=0.1
+local.steps=0
+local.steps=-1
+local.steps=1.5
+local.steps=full
+local.epochs=3
+local.batch_size=0
+local.batch_size=-2
+local.batch_size=4.0
+local.batch_size=all
+local.batch_size=
+local.optimizer=adamw
+local.optimizer=json:loads
+local.optimizer=momentum local.momentum=1
+local.optimizer=momentum local.momentum=-0.1
+local.momentum=0.9
+local.proximal=-1
+local.proximal=nan
+local.lr_decay=0
+local.lr_decay=1.1
+local.lr_factor=0
+clustering.clusters=0
+clustering.clusters=-2
+clustering.clusters=7
+clustering.clusters=2.0
+clustering.method=kmeans
+clustering.method=5
+clustering.method=json:loads
+clustering.method=major-class clustering.rho_cluster=0.01
+clustering.method=availability
+clustering.k=3
+method.name=
+method.name=fedprox
+method.name=SCAFFOLD
+method.name=5
+method.name=json:loads
+method.name=method:method
+method=fedavg
+method.fraction=0
+method.fraction=-0.1
+method.fraction=1.5
+method.fraction=nan
+method.fraction=half
+method.order=sorted
+method.combine=average
+method.combine=krum method.byzantine=9
+method.combine=trimmed-mean method.trim=0.9
+method.select=best
+method.select=tiers method.name=fedavg method.select_tiers=100
+method.select=power-of-choice method.name=fedavg method.candidates=1000
+method.select=size
+method.name=ifca method.clusters=0
+method.name=ifca method.clusters=-1
+method.name=cfl-mgd method.beta=1
+method.name=cfl-mgd method.option=both
+method.name=fedadam method.server_lr=0
+method.name=fedadam method.beta1=2
+method.name=fedbuff method.buffer=0
+method.name=fedasync method.mixing=0
+method.name=fedat method.tiers=50
+method.name=feddyn method.alpha=0
+method.name=fednova method.epochs=0
+method.name=ditto method.penalty=-1
+method.name=cfl method.eps1=-1
+method.name=flhc method.linkage=ward2
+method.name=fedbcd method.parties=0
+method.name=fedbcd method.parties=1000
+method.name=bcd method.gamma=-1
+method.name=hierarchical rounds=3
+method.name=hierarchical rounds=20 method.pattern=ring
+method.name=hierarchical rounds=20 method.intra_rounds=0
+method.name=hierarchical rounds=20 network.topology=moebius
+method.name=hierarchical rounds=20 network.grid=[1,1]
+method.name=hierarchical rounds=20 network.grid=[0,2]
+method.name=hierarchical rounds=20 network.side_metres=0
+method.name=hierarchical rounds=20 network.bandwidth_hz=-1
+method.name=hierarchical rounds=20 network.upload_file=none.csv
+method.name=hierarchical rounds=20 network.clients_file=none.csv
+method.name=hierarchical rounds=20 network.trace_file=none.csv
+method.name=hierarchical rounds=20 network.metres_per_round=0
+method.name=hierarchical rounds=20 clustering.method=feduc clustering.time_limit=0
+method.name=hierarchical rounds=20 clustering.method=feduc clustering.mu=-1
+method.name=hierarchical rounds=20 clustering.method=feduc clustering.frequencies=[1]
+network.seconds_per_sample=-1
+network.seconds_per_sample=[1]
+network.seconds_per_sample=[2.0,1.0]
+network.upload_seconds=-1
+network.upload_seconds=soon
+network.speed=3
+faults.dropout=1
+faults.dropout=-0.5
+faults.dropout=nan
+faults.deadline_seconds=0
+faults.deadline_seconds=0.001
+faults.slots_per_day=0
+faults.slots_per_day=24
+faults.attackers=1
+faults.attackers=0.01
+faults.attackers=0.5 faults.attack=bribery
+faults.attackers=0.5 faults.attack_strength=0
+faults.max_update_norm=0
+faults.tolerate=perhaps
+run.executor=fast
+run.executor=weighted
+run.executor=fleet
+run.executor=cores run.workers=0
+run.workers=-1
+run.device=gpu
+run.device=cuda:99
+run.device=
+run.precision=float64
+run.precision=tf32
+run.virtual_seconds=0
+run.virtual_seconds=0.0001
+run.evaluate_every=0
+run.evaluate_samples=0
+run.probes=accuracy
+run.probes=['nothing']
+run.probes=['json:loads']
+run.trackers=['comet']
+run.trackers=tensorboard
+run.checkpoint_minutes=0
+run.checkpoint_every=0
+run.stack_bytes=0
+run.debug=1
+run.gpu=true
+fleet.nodes=0
+fleet.wait_seconds=-1
+local
+=
+.lr=1
+local..lr=1
+local.lr.more=1
+runs=1
+panels=[]
+scales=1
+nothing=1
+epochs=3
+lr=0.1
+"""
+
+# One case a line: a whole command line.
+COMMANDS = """
+rnu
+--nothing
+run
+run tiny.toml more
+run none.toml
+run tiny
+run scaffold
+run .
+run ""
+run tiny.toml --only nothing
+run tiny.toml --scale small
+run tiny.toml --scale ""
+run tiny.toml --set
+run tiny.toml --out tiny.toml
+run tiny.toml --out tiny.toml/below
+run tiny.toml --out .
+run tiny.toml --resume --overwrite
+run tiny.toml --schedule none.npz
+run tiny.toml --schedule tiny.toml
+run broken.toml
+run list.toml
+run text.txt
+schedule tiny.toml --plot ""
+schedule tiny.toml --plot .
+schedule tiny.toml --plot /
+schedule tiny.toml --plot ..
+schedule tiny.toml --plot tiny.toml/x
+schedule tiny.toml --set model.name=alexnet
+schedule tiny.toml --set local.optimizer=json:loads
+schedule tiny.toml --set run.probes=['nothing']
+schedule tiny.toml --set run.executor=weighted
+schedule none
+cluster tiny.toml --plot ""
+cluster tiny.toml --plot .
+cluster tiny.toml --plot /
+cluster tiny.toml --plot tiny.toml/x
+cluster tiny.toml --set clustering.clusters=9
+cluster tiny.toml --set model.name=alexnet
+cluster tiny.toml --set run.probes=['nothing']
+cluster tiny.toml --set run.device=gpu
+cluster none
+recipes show none
+recipes show
+recipes none
+data none
+data fetch none
+data fetch
+data inspect none
+data inspect tiny.toml --plot ""
+data inspect tiny.toml --plot .
+data list --root none
+export none
+export .
+export tiny.toml
+export . --format onnxx
+export . --out ""
+export . --out .
+export . --cluster x
+report
+report none
+report .
+report . --html ""
+report . --html .
+report . --html x.pdf
+report . --target 0
+report . --target 2
+report . --target nan
+report . --target high
+report tiny.toml
+watch
+watch tiny.toml --no-browser
+watch . --port 99999 --no-browser
+watch . --port x --no-browser
+watch . --target 2 --no-browser
+sweep tiny.toml
+sweep tiny.toml --over
+sweep tiny.toml --over local.lr
+sweep tiny.toml --over local.lr=
+sweep tiny.toml --over local.learning_rate=1,2
+sweep tiny.toml --over local.lr=0,-1
+sweep tiny.toml --over seed=5..1
+sweep tiny.toml --over seed=0..1 --jobs 0
+sweep tiny.toml --over seed=0..1 --trials 3
+sweep tiny.toml --over seed=0..1 --metric speed
+sweep tiny.toml --over seed=0..1 --out tiny.toml
+sweep none --over seed=0..1
+reproduce none
+reproduce fedcluster --scale huge
+reproduce fedcluster --seeds 0
+reproduce fedcluster --jobs 0
+reproduce fedcluster --no-run --out none
+bench --only nothing
+verify more
+schema more
+fleet none
+fleet node
+"""
+
+# One case a line: Python, with what `names` gives.
+CALLS = """
+Dataset("d", x, y[:80], x, y, 3)
+Dataset("d", x, y, x[:50], y, 3)
+Dataset("d", x, y, x[:, :2], y, 3)
+Dataset("d", x[:0], y[:0], x, y, 3)
+Dataset("d", x, y, x[:0], y[:0], 3)
+Dataset("d", x, y, x, y, 2)
+Dataset("d", x, y + 1, x, y, 3)
+Dataset("d", x, y - 1, x, y, 3)
+Dataset("d", x, y + 0.5, x, y, 3)
+Dataset("d", x, one_hot, x, y, 3)
+Dataset("d", x, names_of, x, y, 3)
+Dataset("d", x, None, x, y, 3)
+Dataset("d", None, y, x, y, 3)
+Dataset("d", nan, y, x, y, 3)
+Dataset("d", x, y, nan, y, 3)
+Dataset("d", [[None]], [0], x, y, 3)
+Dataset("d", x, nan[:, 0], x, x[:, 0], 0, loss="squared")
+Dataset("d", "x", "y", "x", "y", 3)
+Dataset("d", [[1, 2], [3]], [0, 1], x, y, 3)
+Dataset("d", x * 1j, y, x, y, 3)
+Dataset("d", x.astype("datetime64[s]"), y, x, y, 3)
+Dataset("d", object(), y, x, y, 3)
+Dataset("d", {"a": 1}, y, x, y, 3)
+Dataset("d", x, y, x, y, 0)
+Dataset("d", x, y, x, y, -1)
+Dataset("d", x, y, x, y, 2.5)
+Dataset("d", x, y, x, y, "three")
+Dataset("d", x, y, x, y, None)
+Dataset("d", x, y, x, y, 3, scale=0)
+Dataset("d", x, y, x, y, 3, scale=float("nan"))
+Dataset("d", x, y, x, y, 3, scale="1/255")
+Dataset("d", x, y, x, y, 3, loss="mse")
+Dataset("d", x, y, x, y, 3, loss="squared")
+Dataset("d", x, y, x, y, 3, turns=(0, 5))
+Dataset("d", x, y, x, y, 3, turns=())
+Dataset("d", x, y, x, y, 3, groups=y[:5])
+Dataset("d", x, y, x, y, 3, groups=y - 5)
+Dataset("d", x, y, x, y, 3, owners=y[:5])
+Dataset("d", x, y, x, y, 3, owners=names_of)
+Dataset("d", x, y, x, y, 3, test_owners=y[:5])
+Dataset(7, x, y, x, y, 3)
+Dataset("d", tensor[:80], y, x, y, 3)
+Dataset("d", tensor * inf, y, x, y, 3)
+from_torch(5)
+from_torch([])
+from_torch([(1, 2)], test_every=1)
+make_population(data, [])
+make_population(data, None)
+make_population(data, 5)
+make_population(data, "all")
+make_population(data, [[0, 1], []])
+make_population(data, [[0, 1000]])
+make_population(data, [[-1]])
+make_population(data, [[0.5]])
+make_population(data, [["a"]])
+make_population(data, [0, 1, 2])
+make_population(data, np.arange(100))
+make_population(data, np.zeros((2, 2, 2), int))
+make_population(data, np.zeros((2, 0), int))
+make_population(data, np.ones((4, 100), bool))
+make_population(None, [[0]])
+make_population(x, [[0]])
+make_population(data, [[0], [1]], {"utc_offset": np.zeros(3)})
+Population(data, [0, 1], [0, 1, 5])
+Population(data, [0, 1], [1, 2])
+Population(data, [0, 1], [0, 2, 1, 2])
+Population(data, [0, 200], [0, 1, 2])
+Population(data, "ab", [0, 1, 2])
+Clustering([0, 1, 2], 2)
+Clustering([0, -2], 2)
+Clustering([0, 1], 0)
+Clustering([0, 1], "two")
+Clustering([0.5, 1], 2)
+Clustering([[0, 1]], 2)
+Clustering(["a", "b"], 2)
+Clustering(None, 2)
+Clustering([0, 1], 2, hours=(1.0,))
+Clock([1, 2], [1])
+Clock([-1], [1])
+Clock([float("nan")], [1])
+Clock(["fast"], [1])
+Clock([1], [1], deadline_seconds=0)
+LocalRule(sgd, 0)
+LocalRule(sgd, -0.1)
+LocalRule(sgd, float("nan"))
+LocalRule(sgd, float("inf"))
+LocalRule(sgd, "0.1")
+LocalRule(sgd, None)
+LocalRule("sgd", 0.1)
+LocalRule(None, 0.1)
+LocalRule(sgd, 0.1, steps=0)
+LocalRule(sgd, 0.1, steps=1.5)
+LocalRule(sgd, 0.1, batch_size=0)
+LocalRule(sgd, 0.1, batch_size=-1)
+LocalRule(sgd, 0.1, batch_size="all")
+LocalRule(sgd, 0.1, batch_size=None)
+LocalRule(sgd, 0.1, proximal=-1)
+LocalRule(sgd, 0.1, lr_decay=2)
+LocalRule(sgd, 0.1, carry_moments="yes")
+fedcluster(population, Clustering([0, 1, 0, 1, 1], 2), rule, 2)
+fedcluster(population, Clustering([0] * 20, 2), rule, 2)
+fedcluster(population, None, rule, 2)
+fedcluster(population, [0, 1] * 10, rule, 2)
+fedcluster(population, clustering, rule, 0)
+fedcluster(population, clustering, rule, 2, fraction=0)
+fedcluster(population, clustering, rule, 2, order="sorted")
+fedcluster(data, clustering, rule, 2)
+cycling(population, clustering, 0)
+fedavg(population, rule, 0)
+fedavg(population, rule, -1)
+fedavg(population, rule, 2.5)
+fedavg(population, rule, "2")
+fedavg(population, rule, None)
+fedavg(population, rule, 2, fraction=0)
+fedavg(population, rule, 2, fraction=1.5)
+fedavg(population, rule, 2, fraction=float("nan"))
+fedavg(population, rule, 2, fraction="all")
+fedavg(population, rule, 2, seed=-1)
+fedavg(population, rule, 2, seed=0.5)
+fedavg(population, rule, 2, clock=5)
+fedavg(population, rule, 2, clock=Clock([1, 1], [1, 1]))
+fedavg(population, 0.1, 2)
+fedavg(None, rule, 2)
+centralized(population, rule, 2)
+ifca(population, rule, 2, clusters=0)
+cfl_mgd(population, rule, 2, beta=1)
+cfl_mgd(population, rule, 2, option="both")
+fedadam(population, rule, 2, server_lr=0)
+fedyogi(population, rule, 2, beta2=1)
+scaffold(population, rule, 0)
+fedbuff(population, rule, clock, 2, buffer=0)
+fedbuff(population, rule, None, 2)
+fedasync(population, rule, clock, 2, mixing=2)
+fedat(population, rule, clock, 2, tiers=100)
+feddyn(population, rule, 2, alpha=-1)
+fednova(population, rule, 2, epochs=0)
+ditto(population, rule, 2, penalty=-1)
+flhc(population, rule, 2, metric="cosine2")
+hierarchical(population, clustering, None, rule, 4)
+hierarchical(population, clustering, network, rule, 4, pattern="ring")
+hierarchical(population, Clustering([0], 1), network, rule, 4)
+Settings(rounds=0)
+Settings(5)
+Settings(rounds="5")
+Settings(epochs=3)
+Settings(method="fedavg")
+Settings(method={"name": "fedprox"})
+Settings(method={"name": "fedavg", "fraction": 2})
+Settings(local={"lr": float("nan")})
+Settings(local=None)
+change(Settings())
+run(5)
+run(None)
+run("none")
+run("none.toml")
+run({"rounds": 0})
+run({"runs": []})
+run({"runs": 5})
+run({5: 5})
+run("quickstart")
+run("quickstart", only="nothing")
+run("quickstart", scale="huge")
+run("quickstart", only="FedAvg", rounds=0)
+run("quickstart", only="FedAvg", local=5)
+run("quickstart", only="FedAvg", lr=0.1)
+run("quickstart", only="FedAvg", local={"learning_rate": 0.1})
+run("quickstart", only="FedAvg", data={"dataset": x})
+run("quickstart", only="FedAvg", data={"dataset": own})
+run("quickstart", only="FedAvg", resume=True)
+run({"run": {"trackers": ["tensorboard"]}})
+run_all("quickstart", scale="huge")
+make_runs({"rounds": 0})
+make_runs({"data": [1]})
+make_runs({}, changes=["x"])
+read_experiment("none")
+read_result("none")
+read_run("none")
+find_runs(["none"])
+export_model("none")
+load("imagenet")
+load("mnist", root="none", fetch=False)
+draw_attackers(10, 2, 0)
+partitions.dirichlet(y, 5, 3, rng, alpha=-1)
+partitions.iid(y, 1000, rng)
+partitions.major_class(y, 5, 3, rng, rho_device=2)
+Network(np.ones(2), np.ones((3, 2)), np.ones(2), np.ones((2, 2)), ((1,), (0,)))
+"""
+
+
+def lines(text: str) -> list[str]:
+    return text.strip().splitlines()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a folder with a few experiment files; see that nothing is written into it."""
+    contents = {"tiny.toml": TINY, "broken.toml": "rounds = ", "list.toml": "rounds = [[1]]", "text.txt": TINY}
+    for name, text in contents.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(contents)
+
+
+def test_there_are_three_hundred() -> None:
+    cases = [*lines(CHANGES), *lines(COMMANDS), *lines(CALLS)]
+    assert len(set(cases)) == len(cases) >= 300
+
+
+def told(capfd: pytest.CaptureFixture[str], words: list[str]) -> str:
+    """Return the sentence of a command that must be refused."""
+    code = main(words)
+    printed = capfd.readouterr()
+    sentences = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+    assert code == 2, printed
+    assert printed.out == ""
+    assert len(sentences) == 1, printed.err
+    return sentences[0]
+
+
+@pytest.mark.parametrize("changes", lines(CHANGES))
+def test_a_setting(capfd: pytest.CaptureFixture[str], changes: str) -> None:
+    sentence = told(capfd, ["run", "tiny.toml", *(word for each in changes.split() for word in ("--set", each))])
+    assert not RAW.search(sentence)
+
+
+@pytest.mark.parametrize("command", lines(COMMANDS))
+def test_a_command(capfd: pytest.CaptureFixture[str], command: str) -> None:
+    sentence = told(capfd, shlex.split(command))
+    assert not RAW.search(sentence)
+
+
+def change(settings: Any) -> None:
+    settings.rounds = 5
+
+
+@pytest.fixture(scope="module")
+def names() -> dict[str, Any]:
+    """What the calls are made of."""
+    x, y = np.linspace(0, 1, 400, dtype=np.float32).reshape(100, 4), np.arange(100) % 3
+    data = atoll.Dataset("own", x, y, x, y, 3)
+    population = atoll.make_population(data, np.arange(100).reshape(20, 5))
+    own = {name: getattr(atoll, name) for name in atoll.__all__}
+    own |= {"x": x, "y": y, "nan": np.where(x > 0.5, np.nan, x), "inf": np.inf, "one_hot": np.eye(3)[y]}
+    own |= {"names_of": np.array(["a", "b"] * 50), "tensor": torch.from_numpy(x), "np": np, "nn": nn}
+    own |= {"data": data, "population": population, "clustering": atoll.Clustering(np.arange(20) % 2, 2)}
+    own |= {"sgd": atoll.optimizers.sgd, "rule": atoll.LocalRule(atoll.optimizers.sgd, 0.1), "change": change}
+    own |= {"clock": atoll.Clock(np.ones(20), np.ones(20)), "rng": np.random.default_rng(0), "own": lambda: data}
+    own["network"] = atoll.matrix_network(np.ones(20), np.ones((20, 2)), neighbours=[[1], [0]])
+    return own
+
+
+@pytest.mark.parametrize("call", lines(CALLS))
+def test_a_call(names: dict[str, Any], call: str) -> None:
+    with pytest.raises(AtollError) as caught:
+        eval(call, dict(names))
+    assert not RAW.search(str(caught.value))
+    assert "\n" not in str(caught.value)
