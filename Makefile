@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST := $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format docs package lock clean
+.PHONY: help demo test test-all lint format docs package lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -59,6 +59,19 @@ lock: ## pin the newest packages in requirements.lock (run it with Python 3.11, 
 	@sed -E -i.old -e 's/^(torch==[0-9.]+)\+[a-z0-9.]+/\1/' -e '/^(nvidia-|cuda-|triton==)/d' requirements.lock
 	@rm requirements.lock.old
 	@echo "Wrote requirements.lock; run make test-all before you commit it"
+
+# In an environment of their own: what reads the lock needs none of what is in it, and the other way round.
+.venv-audit/.stamp:
+	@$(PYTHON) -m venv .venv-audit
+	@.venv-audit/bin/python -m pip --disable-pip-version-check -qq install cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@touch $@
+
+sbom: .venv-audit/.stamp ## list the lock's packages in sbom.json (CycloneDX)
+	@.venv-audit/bin/cyclonedx-py requirements requirements.lock --output-format JSON --output-file sbom.json
+	@echo "Wrote sbom.json"
+
+audit: .venv-audit/.stamp ## look the lock's packages up among known weaknesses, on PyPI
+	@.venv-audit/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip --strict
 
 clean: ## remove caches and builds (.venv, .data and runs stay)
 	@rm -rf site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

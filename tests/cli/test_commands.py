@@ -49,6 +49,8 @@ OPTIONS = {
     "fleet": [],
     "fleet init": ["--nodes", "--host", "[DIR]", "--listen", "--port", "--days", "--max-mib"],
     "fleet renew": ["--config", "--days"],
+    "fleet revoke": ["NODE", "--config"],
+    "fleet rotate": ["NODE", "--config"],
     "fleet up": ["EXPERIMENT", "--nodes", "--set", "--scale", "--only", "--out", "--resume", "--overwrite"],
     "fleet server": ["EXPERIMENT", "--config", "--set", "--scale", "--only", "--out", "--resume", "--overwrite"],
     "fleet node": [

@@ -192,6 +192,78 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["event"] >= 4
 
 
+@pytest.mark.slow
+def test_what_a_killed_fleet_leaves_is_cleared_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL leaves keys in a temporary folder, which nobody else may read; not beyond the next start."""
+    file, place = write_digits(tmp_path, rounds=10_000), tmp_path / "temporary"
+    place.mkdir()
+    words = [sys.executable, "-m", "atoll", "fleet", "up", str(file), "--nodes", "1", "--out"]
+
+    def start(name: str) -> "subprocess.Popen[bytes]":
+        with open(tmp_path / name, "wb") as log:
+            return subprocess.Popen(
+                [*words, f"{name}-run"], cwd=tmp_path, stderr=log, stdout=log, env=os.environ | {"TMPDIR": str(place)}
+            )
+
+    def keys() -> set[Path]:
+        return {path.parents[3] for path in place.glob("atoll-fleet-*/fleet/nodes/*/node.key")}
+
+    children = [start("first")]
+    try:
+        wait_until(lambda: len(keys()) == 1, 120, (tmp_path / "first").read_text)
+        (first,) = keys()
+        assert first.stat().st_mode & 0o077 == 0
+        children[0].kill()
+        children[0].wait()
+        children.append(start("second"))
+        wait_until(lambda: len(keys() - {first}) == 1, 120, (tmp_path / "second").read_text)
+        assert not first.exists()
+        children.append(start("third"))  # which leaves a fleet that is at work alone
+        wait_until(lambda: len(keys()) == 2, 120, (tmp_path / "third").read_text)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def test_a_key_that_others_may_read_is_warned_of(fleet: FleetConfiguration) -> None:
+    from atoll.fleet.flower import node as flower_node
+
+    node, told = read_node(fleet.folder / "nodes" / "node-0"), list[str]()
+
+    class Enough(Exception):
+        pass
+
+    def tell(sentence: str) -> None:
+        told.append(sentence)
+        if "calling" in sentence:
+            raise Enough
+
+    for mode in (0o600, 0o640):
+        node.key.chmod(mode)
+        with pytest.raises(Enough):
+            flower_node.serve(node, lambda task, payload: b"", tell)
+    assert [sentence.partition(": ")[0] for sentence in told] == ["node-0", "warning", "node-0"]
+    assert f"{node.key}: others on this machine may read it" in told[1]
+
+
+def test_a_key_is_taken_back_and_another_given(atoll: Command, fleet: FleetConfiguration) -> None:
+    """On files alone; a running server's part is in test_fleet_security.py."""
+    key = fleet.folder / "nodes" / "node-1" / "node.key"
+    before = key.read_bytes()
+    told = atoll("fleet", "rotate", "node-1", "--config", "fleet").succeeded()
+    assert "no server is running, the next one will know" in told
+    assert (stat.S_IMODE(key.stat().st_mode), key.read_bytes() == before) == (0o600, False)
+    now = read_fleet(fleet.folder)
+    shown = subprocess.run(["ssh-keygen", "-y", "-f", key], capture_output=True, text=True, check=True).stdout
+    assert now.nodes[1].public_key.split()[:2] == shown.split()[:2]
+    assert (now.nodes[0], now.nodes[1].clients) == (fleet.nodes[0], (1,))
+    atoll("fleet", "revoke", "node-0", "--config", "fleet").succeeded()
+    assert read_fleet(fleet.folder).nodes == now.nodes[1:]
+    told = atoll("fleet", "revoke", "node-0", "--config", "fleet").refused()
+    assert "fleet.toml: has no node 'node-0'; it has node-1" in told
+
+
 def _processes_of(word: str) -> set[int]:
     """Return the numbers of processes with this word in their command."""
     found = set()

@@ -193,12 +193,11 @@ def test_a_length_that_is_too_long_is_refused_at_once(running: FlowerFleet, node
 
 def signed(node: NodeConfiguration) -> dict[str, str]:
     """Return the headers by which a node shows its key, as Flower's own node makes them."""
-    from types import SimpleNamespace
-
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
     key, request = read_private_key(node.key), httpx.Request("POST", "https://here")
-    NodeAuthHttpInterceptor(key, key.public_key()).intercept(SimpleNamespace(request=request), lambda context: None)
+    context: Any = type("Context", (), {"request": request})
+    NodeAuthHttpInterceptor(key, key.public_key()).intercept(context, lambda _: httpx.Response(200))
     return {name: value for name, value in request.headers.items() if name.startswith("flwr")}
 
 
@@ -302,7 +301,7 @@ class Hostile:
         message, node = make_reply(self.asked, b"", 0.1), Node(node_id=self.link.node_id)
         message.content = RecordDict({name: ConfigRecord({"": value}) for name, value in content.items()})
         packed = pack(message)
-        told = {"messages_list": [packed.message], "message_object_trees": [packed.tree]}
+        told: dict[str, Any] = {"messages_list": [packed.message], "message_object_trees": [packed.tree]}
         answer = self.link.client.PushMessages(PushMessagesRequest(node=node, **told))
         for name in answer.objects_to_push:
             told = {"run_id": self.asked.metadata.run_id, "session_id": answer.session_id, "object_id": name}
@@ -314,7 +313,7 @@ def hostile(running: FlowerFleet, node: NodeConfiguration, came: list[Any]) -> I
     """Be node 0, which was just asked for something; `came` gets what the call comes to within some seconds."""
     running.allow(1000)
     number = next(number for number, name in running._names.items() if name == "node-0")
-    caller = threading.Thread(target=lambda: came.extend(running.call(["node-0"], "train", b"start", 8)))
+    caller = threading.Thread(target=lambda: came.extend(running.call({"node-0": b"head"}, "train", b"start", 20)))
     with linked(node), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
         caller.start()
         link, asked = flower_node._Link(client, number), None
@@ -353,6 +352,11 @@ def test_a_reply_is_no_longer_than_was_asked_nor_of_more_records(running: Flower
 def test_the_database_is_its_owners_alone(running: FlowerFleet) -> None:
     for path in running.configuration.state.glob("flower.db*"):
         assert not path.stat().st_mode & 0o077, path
+
+
+def test_a_call_without_time_is_late(running: FlowerFleet, node: NodeConfiguration) -> None:
+    with linked(node):
+        assert list(running.call({"node-0": b""}, "train", b"", 0.0)) == [("node-0", Failure("late"))]
 
 
 def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, node: NodeConfiguration) -> None:
@@ -499,3 +503,40 @@ def test_a_node_that_calls_before_the_keys_are_registered_is_told_to_wait(tmp_pa
         wait_until(lambda: superlink.pid != before, 10)
         insist(lambda: post(configuration, "/v1/fleet/activate-node"), time.monotonic() + 30)
         assert post(configuration, "/v1/fleet/activate-node").status_code == 401
+
+
+def test_a_running_server_knows_of_a_key_that_is_taken_back_or_given(tmp_path: Path) -> None:
+    """The old key is refused at once, the new one is the same node, and one that was taken back is none."""
+    from typer.testing import CliRunner
+
+    from atoll.cli.fleet import fleet_app
+
+    plan = FleetPlan(2, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    place = tmp_path / "fleet"
+    with FlowerFleet(init_fleet(place, plan)) as fleet:
+        shutil.copytree(place / "nodes" / "node-0", tmp_path / "old")
+        for word in ("rotate", "revoke"):
+            with linked(read_node(place / "nodes" / "node-0")):
+                assert list(fleet.nodes()) == ["node-0"]
+                told = CliRunner().invoke(fleet_app, [word, "node-0", "--config", str(place)])
+                assert (told.exit_code, "the running server knows" in told.output) == (0, True), told.output
+                assert fleet.nodes() == {}
+            with pytest.raises(RunError, match="its key is not registered there"):
+                be(read_node(tmp_path / "old"))
+            if word == "revoke":
+                with pytest.raises(RunError, match="its key is not registered there"):
+                    be(read_node(place / "nodes" / "node-0"))
+
+
+@pytest.mark.slow
+def test_the_database_is_small_again_at_the_next_start(tmp_path: Path) -> None:
+    plan = FleetPlan(1, "127.0.0.1", listen="127.0.0.1", port=free_port())
+    configuration = init_fleet(tmp_path / "fleet", plan)
+    database = configuration.state / "flower.db"
+    with FlowerFleet(configuration) as fleet, linked(read_node(configuration.folder / "nodes" / "node-0")):
+        assert list(fleet.call({"node-0": b""}, "train", bytes(8 * 2**20), 15)) == [("node-0", Failure("late"))]
+        grown = sum(path.stat().st_size for path in configuration.state.glob("flower.db*"))
+        assert grown > 8 * 2**20
+    with Superlink(configuration):
+        assert sum(path.stat().st_size for path in configuration.state.glob("flower.db*")) < 2 * 2**20
+    assert database.stat().st_size < 2 * 2**20

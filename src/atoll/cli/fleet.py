@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -34,6 +33,7 @@ from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
+    from atoll.fleet.configuration import FleetConfiguration
     from atoll.fleet.transport import Fleet
 
 fleet_app = make_app(
@@ -88,6 +88,36 @@ def renew(
     out.print(f"{config / 'server.pem'}: valid for {days} days; start the server again", markup=False)
 
 
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name in fleet.toml.")]
+
+
+@fleet_app.command("revoke")
+def revoke(name: NodeName, config: ConfigDir) -> None:
+    """Take a node's key back: a server that is running refuses it from now on.
+
+    Example: atoll fleet revoke node-3 --config fleet
+    """
+    require_flower()
+    from atoll.fleet import keys
+
+    left = keys.revoke(config, name)
+    out.print(f"{config / 'fleet.toml'}: {name} is out; {_effect_on(left)}", markup=False)
+
+
+@fleet_app.command("rotate")
+def rotate(name: NodeName, config: ConfigDir) -> None:
+    """Give a node a new key: a server that is running refuses its old one from now on.
+
+    Example: atoll fleet rotate node-3 --config fleet
+    """
+    require_flower()
+    from atoll.fleet import keys
+
+    now, key = keys.rotate(config, name)
+    out.print(f"{config / 'fleet.toml'}: {name} has a new key; {_effect_on(now)}", markup=False)
+    out.print(f"{key}: goes to the node's machine in the place of the old one; start the node again", markup=False)
+
+
 @fleet_app.command("up")
 def up(
     experiment: ExperimentArg,
@@ -104,7 +134,7 @@ def up(
     Example: atoll fleet up quickstart --only FedAvg --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.flower.local import LocalFleet
+    from atoll.fleet.flower.local import LocalFleet, own_place
 
     found = _one_experiment(experiment, changes, scale, only)
     clients = len(found.population)
@@ -112,8 +142,8 @@ def up(
         raise InputError(f"--nodes {nodes}: there are only data.clients = {clients} clients to share")
     name = str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment
     words = experiment_words(name, scale, changes, only)
-    with tempfile.TemporaryDirectory(prefix="atoll-fleet-") as place:
-        fleet = LocalFleet(Path(place), found, nodes, words, _tell)
+    with own_place() as place:
+        fleet = LocalFleet(place, found, nodes, words, _tell)
         _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
 
 
@@ -231,6 +261,20 @@ def _add_strikes(rows: list[dict[str, Any]], folder: Path) -> None:
     for row in rows:
         own = [standings.get(client, Standing()) for client in row["clients"]]
         row |= {"strikes": max(each.strikes for each in own), "pause": max(each.pause for each in own)}
+
+
+def _effect_on(fleet: "FleetConfiguration") -> str:
+    """Let a running server know of a change of keys; return when it takes effect, in words."""
+    from atoll.fleet.flower.calls import register_nodes
+    from atoll.fleet.flower.wire import is_transient
+
+    try:
+        register_nodes(fleet)
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        return "no server is running, the next one will know"
+    return "the running server knows"
 
 
 def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":

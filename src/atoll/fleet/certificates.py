@@ -2,6 +2,7 @@
 
 import importlib
 import ipaddress
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -105,6 +106,11 @@ def read_private_key(path: Path) -> "ec.EllipticCurvePrivateKey":
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{path}: must be a key on the curve P-384, as atoll fleet init makes it")
     return key
+
+
+def is_shared(path: Path) -> bool:
+    """Whether others on this machine may read a file that is its owner's alone."""
+    return os.name == "posix" and bool(path.stat().st_mode & 0o077)
 
 
 def read_public_key(line: str) -> bytes:

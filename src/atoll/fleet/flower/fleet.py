@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from atoll.fleet.configuration import FleetConfiguration, RegisteredNode
-from atoll.fleet.flower.calls import begin_task, forget, is_task_lost, register_nodes, runtime_client
+from atoll.fleet.configuration import FleetConfiguration, RegisteredNode, read_fleet
+from atoll.fleet.flower.calls import begin_task, forget, is_task_lost, list_nodes, register_nodes, runtime_client
 from atoll.fleet.flower.guard import OVERHEAD, PARTS_OF_A_REPLY
 from atoll.fleet.flower.superlink import Superlink
 from atoll.fleet.flower.wire import (
@@ -143,7 +143,7 @@ class FlowerFleet:
             asked = self._with_task(lambda now: self._push(now, present, task, payload, until), until)
         except Exception as error:
             self.superlink.require_up()
-            if not is_transient(error):
+            if not is_transient(error) and time.monotonic() < until:  # else Flower takes it no more
                 raise
             yield from ((name, Failure("late")) for name in heads)
             return
@@ -163,7 +163,18 @@ class FlowerFleet:
         from flwr.proto.runtime_pb2 import GetNodesRequest
 
         reply = self._with_task(lambda task: task.client.GetNodes(GetNodesRequest()), until)
+        if any(info.node_id not in self._names for info in reply.nodes):
+            self._learn_keys()
         return sorted(self._names[info.node_id] for info in reply.nodes if info.node_id in self._names)
+
+    def _learn_keys(self) -> None:
+        """Learn of keys that have changed in ``fleet.toml`` since, whoever has registered them (`atoll fleet rotate`).
+
+        A node keeps the clients that it had, for a run is planned with them.
+        """
+        known = read_fleet(self.configuration.folder)
+        numbers = {info.node_id: name for name, info in list_nodes(known).items()}
+        self._names = {number: name for number, name in numbers.items() if name in self._properties}
 
     def _with_task(self, call: Callable[[_Task], _Result], until: float) -> _Result:
         """Return what a call makes of the task, begun again if Flower has given it up."""

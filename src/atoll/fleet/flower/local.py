@@ -1,7 +1,10 @@
 """A whole fleet on this machine, of real processes, for trying one out."""
 
 import contextlib
+import os
+import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +18,22 @@ from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
 from atoll.fleet.shards import write_shards
 from atoll.fleet.transport import Failure, Properties
-from atoll.support.errors import RunError
+from atoll.support.errors import InputError, RunError
+from atoll.support.lock import LOCK, locked
+
+_PREFIX = "atoll-fleet-"
+
+
+@contextlib.contextmanager
+def own_place() -> Iterator[Path]:
+    """Yield an empty folder for a fleet; first delete those, with their keys, whose processes were killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{LOCK}"):
+        with contextlib.suppress(InputError, RunError, OSError):  # it is in use, or another user's
+            if os.getuid() == left.parent.lstat().st_uid:
+                with locked(left.parent):
+                    shutil.rmtree(left.parent, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as place, locked(Path(place)):
+        yield Path(place)
 
 
 class LocalFleet:

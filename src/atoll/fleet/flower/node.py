@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.fleet.certificates import read_private_key, require_flower, require_valid
+from atoll.fleet.certificates import is_shared, read_private_key, require_flower, require_valid
 from atoll.fleet.configuration import NodeConfiguration
 from atoll.fleet.flower.guard import UNANNOUNCED
 from atoll.fleet.flower.wire import (
@@ -85,6 +85,8 @@ def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str]
     """
     require_flower()
     key, authority = read_private_key(configuration.key), require_valid(configuration.authority)
+    if is_shared(configuration.key):
+        tell(f"warning: {configuration.key}: others on this machine may read it, and be this node; chmod 600 it")
     state = configuration.folder / "state"
     state.mkdir(mode=0o700, exist_ok=True)
     prepare(state)

@@ -1,4 +1,4 @@
-"""Tasks and replies as Flower's messages, and its HTTP calls; only names of flwr 1.41.0, which is pinned, are used.
+"""Tasks and replies as Flower's messages, and its HTTP calls; only names that flwr 1.41 and 1.42 have are used.
 
 A message holds one record with the task's name and what one node alone is sent, and one with the payload, so that the
 payload that several nodes are sent is stored once. A reply holds one record of bytes, or a number that says why there
