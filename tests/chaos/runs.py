@@ -67,11 +67,11 @@ KINDS = (
         ("disk full", "superlink killed", "network away", "server killed"),
     ),
     Kind(
-        "re-clustering", 16,
+        "re-clustering", 24,
         (
             "method.name=hierarchical", "method.intra_rounds=2", "clustering.method=feduc",
             "clustering.frequencies=transfer", "clustering.clusters=2", "network.bandwidth_hz=1e4",
-            "fleet.recluster_every=4",
+            "fleet.recluster_every=6",
         ),
         ("node killed", "node at a file step", "server at a file step", "disk full"), is_planned=False,
     ),
