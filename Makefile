@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST := $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format docs package lock sbom audit clean
+.PHONY: help demo test test-all chaos lint format docs package lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -29,6 +29,9 @@ test: .venv/.stamp ## run the tests, without the slow ones
 
 test-all: .venv/.stamp ## run all tests
 	@$(PYTEST)
+
+chaos: .venv/.stamp ## disturb fleets of real processes, 200 times at least (about 20 minutes)
+	@$(BIN)/python -m tests.chaos --faults 200 --minutes 20 --seed 0
 
 lint: .venv/.stamp ## check style, formatting and types
 	@$(BIN)/ruff check .

@@ -88,8 +88,8 @@ def count_steps(experiment: Experiment, folder: Path) -> int:
     return int(note.read_text())
 
 
-def kill_at(experiment: Experiment, folder: Path, number: int, kept: float) -> bool:
-    """Begin a run or go on with it, and kill it at a step on a file; return whether it lived to see it.
+def dying_at(number: int, kept: float) -> Callable[[int, Path | None], None]:
+    """Return what `watch_files` is to call so that this process kills itself at a step.
 
     If the file is being flushed, only this share of what was appended or written reaches the disk.
     """
@@ -103,8 +103,14 @@ def kill_at(experiment: Experiment, folder: Path, number: int, kept: float) -> b
             os.truncate(flushed, start + int(kept * (len(text) - start)))
         os.kill(os.getpid(), signal.SIGKILL)
 
+    return step
+
+
+def kill_at(experiment: Experiment, folder: Path, number: int, kept: float) -> bool:
+    """Begin a run or go on with it, and kill it as `dying_at` says; return whether it lived to see it."""
+
     def work() -> None:
-        watch_files(folder, step)
+        watch_files(folder, dying_at(number, kept))
         carry_to_end(experiment, folder)
 
     code = wait_for(fork(work))

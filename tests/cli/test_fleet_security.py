@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -459,6 +460,48 @@ def test_a_reply_keeps_to_the_clock_of_who_asked(apart: float) -> None:
     assert reply.metadata.created_at + reply.metadata.ttl == asked.metadata.created_at + 60
 
 
+def test_a_message_whose_way_was_cut_is_given_again_until_it_is_confirmed(
+    running: FlowerFleet, node: NodeConfiguration
+) -> None:
+    """Or one cut connection would cost the event its whole deadline."""
+    from flwr.proto.fleet_pb2 import PullMessagesRequest
+    from flwr.proto.node_pb2 import Node
+
+    with linked(node) as client:
+        (number,) = (number for number, name in running._names.items() if name == "node-0")
+        caller = threading.Thread(target=lambda: list(running.call({"node-0": b""}, "echo", b"x", 6)))
+        caller.start()
+        pull = PullMessagesRequest(node=Node(node_id=number))
+        wait_until(lambda: bool(client.PullMessages(pull).messages_list), 5)  # as if that had never come
+        link = flower_node._Link(client, number)
+        asked = flower_node._receive(link)
+        assert asked is not None
+        assert flower_node._receive(link) is None  # it has it now
+        flower_node._send(link, asked, b"y", time.monotonic())
+        caller.join()
+
+
+@pytest.mark.parametrize("apart", [-170, -140, 0, 140, 170])
+def test_a_nodes_clock_may_be_off_either_way(
+    running: FlowerFleet, node: NodeConfiguration, apart: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from atoll.fleet.flower import signing
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(seconds=apart)
+
+    monkeypatch.setattr(signing, "datetime", Clock)
+    monkeypatch.setattr(flower_node, "datetime", Clock)
+    if abs(apart) <= 150:
+        with linked(node):
+            assert list(running.nodes()) == ["node-0"]
+    else:
+        with pytest.raises(RunError, match=r"this machine's clock is 3 minutes from its; set it$"), linked(node):
+            pass
+
+
 def test_a_connection_that_is_cut_is_no_fault_of_the_servers() -> None:
     """While a proxy is up and the server is not, a node goes on calling."""
     import ssl
@@ -471,6 +514,29 @@ def test_a_connection_that_is_cut_is_no_fault_of_the_servers() -> None:
     foreign.__cause__.verify_message = "unable to get local issuer certificate"
     assert (tls_fault(cut), is_transient(cut)) == (None, True)
     assert (tls_fault(foreign), is_transient(foreign)) == ("unable to get local issuer certificate", False)
+
+
+def test_a_node_that_is_known_outlives_bytes_that_are_garbled(node: NodeConfiguration) -> None:
+    """A bit of a record's head makes it look like no TLS: a node that ended of it could be ended by any network."""
+    import ssl
+
+    class Enough(Exception):
+        pass
+
+    class Garbled:
+        calls = 0
+
+        def PullMessages(self, _: object) -> None:
+            self.calls += 1
+            if self.calls > 2:
+                raise Enough
+            fault = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+            fault.reason = "WRONG_VERSION_NUMBER"
+            raise httpx.ReadError("garbled") from fault
+
+    link: Any = flower_node._Link(Garbled(), 1)  # type: ignore[arg-type]
+    with pytest.raises(Enough):
+        flower_node._answer_all(node, link, lambda task, payload: b"", lambda sentence: None)
 
 
 def test_a_server_without_tls_is_refused(node: NodeConfiguration) -> None:

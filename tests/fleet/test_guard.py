@@ -23,6 +23,7 @@ class Notes:
     def __init__(self) -> None:
         self.messages = {"m7": Asked(7, MOST), "m8": Asked(8, MOST)}
         self.forgotten: list[Any] = []
+        self.given_again: list[int] = []
 
     def node_of(self, scope: Message) -> int | None:
         return {b"seven": 7, b"eight": 8}.get(dict(scope["headers"])[b"flwr-signature"])
@@ -32,6 +33,9 @@ class Notes:
 
     def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
         self.forgotten.append((list(messages), list(replies)))
+
+    def give_again(self, node: int) -> None:
+        self.given_again.append(node)
 
     def read_reply(self, body: bytes) -> Reply | None:
         told = json.loads(body)
@@ -141,6 +145,14 @@ def test_what_is_no_reply_is_refused(fleet: Fleet) -> None:
 def test_a_node_forgets_no_others_message(fleet: Fleet) -> None:
     assert fleet.call(CONFIRM, b"m8", "seven") == 403
     assert fleet.call(CONFIRM, b"r", "seven") == 403
+
+
+def test_only_who_pulls_is_given_again_what_it_has_not_confirmed(fleet: Fleet) -> None:
+    assert fleet.call("/v1/fleet/pull-messages", b"", "stranger") == 401
+    fleet.call(CONFIRM, b"m7", "seven")
+    assert fleet.notes.given_again == []
+    assert fleet.call("/v1/fleet/pull-messages", b"of node 8", "seven") == 200
+    assert fleet.notes.given_again == [7]
 
 
 def test_a_part_that_was_not_announced_is_refused(fleet: Fleet) -> None:

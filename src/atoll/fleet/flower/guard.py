@@ -30,11 +30,12 @@ UNANNOUNCED = 409
 PARTS_OF_A_REPLY = 3
 
 _FLEET = "/v1/fleet/"
-_PUSH, _PUSH_OBJECT, _PULL_OBJECT, _CONFIRM = (
-    _FLEET + call for call in ("push-messages", "push-object", "pull-object", "confirm-message-received")
+_PUSH, _PUSH_OBJECT, _PULL, _PULL_OBJECT, _CONFIRM = (
+    _FLEET + call
+    for call in ("push-messages", "push-object", "pull-messages", "pull-object", "confirm-message-received")
 )
-_CALLS = {_PUSH, _PUSH_OBJECT, _PULL_OBJECT, _CONFIRM} | {
-    _FLEET + call for call in ("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages")
+_CALLS = {_PUSH, _PUSH_OBJECT, _PULL, _PULL_OBJECT, _CONFIRM} | {
+    _FLEET + call for call in ("activate-node", "deactivate-node", "send-node-heartbeat")
 }
 _PIECE = 256 * 1024
 
@@ -76,6 +77,10 @@ class Ledger(Protocol):
 
     def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
         """Delete messages and what has come in reply."""
+        ...
+
+    def give_again(self, node: int) -> None:
+        """Let a node be given again what it was given and has not confirmed."""
         ...
 
     def read_reply(self, body: bytes) -> Reply | None:
@@ -203,6 +208,8 @@ class Guard:
             return self._check_reply(node, self._ledger.read_reply(body))
         if path == _PUSH_OBJECT:
             return self._check_part(self._pushes[node], self._ledger.read_part(body))
+        if path == _PULL:  # it asks for the next only when it is done with the last, or never had it
+            self._ledger.give_again(node)
         if path == _CONFIRM:
             name = self._ledger.read_confirmed(body)
             asked = None if name is None else self._ledger.asked(name)

@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import time
 from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,12 @@ from typing import Any, TypeVar
 from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, Asked, Message, Reply
 
 _Request = TypeVar("_Request")
+
+_GIVEN = (
+    "SELECT message_id FROM message_ins WHERE dst_node_id = :node AND delivered_at <> '' AND created_at + ttl > :now "
+    "AND NOT EXISTS (SELECT 1 FROM message_res WHERE reply_to_message_id = message_ins.message_id)"
+)
+_GIVE_AGAIN = "UPDATE message_ins SET delivered_at = '' WHERE message_id = :identifier"
 
 
 class FlowerLedger:
@@ -49,6 +56,17 @@ class FlowerLedger:
         self._state.delete_messages(set(messages))
         for identifier in (*messages, *replies):
             self._state.object_store.delete(identifier)
+
+    def give_again(self, node: int) -> None:
+        """Let a node be given again what it was given and has not confirmed: the answer that brought it was lost."""
+        from flwr.supercore.utils import uint64_to_int64
+        from sqlalchemy import text
+
+        with self._state.session() as session:
+            rows = session.execute(text(_GIVEN), {"node": uint64_to_int64(node), "now": time.time()})
+            for (identifier,) in rows.all():
+                if identifier in self._state.object_store:  # a confirmed one is not
+                    session.execute(text(_GIVE_AGAIN), {"identifier": identifier})
 
     def forget_all(self) -> None:
         """Delete all messages; the nodes that are registered stay."""

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from atoll.fleet.certificates import is_shared, read_private_key, require_flower, require_valid
 from atoll.fleet.configuration import NodeConfiguration
 from atoll.fleet.flower.guard import UNANNOUNCED
+from atoll.fleet.flower.signing import BACK_SECONDS, Signing
 from atoll.fleet.flower.wire import (
     FAILED,
     PARTS_OF_A_TASK,
     TOO_LARGE,
     beating,
     insist,
-    is_transient,
+    is_noise,
     join_parts,
     make_reply,
     most_of,
@@ -53,6 +54,8 @@ _INTERVAL = 45.0
 _FOREVER = float("inf")
 # How long a node that was cut off may be counted as there, and a little.
 _GONE_SECONDS = 2 * _INTERVAL + 15
+# A clock that is less off is not what a node is refused for.
+_APART_SECONDS = BACK_SECONDS - 10
 _UNKNOWN, _TAKEN = 401, 412
 """What the superlink says to a key that is not registered, and to one whose node is there already."""
 _WAITING = (
@@ -61,6 +64,8 @@ _WAITING = (
 )
 # The server puts a message's parts on the superlink right after it; after this long it has died over it.
 _SENDING_SECONDS = 60.0
+# Once the node is known; what is garbled on the way is sent again.
+_insist = partial(insist, again=is_noise)
 
 
 @dataclass(frozen=True)
@@ -111,12 +116,8 @@ def _only_one(configuration: NodeConfiguration, state: Path) -> Iterator[None]:
 def _client(configuration: NodeConfiguration, key: Any, authority: bytes) -> "FleetHttpClient":
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supernode.fleet_http_client import FleetHttpClient
-    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-    interceptors: list[Any] = [
-        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-        NodeAuthHttpInterceptor(key, key.public_key()),
-    ]
+    interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signing(key)]
     return FleetHttpClient.from_server_address(configuration.server, False, authority, interceptors)
 
 
@@ -187,10 +188,10 @@ def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, t
         except Exception as error:
             if status_of(error) == _UNKNOWN:
                 raise RunError(_refusal(configuration, error)) from error
-            if tls_fault(error) is not None:
-                raise RunError(_refusal(configuration, error)) from error
             # Else the server is away, or has ended the run that the message was of: ask again.
-            if not is_transient(error) and status_of(error) is None:
+            if not is_noise(error) and status_of(error) is None:
+                if tls_fault(error) is not None:
+                    raise RunError(_refusal(configuration, error)) from error
                 raise
         idle = time.monotonic() - last
         time.sleep(_POLL_SECONDS if idle < 30 else _IDLE_SECONDS)
@@ -210,15 +211,15 @@ def _receive(link: _Link) -> "Message | None":
     until = time.monotonic() + min(metadata.ttl, _SENDING_SECONDS)
     for name in names_of(pulled.message_object_trees[0], PARTS_OF_A_TASK):
         request = PullObjectRequest(node=node, run_id=metadata.run_id, object_id=name)
-        part = insist(partial(link.client.PullObject, request), until)
+        part = _insist(partial(link.client.PullObject, request), until)
         while not part.object_available:  # the server is still sending it
             if time.monotonic() > until or not part.object_found:
                 return None
             time.sleep(_POLL_SECONDS)
-            part = insist(partial(link.client.PullObject, request), until)
+            part = _insist(partial(link.client.PullObject, request), until)
         parts[name] = part.object_content
     confirmed = ConfirmMessageReceivedRequest(node=node, run_id=metadata.run_id, message_object_id=metadata.message_id)
-    insist(partial(link.client.ConfirmMessageReceived, confirmed), until)
+    _insist(partial(link.client.ConfirmMessageReceived, confirmed), until)
     try:
         return join_parts(metadata.message_id, parts)
     except ValueError:
@@ -259,13 +260,13 @@ def _send(link: _Link, asked: "Message", reply: bytes | int, began: float) -> No
     request = PushMessagesRequest(node=node, messages_list=[packed.message], message_object_trees=[packed.tree])
 
     def push() -> None:
-        answer = insist(partial(link.client.PushMessages, request), until)
+        answer = _insist(partial(link.client.PushMessages, request), until)
         for name in answer.objects_to_push:
             part = PushObjectRequest(
                 node=node, run_id=asked.metadata.run_id, session_id=answer.session_id, object_id=name,
                 object_content=packed.parts[name],
             )  # fmt: skip
-            insist(partial(link.client.PushObject, part), until)
+            _insist(partial(link.client.PushObject, part), until)
 
     try:
         push()
@@ -288,7 +289,7 @@ def _refusal(configuration: NodeConfiguration, error: Exception) -> str:
         with contextlib.suppress(KeyError, ValueError, TypeError):
             there = parsedate_to_datetime(error.response.headers["date"])
             apart = abs((there - datetime.now(UTC)).total_seconds())
-            if apart > 240:
+            if apart > _APART_SECONDS:
                 return f"{configuration.server}: this machine's clock is {apart / 60:.0f} minutes from its; set it"
         status = error.response.status_code
         why = {_UNKNOWN: "its key is not registered there", _TAKEN: "another machine is this node already"}

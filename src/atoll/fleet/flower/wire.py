@@ -209,22 +209,46 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, httpx.TransportError) and tls_fault(error) is None
 
 
+def is_noise(error: Exception) -> bool:
+    """Whether a call may succeed later, to a side that has shown its certificate before.
+
+    Of bytes that were changed on the way OpenSSL may say what it says of a side that speaks no TLS.
+    """
+    import httpx
+
+    misread = any(_reason(each) in _NO_TLS for each in _causes(error))
+    return is_transient(error) or (isinstance(error, httpx.TransportError) and misread)
+
+
 def tls_fault(error: BaseException | None) -> str | None:
     """Return what is wrong with the other side's certificate or protocol, if that is what a call failed of.
 
     A connection that is cut while it is being encrypted is none: the network was away.
     """
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return error.verify_message
-        if isinstance(error, ssl.SSLError) and getattr(error, "reason", None) in _NO_TLS:
-            return str(error.reason)
-        error = error.__cause__ or error.__context__
+    for each in _causes(error):
+        if isinstance(each, ssl.SSLCertVerificationError):
+            return each.verify_message
+        if (reason := _reason(each)) in _NO_TLS:
+            return reason
     return None
 
 
-def insist(call: Callable[[], _Result], until: float, pause: float = 0.5) -> _Result:
+def _reason(error: BaseException) -> str | None:
+    return getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def insist(
+    call: Callable[[], _Result], until: float, pause: float = 0.5, again: Callable[[Exception], bool] = is_transient
+) -> _Result:
     """Return a call's result, trying again while the other side is away, up to a time of `time.monotonic`.
+
+    `again` tells which failures are of that kind.
 
     Raises:
         httpx.HTTPError: the last failure.
@@ -233,7 +257,7 @@ def insist(call: Callable[[], _Result], until: float, pause: float = 0.5) -> _Re
         try:
             return call()
         except Exception as error:
-            if not is_transient(error) or time.monotonic() + pause > until:
+            if not again(error) or time.monotonic() + pause > until:
                 raise
         time.sleep(pause)
 
