@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from atoll.cli.common import read_experiments
 from atoll.fleet.certificates import make_authority, make_server_certificate, require_valid
 from atoll.fleet.configuration import FleetConfiguration, FleetPlan, init_fleet, read_fleet, read_node
 from atoll.fleet.flower.superlink import free_port
+from atoll.fleet.node import open_site
 from atoll.support.errors import InputError
 from tests.cli.conftest import Command
 from tests.cli.fleets import tensors_of, wait_until, write_digits
+from tests.cli.pages import ROOT, blocks
 
 pytest.importorskip("flwr")
 
@@ -37,6 +40,22 @@ def test_init_writes_what_server_and_nodes_read(atoll: Command, tmp_path: Path) 
     assert [(node.name, node.clients) for node in found.nodes] == [("node-0", (0,)), ("node-1", (1,)), ("node-2", (2,))]
     node = read_node(tmp_path / "mine" / "nodes" / "node-2")
     assert (node.server, node.name, node.clients) == ("10.0.0.7:4433", "node-2", (2,))
+
+
+def test_a_data_set_is_split_into_what_nodes_take(atoll: Command) -> None:
+    told = atoll("data", "split", ROOT / "examples" / "digits.toml", "--out", "shares").succeeded()
+    assert told == "shares/client-0: 400 samples\nshares/client-1: 400 samples\n"
+    (experiment,) = read_experiments(str(ROOT / "examples" / "digits.toml"), None, None)
+    for client in range(2):
+        site = open_site(experiment.settings, Path("shares") / f"client-{client}", client)
+        assert site.population.sizes[client] == experiment.population.sizes[client] == 400
+    assert "nothing is overwritten" in atoll("data", "split", "tiny.toml", "--out", "shares").refused()
+    assert "choose one with --only" in atoll("data", "split", "quickstart", "--out", "others").refused()
+    assert not Path("others").exists()
+
+
+def test_the_walks_experiment_is_the_one_in_the_examples() -> None:
+    assert blocks(ROOT / "docs" / "fleet.md")["digits.toml"] == (ROOT / "examples" / "digits.toml").read_text()
 
 
 def test_private_files_are_their_owners_alone(fleet: FleetConfiguration) -> None:

@@ -199,7 +199,8 @@ def node(
     from atoll.fleet.configuration import read_node
     from atoll.fleet.flower.node import serve
     from atoll.fleet.handlers import answer
-    from atoll.fleet.node import Reporting, open_site
+    from atoll.fleet.node import Reporting
+    from atoll.fleet.sites import Sites
     from atoll.fleet.store import FolderStore
     from atoll.fleet.tally import Budget
 
@@ -209,13 +210,13 @@ def node(
     if client and set(client) != set(found.clients):
         told = ", ".join(map(str, found.clients))
         raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
-    settings = _one_experiment(experiment, changes, scale, only).settings
+    runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
     reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
     own = found.clients[0] if len(found.clients) == 1 else found.clients
-    site = open_site(settings, data, own, reporting, Budget(found.most_trainings, found.most_losses))
-    store = FolderStore(found.folder / "state" / "store")
+    store, budget = FolderStore(found.folder / "state" / "store"), Budget(found.most_trainings, found.most_losses)
+    sites = Sites(runs, data, own, store, reporting, budget, found.allow)
     with _ended_by_signals():
-        serve(found, lambda task, payload: answer(site, store, task, payload, _tell), _tell)
+        serve(found, lambda task, payload: answer(sites, store, task, payload, _tell), _tell)
 
 
 @fleet_app.command("status")
@@ -279,10 +280,14 @@ def _effect_on(fleet: "FleetConfiguration") -> str:
 
 def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":
     """Return the run that is named, to be carried out on a fleet."""
-    runs = read_experiments(name, scale, [*(changes or ()), "run.executor=fleet"], only)
+    runs = read_experiments(name, scale, _on_a_fleet(changes), only)
     if len(runs) > 1:
         raise InputError(f"{name}: has {len(runs)} runs, a fleet carries out one; choose it with --only")
     return runs[0]
+
+
+def _on_a_fleet(changes: Sequence[str] | None) -> list[str]:
+    return [*(changes or ()), "run.executor=fleet"]
 
 
 def _place_of(experiment: "Experiment", folder: Path | None) -> Path:

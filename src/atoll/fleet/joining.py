@@ -19,6 +19,8 @@ _MOST_HOURS = 999_999.9  # that a sentence tells of a clock
 _SHOWN = 8  # clients at most that a sentence lists
 _WORDS = {
     "wrong_settings": "has other settings than this experiment",
+    "not_allowed": "has other settings than this experiment, which its owner does not let the server change; its own "
+    "log names them",
     "late": "did not answer in time",
     "gone": "is not there",
     "failed": "failed to describe itself; its own log says why",
@@ -159,7 +161,7 @@ def _describe(
 ) -> "dict[str, DescribeReply | Unfit]":
     """Ask nodes what they hold; return each node's reply, or why there is none."""
     nonce = secrets.token_hex(16)
-    request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce))
+    request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce, settings=dict(agreement.told)))
     replies = fleet.call(dict.fromkeys(names, request), "describe", b"", timeout) if names else ()
     return {name: _read(content, nonce) for name, content in replies if name in names}
 
