@@ -34,7 +34,7 @@ def announce(settings: Settings) -> dict[str, Any]:
     told = {"seed": table["seed"], "rounds": table["rounds"]}
     told |= {f"{section}.{key}": value for section in _SECTIONS for key, value in table[section].items()}
     told |= {path: table[(at := path.split("."))[0]][at[1]] for path in _OTHERS}
-    return {key: value for key, value in told.items() if re.match(_KEY, key)}  # a method of one's own may take any
+    return {key: value for key, value in told.items() if re.fullmatch(_KEY, key)}  # a method of one's own may take any
 
 
 def differences(own: Settings, told: dict[str, Any]) -> list[str]:
