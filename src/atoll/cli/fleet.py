@@ -4,13 +4,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from atoll.cli.common import (
     ExperimentArg,
@@ -27,8 +27,11 @@ from atoll.cli.common import (
     read_experiments,
     refuse_both,
 )
+from atoll.cli.fleet_roles import add_roles, add_strikes, new_fleet_table, status_table
 from atoll.cli.interrupts import Interrupts
+from atoll.cli.teller import Teller
 from atoll.fleet.certificates import require_flower
+from atoll.fleet.waiting import passed, waiting
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ fleet_app = make_app(
     help="Run an experiment on real machines.\n\nExample: atoll fleet up quickstart --only FedAvg --nodes 4",
 )
 app.add_typer(fleet_app, name="fleet")
+
+_tell = Teller(err)
 
 ConfigDir = Annotated[Path, typer.Option("--config", metavar="DIR", help="The folder that atoll fleet init made.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/NAME.")]
@@ -67,7 +72,8 @@ def init(
 
     if not host or any(c in host for c in "/ \t") or (host.count(":") == 1):
         raise InputError(f"--host {host!r}: must be a host name or an address, without a port")
-    init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
+    made = init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
+    out.print(new_fleet_table(made))
     out.print(f"{folder}: stays on the server; its ca.key is better kept off-line", markup=False)
     out.print(f"{folder / 'nodes'}: give each node its own folder, over a channel you trust", markup=False)
 
@@ -214,7 +220,9 @@ def node(
     reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
     own = found.clients[0] if len(found.clients) == 1 else found.clients
     store, budget = FolderStore(found.folder / "state" / "store"), Budget(found.most_trainings, found.most_losses)
-    sites = Sites(runs, data, own, store, reporting, budget, found.allow)
+    began = time.monotonic()
+    with waiting(_tell, lambda: f"{found.name}: reading {data} and making the model, for {passed(began)}"):
+        sites = Sites(runs, data, own, store, reporting, budget, found.allow)
     with _ended_by_signals():
         serve(found, lambda task, payload: answer(sites, store, task, payload, _tell), _tell)
 
@@ -227,41 +235,23 @@ def status(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the nodes of a fleet whose server is running: who is there, since when, and who is not asked for a while.
+    """List server and nodes of a fleet that is running: who is there, since when, until when, and who is put aside.
 
     Example: atoll fleet status --config fleet --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.certificates import valid_until
     from atoll.fleet.configuration import read_fleet
     from atoll.fleet.flower.calls import status_of_nodes
 
     configuration = read_fleet(config)
     rows = status_of_nodes(configuration)
+    add_roles(rows, configuration)
     if folder is not None:
-        _add_strikes(rows, folder)
+        add_strikes(rows, folder)
     if as_json:
         print_json(rows)
-        return
-    columns = {"node": "node", "clients": "clients", "status": "is", "since": "since"}
-    columns |= {} if folder is None else {"strikes": "late in a row", "pause": "not asked the next"}
-    shown = Table(*columns.values(), box=None)
-    for row in rows:
-        cells = row | {"clients": ", ".join(map(str, row["clients"]))}
-        shown.add_row(*(str(cells[name] or "") for name in columns))
-    out.print(shown)
-    out.print(f"The server's certificate is valid until {valid_until(configuration.folder / 'server.pem'):%d %B %Y}.")
-
-
-def _add_strikes(rows: list[dict[str, Any]], folder: Path) -> None:
-    """Add to each node's row how often the worst of its clients was late in a row, and is not asked from now on."""
-    from atoll.fleet.attendance import Standing, read_strikes
-    from atoll.runs.folder import STRIKES
-
-    standings = read_strikes(folder / STRIKES)
-    for row in rows:
-        own = [standings.get(client, Standing()) for client in row["clients"]]
-        row |= {"strikes": max(each.strikes for each in own), "pause": max(each.pause for each in own)}
+    else:
+        out.print(status_table(configuration, rows))
 
 
 def _effect_on(fleet: "FleetConfiguration") -> str:
@@ -300,7 +290,9 @@ def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: b
     from atoll.trackers import require_trackers
 
     refuse_both(resume, overwrite)
-    experiment.check()
+    began = time.monotonic()
+    with waiting(_tell, lambda: f"reading data and planning the run, for {passed(began)}"):
+        experiment.check()
     require_trackers(experiment.settings)
     prepare_folders([""], place, resume, overwrite)
     with Interrupts() as interrupts:
@@ -322,8 +314,11 @@ def _watch(
     from atoll.trackers import tracked
 
     live = run_events(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)
-    with closing(tracked(live, experiment.settings, place, resume)) as steps:
+    last = time.monotonic()
+    at_work = waiting(_tell, lambda: f"computing on this machine, for {passed(last)}")
+    with closing(tracked(live, experiment.settings, place, resume)) as steps, at_work:
         for progress in steps:
+            last = time.monotonic()
             for warning in progress.warnings:
                 _tell(f"warning: {warning}")
             if (row := progress.row) is not None:
@@ -353,7 +348,3 @@ def _end_with_input() -> None:
     """End with the process that started this one, however that ends."""
     sys.stdin.buffer.read()
     os._exit(0)
-
-
-def _tell(sentence: str) -> None:
-    err.print(sentence, markup=False)

@@ -34,6 +34,7 @@ from atoll.fleet.flower.wire import (
     status_of,
     tls_fault,
 )
+from atoll.fleet.waiting import passed, waiting
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically
 from atoll.support.lock import locked
@@ -142,9 +143,11 @@ def _linked(
                 client.DeactivateNode(DeactivateNodeRequest(node_id=int(note.read_text())))
         return client.ActivateNode(request).node_id
 
+    began = time.monotonic()
     tell(f"{configuration.name}: calling {configuration.server}")
     try:
-        node_id = _insist_while_taken(activate, lambda: tell(f"{configuration.name}: {_WAITING}"))
+        with waiting(tell, lambda: f"{configuration.name}: no answer from {configuration.server} for {passed(began)}"):
+            node_id = _insist_while_taken(activate, lambda: tell(f"{configuration.name}: {_WAITING}"))
     except Exception as error:
         raise RunError(_refusal(configuration, error)) from error
     write_atomically(note, str(node_id).encode())
@@ -176,13 +179,38 @@ def _insist_while_taken(activate: Callable[[], int], say: Callable[[], None]) ->
 
 def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None]) -> None:
     """Ask for messages and answer them, one after the other, for ever."""
-    last = time.monotonic()
+    state = _State(configuration)
+    with waiting(tell, state.say):
+        _answer_for_ever(configuration, link, answer, tell, state)
+
+
+class _State:
+    """What a node waits for, and since when."""
+
+    def __init__(self, configuration: NodeConfiguration) -> None:
+        self._names = f"{configuration.name}: ", configuration.server
+        self._is_away, self.since = False, time.monotonic()
+
+    def note(self, is_away: bool, is_work: bool = False) -> None:
+        if is_work or is_away != self._is_away:
+            self._is_away, self.since = is_away, time.monotonic()
+
+    def say(self) -> str:
+        name, server = self._names
+        what = f"{server} does not answer" if self._is_away else f"connected to {server}, waiting for tasks"
+        return f"{name}{what} for {passed(self.since)}"
+
+
+def _answer_for_ever(
+    configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None], state: _State
+) -> None:
     while True:
         try:
             began, asked = time.monotonic(), _receive(link)
+            state.note(is_away=False, is_work=asked is not None)
             if asked is not None:
                 _send(link, asked, _reply_to(asked, answer, configuration, tell), began)
-                last = time.monotonic()
+                state.note(is_away=False, is_work=True)
                 continue
         except Exception as error:
             if status_of(error) == _UNKNOWN:
@@ -192,7 +220,8 @@ def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, t
             # Else the server is away, or has ended the run that the message was of: ask again.
             if not is_transient(error) and status_of(error) is None:
                 raise
-        idle = time.monotonic() - last
+            state.note(is_away=True)
+        idle = time.monotonic() - state.since
         time.sleep(_POLL_SECONDS if idle < 30 else _IDLE_SECONDS)
 
 
@@ -230,7 +259,10 @@ def _reply_to(
 ) -> bytes | int:
     """Return the answer, or why there is none; what went wrong is logged here and stays here."""
     try:
-        reply = answer(*read_task(asked))
+        task, payload = read_task(asked)
+        began = time.monotonic()
+        with waiting(tell, lambda: f"{configuration.name}: at work on {task!r:.40} for {passed(began)}"):
+            reply = answer(task, payload)
     except Exception as error:
         tell(f"{configuration.name}: a task failed: {type(error).__name__}: {error}")
         return FAILED
