@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -140,10 +140,11 @@ def up(
     Example: atoll fleet up quickstart --only FedAvg --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.flower.local import LocalFleet, own_place
+    with _starting():
+        from atoll.fleet.flower.local import LocalFleet, own_place
 
-    found = _one_experiment(experiment, changes, scale, only)
-    clients = len(found.population)
+        found = _one_experiment(experiment, changes, scale, only)
+        clients = len(found.population)
     if nodes > clients:
         raise InputError(f"--nodes {nodes}: there are only data.clients = {clients} clients to share")
     name = str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment
@@ -169,11 +170,12 @@ def server(
     Example: atoll fleet server digits.toml --config fleet --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.configuration import read_fleet
-    from atoll.fleet.flower.fleet import FlowerFleet
+    with _starting():
+        from atoll.fleet.configuration import read_fleet
+        from atoll.fleet.flower.fleet import FlowerFleet
 
-    found = _one_experiment(experiment, changes, scale, only)
-    _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config), _tell))
+        found, fleet = _one_experiment(experiment, changes, scale, only), FlowerFleet(read_fleet(config), _tell)
+    _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
 
 
 @fleet_app.command("node")
@@ -202,26 +204,25 @@ def node(
     Example: atoll fleet node digits.toml --config node-3/node.toml --data my-data
     """
     require_flower()
-    from atoll.fleet.configuration import read_node
-    from atoll.fleet.flower.node import serve
-    from atoll.fleet.handlers import answer
-    from atoll.fleet.node import Reporting
-    from atoll.fleet.sites import Sites
-    from atoll.fleet.store import FolderStore
-    from atoll.fleet.tally import Budget
-
     if attached:
         threading.Thread(target=_end_with_input, daemon=True).start()
-    found = read_node(config)
-    if client and set(client) != set(found.clients):
-        told = ", ".join(map(str, found.clients))
-        raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
-    runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
-    reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
-    own = found.clients[0] if len(found.clients) == 1 else found.clients
-    store, budget = FolderStore(found.folder / "state" / "store"), Budget(found.most_trainings, found.most_losses)
-    began = time.monotonic()
-    with waiting(_tell, lambda: f"{found.name}: reading {data} and making the model, for {passed(began)}"):
+    with _starting():
+        from atoll.fleet.configuration import read_node
+        from atoll.fleet.flower.node import serve
+        from atoll.fleet.handlers import answer
+        from atoll.fleet.node import Reporting
+        from atoll.fleet.sites import Sites
+        from atoll.fleet.store import FolderStore
+        from atoll.fleet.tally import Budget
+
+        found = read_node(config)
+        if client and set(client) != set(found.clients):
+            told = ", ".join(map(str, found.clients))
+            raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
+        runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
+        reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
+        own = found.clients[0] if len(found.clients) == 1 else found.clients
+        store, budget = FolderStore(found.folder / "state" / "store"), Budget(found.most_trainings, found.most_losses)
         sites = Sites(runs, data, own, store, reporting, budget, found.allow)
     with _ended_by_signals():
         serve(found, lambda task, payload: answer(sites, store, task, payload, _tell), _tell)
@@ -268,6 +269,12 @@ def _effect_on(fleet: "FleetConfiguration") -> str:
     return "the running server knows"
 
 
+def _starting() -> AbstractContextManager[None]:
+    """Say now and then that packages, data and models are loaded, which takes its time on a busy machine."""
+    began = time.monotonic()
+    return waiting(_tell, lambda: f"starting: loading packages, data and models for {passed(began)}")
+
+
 def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":
     """Return the run that is named, to be carried out on a fleet."""
     runs = read_experiments(name, scale, _on_a_fleet(changes), only)
@@ -290,8 +297,7 @@ def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: b
     from atoll.trackers import require_trackers
 
     refuse_both(resume, overwrite)
-    began = time.monotonic()
-    with waiting(_tell, lambda: f"reading data and planning the run, for {passed(began)}"):
+    with _starting():
         experiment.check()
     require_trackers(experiment.settings)
     prepare_folders([""], place, resume, overwrite)

@@ -34,7 +34,7 @@ from atoll.fleet.flower.wire import (
     status_of,
     tls_fault,
 )
-from atoll.fleet.waiting import passed, waiting
+from atoll.fleet.waiting import EVERY_SECONDS, passed, waiting
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically
 from atoll.support.lock import locked
@@ -196,8 +196,10 @@ class _State:
             self._is_away, self.since = is_away, time.monotonic()
 
     def say(self) -> str:
+        if time.monotonic() - self.since < EVERY_SECONDS:
+            return ""
         name, server = self._names
-        what = f"{server} does not answer" if self._is_away else f"connected to {server}, waiting for tasks"
+        what = f"{server} has not answered" if self._is_away else f"connected to {server}, waiting for tasks"
         return f"{name}{what} for {passed(self.since)}"
 
 
