@@ -31,7 +31,7 @@ from atoll.cli.fleet_roles import add_roles, add_strikes, new_fleet_table, statu
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.teller import Teller
 from atoll.fleet.certificates import require_flower
-from atoll.fleet.waiting import passed, waiting
+from atoll.fleet.waiting import EVERY_SECONDS, passed, waiting
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -321,8 +321,12 @@ def _watch(
 
     live = run_events(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)
     last = time.monotonic()
-    at_work = waiting(_tell, lambda: f"computing on this machine, for {passed(last)}")
-    with closing(tracked(live, experiment.settings, place, resume)) as steps, at_work:
+
+    def at_work() -> str:
+        is_long = time.monotonic() - last >= EVERY_SECONDS
+        return f"computing on this machine for {passed(last)}" if is_long else ""
+
+    with closing(tracked(live, experiment.settings, place, resume)) as steps, waiting(_tell, at_work):
         for progress in steps:
             last = time.monotonic()
             for warning in progress.warnings:

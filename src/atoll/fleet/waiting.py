@@ -28,8 +28,11 @@ def waiting(
     is_over, mine = threading.Event(), object()
 
     def repeat() -> None:
-        while not is_over.wait(every_seconds):
-            if _going[-1:] == [mine] and (sentence := what()):
+        last = time.monotonic()
+        while not is_over.wait(every_seconds / 5):  # oftener than it tells, for what begins in between
+            is_due = time.monotonic() - last >= every_seconds and _going[-1:] == [mine]
+            if is_due and (sentence := what()):
+                last = time.monotonic()
                 tell(Waiting(sentence))
 
     thread = threading.Thread(target=repeat, daemon=True, name="waiting")
