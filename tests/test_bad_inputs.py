@@ -117,7 +117,7 @@ local.steps=0
 local.steps=-1
 local.steps=1.5
 local.steps=full
-local.epochs=3
+local.epochs=0
 local.batch_size=0
 local.batch_size=-2
 local.batch_size=4.0
@@ -173,7 +173,7 @@ method.name=fedbuff method.buffer=0
 method.name=fedasync method.mixing=0
 method.name=fedat method.tiers=50
 method.name=feddyn method.alpha=0
-method.name=fednova method.epochs=0
+method.name=fednova local.epochs=0
 method.name=ditto method.penalty=-1
 method.name=cfl method.eps1=-1
 method.name=flhc method.linkage=ward2
@@ -490,7 +490,7 @@ fedbuff(population, rule, None, 2)
 fedasync(population, rule, clock, 2, mixing=2)
 fedat(population, rule, clock, 2, tiers=100)
 feddyn(population, rule, 2, alpha=-1)
-fednova(population, rule, 2, epochs=0)
+fednova(population, rule, 2, fraction=0)
 ditto(population, rule, 2, penalty=-1)
 flhc(population, rule, 2, metric="cosine2")
 hierarchical(population, clustering, None, rule, 4)

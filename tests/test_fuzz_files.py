@@ -56,8 +56,8 @@ def made_run(folder: Path) -> Path:
 
 def client(folder: Path) -> None:
     arrays = {"inputs": np.linspace(0, 1, 30).reshape(10, 3), "targets": np.arange(10) % 2}
-    np.savez(folder / "0.npz", **arrays)
-    np.savez_compressed(folder / "1.npz", **arrays)
+    np.savez(folder / "0.npz", inputs=arrays["inputs"], targets=arrays["targets"])
+    np.savez_compressed(folder / "1.npz", inputs=arrays["inputs"], targets=arrays["targets"])
     np.save(folder / "inputs.npy", arrays["inputs"])
     np.save(folder / "targets.npy", arrays["targets"])
     pq.write_table(pa.table({"x": arrays["inputs"][:, 0], "y": arrays["targets"]}), folder / "0.parquet")

@@ -45,6 +45,13 @@ def run_adaptive(case: Case, kind: Any, betas: tuple[str, ...]) -> list[Tensor]:
     return replay(case, made, uncorrected)
 
 
+def make_bulyan(byzantine: int, put_right: bool) -> strategy.Bulyan:
+    """As it stands it leaves out an argument of the Krum that it runs, `to_keep`."""
+    if put_right:
+        return strategy.Bulyan(num_malicious_clients=byzantine, to_keep=0)
+    return strategy.Bulyan(num_malicious_clients=byzantine)
+
+
 REPLAYS: dict[str, Callable[[Case], list[Tensor]]] = {
     "fedavg": lambda case: replay(case, strategy.FedAvg()),
     "fedavgm": lambda case: replay(
@@ -63,12 +70,7 @@ REPLAYS: dict[str, Callable[[Case], list[Tensor]]] = {
         case,
         strategy.Krum(num_malicious_clients=case.settings["byzantine"], num_clients_to_keep=case.settings["keep"]),
     ),
-    "bulyan": lambda case: replay(
-        case,
-        strategy.Bulyan(
-            num_malicious_clients=case.settings["byzantine"], **({"to_keep": 0} if case.settings["put_right"] else {})
-        ),
-    ),
+    "bulyan": lambda case: replay(case, make_bulyan(case.settings["byzantine"], case.settings["put_right"])),
     "median": lambda case: replay(case, strategy.FedMedian()),
     "trimmed-mean": lambda case: replay(case, strategy.FedTrimmedAvg(beta=case.settings["trim"])),
 }

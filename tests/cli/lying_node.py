@@ -6,23 +6,26 @@ Run as ``python lying_node.py fleet node ...``. A node's owner can change its pr
 from atoll.cli import main
 from atoll.faults.attacks import go_back
 from atoll.fleet import handlers
+from atoll.fleet.handlers import Done
 from atoll.fleet.messages import ClientReport, DescribeReply, TrainReply, TrainRequest, decode, encode, pack
 from atoll.fleet.node import Node
 from atoll.fleet.store import Store
 from atoll.support.limits import LARGEST
 
 
-def describe(site: Node, store: Store, payload: bytes) -> bytes:
-    reply, _ = decode(handlers.describe(site, store, payload), DescribeReply)
+def describe(site: Node, store: Store, payload: bytes) -> Done:
+    done = handlers.describe(site, store, payload)
+    reply, _ = decode(done.reply, DescribeReply)
     lies = [dict(report) | {"samples": LARGEST, "class_counts": None} for report in reply.clients]
-    return encode(reply.model_copy(update={"clients": tuple(ClientReport(**lie) for lie in lies)}))
+    return Done(encode(reply.model_copy(update={"clients": tuple(ClientReport(**lie) for lie in lies)})), done.told)
 
 
-def train(site: Node, store: Store, payload: bytes) -> bytes:
+def train(site: Node, store: Store, payload: bytes) -> Done:
+    done = handlers.train(site, store, payload)
     _, (start,) = decode(payload, TrainRequest)
-    reply, (trained,) = decode(handlers.train(site, store, payload), TrainReply)
+    reply, (trained,) = decode(done.reply, TrainReply)
     lie = reply.model_copy(update={"samples": LARGEST, "loss": 0.0})
-    return encode(lie, pack([go_back(start, trained, 5.0)]))
+    return Done(encode(lie, pack([go_back(start, trained, 5.0)])), done.told)
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ def test_attackers_who_claim_more_samples_rule_what_is_weighed_by_them(atoll: Co
 
 def test_a_claimed_loss_is_in_the_rows_and_in_no_model(atoll: Command, folder: Path) -> None:
     words = changed("faults.attackers=0.34", "method.name=fedavg")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for claim in ((), changed("faults.claimed_loss=1e300")):
         out = f"claim-{len(rows)}"
         atoll("run", "tiny.toml", "--out", out, *SERIAL, *words, *claim).succeeded()

@@ -313,7 +313,7 @@ def hostile(running: FlowerFleet, node: NodeConfiguration, came: list[Any]) -> I
     """Be node 0, which was just asked for something; `came` gets what the call comes to within some seconds."""
     running.allow(1000)
     number = next(number for number, name in running._names.items() if name == "node-0")
-    caller = threading.Thread(target=lambda: came.extend(running.call(["node-0"], "train", b"start", 20)))
+    caller = threading.Thread(target=lambda: came.extend(running.call({"node-0": b"head"}, "train", b"start", 20)))
     with linked(node), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
         caller.start()
         link, asked = flower_node._Link(client, number), None
@@ -356,7 +356,7 @@ def test_the_database_is_its_owners_alone(running: FlowerFleet) -> None:
 
 def test_a_call_without_time_is_late(running: FlowerFleet, node: NodeConfiguration) -> None:
     with linked(node):
-        assert list(running.call(["node-0"], "train", b"", 0.0)) == [("node-0", Failure("late"))]
+        assert list(running.call({"node-0": b""}, "train", b"", 0.0)) == [("node-0", Failure("late"))]
 
 
 def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, node: NodeConfiguration) -> None:
@@ -534,7 +534,7 @@ def test_the_database_is_small_again_at_the_next_start(tmp_path: Path) -> None:
     configuration = init_fleet(tmp_path / "fleet", plan)
     database = configuration.state / "flower.db"
     with FlowerFleet(configuration) as fleet, linked(read_node(configuration.folder / "nodes" / "node-0")):
-        assert list(fleet.call(["node-0"], "train", bytes(8 * 2**20), 15)) == [("node-0", Failure("late"))]
+        assert list(fleet.call({"node-0": b""}, "train", bytes(8 * 2**20), 15)) == [("node-0", Failure("late"))]
         grown = sum(path.stat().st_size for path in configuration.state.glob("flower.db*"))
         assert grown > 8 * 2**20
     with Superlink(configuration):

@@ -83,7 +83,7 @@ def lonely(population): return np.zeros(len(population), int)
 def words(population): return ["a"] * len(population)
 def torn(): return replace(digits, targets=digits.targets[:5])
 def eleven(): return replace(digits, targets=digits.targets + 1)
-def reals(): return replace(digits, targets=digits.targets * 1.0)
+def reals(): return replace(digits, targets=digits.targets * 0.5)
 """
 REFUSED = [
     ("data.partition=own:two_clients", ["data.partition = 'own:two_clients'", "made 2 clients", "data.clients = 6"]),
@@ -119,7 +119,7 @@ REFUSED = [
     ("data.dataset=own:nothing", ["data.dataset = 'own:nothing'", "atoll.Dataset", "it returned nothing"]),
     ("data.dataset=own:torn", ["data.dataset = 'own:torn'", "1437 samples", "5"]),
     ("data.dataset=own:eleven", ["data.dataset = 'own:eleven'", "from 1 to 10"]),
-    ("data.dataset=own:reals", ["data.dataset = 'own:reals'", "int64", "float64"]),
+    ("data.dataset=own:reals", ["data.dataset = 'own:reals'", "must be whole numbers, one is 0.5"]),
     ("method.name=own:nothing", ["method.name = 'own:nothing'", "atoll.Method"]),
     ('run.probes=["own:nothing"]', ["run.probes = 'own:nothing'", "must return a number", "it returned None"]),
     ('run.probes=["own:raises"]', ["run.probes = 'own:raises'", "IndexError", "own.py line 12"]),
@@ -135,7 +135,7 @@ def test_own_functions_are_used(atoll: Command, folder: Path, command: str) -> N
     (folder / "elsewhere" / "own.py").write_text(GOOD)
     (folder / "tiny.toml").rename(folder / "elsewhere" / "tiny.toml")
     words = [word for key, value in USED.items() for word in ("--set", f"{key}={value}")]
-    result = json.loads(atoll(command, "elsewhere/tiny.toml", *words, "--json").succeeded())
+    (result,) = json.loads(atoll(command, "elsewhere/tiny.toml", *words, "--json").succeeded())
     if command == "run":
         summary = json.loads((folder / "runs" / "tiny" / "summary.json").read_bytes())
         assert summary["train_loss_samples"] == 6 * 25

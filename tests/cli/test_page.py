@@ -256,8 +256,8 @@ def test_bad_input_is_one_sentence(tmp_path: Path, atoll: Command, words: list[s
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path, atoll: Command) -> None:
     write_run(tmp_path / "runs", make_rows(3))
     (tmp_path / "file").write_text("")
-    told = atoll("report", "runs", "--html", "file/page.html").refused(1)
-    assert told == "cannot make the folder file: File exists"
+    told = atoll("report", "runs", "--html", "file/page.html").refused()
+    assert told == "--html file/page.html: its folder file cannot be made (File exists)"
 
 
 def test_the_page_alone_leaves_no_folder_and_prints_the_table(tmp_path: Path, atoll: Command) -> None:

@@ -40,12 +40,10 @@ DIGEST = agreement_of(EXPERIMENT).digest
 WRITTEN: dict[type[Header], bytes] = {
     DescribeRequest: encode(DescribeRequest(settings_digest=DIGEST, nonce="ab")),
     TrainRequest: encode(
-        TrainRequest(
-            settings_digest=DIGEST, nonce="ab", event=0, drawn_as=0, round=0, repeat=0, cluster=0, clients=(1,)
-        ),
+        TrainRequest(settings_digest=DIGEST, nonce="ab", event=0, drawn_as=0, round=0, repeat=0, cluster=0, client=1),
         pack([START]),
     ),
-    LossesRequest: encode(LossesRequest(settings_digest=DIGEST, nonce="ab", round=0, clients=(1,)), pack([START])),
+    LossesRequest: encode(LossesRequest(settings_digest=DIGEST, nonce="ab", round=0, client=1), pack([START])),
 }
 
 

@@ -29,6 +29,8 @@ def test_only_adapters_and_classifier_travel_and_the_backbone_stays(
     assert sum(parameter.numel() for parameter in made.module.parameters()) == 22_132
     (first,) = made.initial_models()
     begun, *_, last = run_events(made, tmp_path / "run")
+    assert begun.row is not None
+    assert last.row is not None
     assert last.row["train_loss"] < begun.row["train_loss"]
     state = read_result(tmp_path / "run").state
     assert state is not None

@@ -11,8 +11,9 @@ from atoll.support.errors import InputError
     [
         ("local.learning_rate", "'lr'"),
         ("learning_rate", "local.lr"),
-        ("epochs", "local.steps"),
-        ("local.local_epochs", "'steps'"),
+        ("epochs", "local.epochs"),
+        ("local.local_epochs", "'epochs'"),
+        ("local_steps", "local.steps"),
         ("data.num_clients", "'clients'"),
         ("local.rounds", "rounds"),
         ("method.lr", "local.lr"),

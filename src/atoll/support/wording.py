@@ -24,15 +24,12 @@ _LIMITS = {
 # What others call it, by what it is called here.
 _ALIASES = {
     "batch_size": "batch batchsize minibatch minibatch_size local_batch_size",
-    "centralized": "centralised sgd",
     "clients": "num_clients n_clients number_of_clients devices parties_count",
     "clusters": "num_clusters n_clusters number_of_clusters k",
     "cnn": "convnet lenet",
     "deadline_seconds": "timeout",
     "device": "gpu cuda accelerator",
-    "fedavg": "federated_averaging fedprox fed_avg",
     "fraction": "participation participation_rate client_fraction sample_fraction fraction_fit",
-    "fedcluster": "cluster_cycling",
     "lr": "learning_rate learningrate step_size eta local_lr",
     "local": "training client trainer optim",
     "dirichlet": "lda noniid non-iid non_iid",
@@ -44,7 +41,8 @@ _ALIASES = {
     "proximal": "mu fedprox_mu prox",
     "rounds": "num_rounds n_rounds communication_rounds iterations global_rounds",
     "seed": "random_seed random_state rng_seed",
-    "steps": "epochs local_epochs num_epochs local_steps inner_steps",
+    "epochs": "local_epochs num_epochs n_epochs",
+    "steps": "local_steps num_steps inner_steps",
     "standardise": "standardize normalize normalise",
     "workers": "num_workers n_jobs processes jobs",
 }
@@ -68,8 +66,8 @@ def unknown(name: str, known: Iterable[str]) -> str:
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the known name that is meant: by another spelling, by what others call it, or nearest; None: no idea.
 
-    >>> nearest("FedAvg", ["fedavg", "local"]), nearest("epochs", ["steps", "lr"]), nearest("zzz", ["lr"])
-    ('fedavg', 'steps', None)
+    >>> nearest("FedAvg", ["fedavg", "local"]), nearest("local_epochs", ["epochs", "lr"]), nearest("zzz", ["lr"])
+    ('fedavg', 'epochs', None)
     """
     names = {each.lower(): each for each in known}
     plain = name.lower()
