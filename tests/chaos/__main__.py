@@ -26,7 +26,12 @@ def main() -> int:
     """Go through the kinds of runs in turn; print tables, and return 1 if a run is not what it should be."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--faults", type=int, default=200, help="how many at least")
-    parser.add_argument("--minutes", type=float, default=20, help="after which no fault is added")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=20,
+        help="after which no run begins, once each kind has had one; each is disturbed for its share of them",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="runs of this kind alone: " + ", ".join(kind.name for kind in KINDS))
     parser.add_argument("--out", type=Path, help="a folder for chaos.json and the processes' logs")
@@ -35,11 +40,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends what was started
     until, runs = time.monotonic() + 60 * given.minutes, list[dict[str, Any]]()
     kinds = [kind for kind in KINDS if given.only in (None, kind.name)]
-    while not runs or (_count(runs) < given.faults and time.monotonic() < until) or len(runs) < len(kinds):
+    while len(runs) < len(kinds) or (_count(runs) < given.faults and time.monotonic() < until):
         kind, draw = kinds[len(runs) % len(kinds)], random.Random(f"{given.seed}/{len(runs)}")
-        share = (until - time.monotonic()) / max(1, len(kinds) - len(runs))
         keep = given.out and given.out / f"{len(runs)}-{kind.name}"
-        runs.append(disturb(kind, draw, time.monotonic() + share, keep))
+        runs.append(disturb(kind, draw, 60 * given.minutes / len(kinds), keep))
         print(f"  {_line(runs[-1])}", flush=True)
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)

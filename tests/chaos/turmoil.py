@@ -120,8 +120,8 @@ def disk() -> Iterator[tuple[Path, bool]]:
             place.rmdir()
 
 
-def disturb(kind: Kind, draw: random.Random, until: float, keep: Path | None) -> dict[str, Any]:
-    """Carry a run out, with no fault after `until`; return what was done and what came of it."""
+def disturb(kind: Kind, draw: random.Random, seconds: float, keep: Path | None) -> dict[str, Any]:
+    """Carry a run out, disturbed for so many seconds from its first event on; return what came of it."""
     with disk() as (folder, has_disk), contextlib.ExitStack() as held:
         experiment, file, words = write(kind, folder)
         plan = FleetPlan(NODES, "127.0.0.1", listen="127.0.0.1", port=free_port())
@@ -131,7 +131,7 @@ def disturb(kind: Kind, draw: random.Random, until: float, keep: Path | None) ->
             path.write_text(path.read_text().replace(f":{plan.port}", f":{proxy.port}"))
         write_shards(experiment, folder / "data")
         held.callback(_end, fleet)
-        still = _carry_out(fleet, proxy, _Plan(kind, draw, until, has_disk))
+        still = _carry_out(fleet, proxy, _Plan(kind, draw, seconds, has_disk))
         found: dict[str, Any] = {"run": kind.name, "seconds": round(time.monotonic() - fleet.began, 1)}
         found["hung"] = still > MOST_STILL
         found["events"] = _lines(folder / "run" / "happened.jsonl") - 1
@@ -149,8 +149,9 @@ class _Plan:
 
     kind: Kind
     draw: random.Random
-    until: float
+    seconds: float
     has_disk: bool
+    until: float | None = None
     next_wire: float = 0.0
     next_process: float = 0.0
     healing: list[tuple[float, Any]] = field(default_factory=list)
@@ -161,7 +162,10 @@ class _Plan:
         for due in [each for each in self.healing if each[0] < now]:
             self.healing.remove(due)
             due[1]()
-        if now > self.until or fleet.rows() < 2:
+        if fleet.rows() < 2:
+            return
+        self.until = self.until or now + self.seconds
+        if now > self.until:
             return
         if now > self.next_wire:
             self.next_wire = now + self.draw.uniform(0.2, 1.6)

@@ -5,6 +5,7 @@ come over the network; the process stays, and so do the imports and the data.
 """
 
 import contextlib
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ Answer = Callable[[str, bytes], bytes]
 
 _POLL_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
+# Of an answer to a node far away, from a superlink that is not busy; else it waits up to this long.
+_QUICK_SECONDS, _MOST_PAUSE = 0.5, 5.0
 _BEAT_SECONDS = 10.0
 # Flower counts a node as gone after twice this; it is long enough for a network that is away for a minute.
 _INTERVAL = 45.0
@@ -208,8 +211,9 @@ def _answer_for_ever(
     configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None], state: _State
 ) -> None:
     while True:
+        began = time.monotonic()
         try:
-            began, asked = time.monotonic(), _receive(link)
+            asked = _receive(link)
             state.note(is_away=False, is_work=asked is not None)
             if asked is not None:
                 _send(link, asked, _reply_to(asked, answer, configuration, tell), began)
@@ -224,8 +228,17 @@ def _answer_for_ever(
                     raise RunError(_refusal(configuration, error)) from error
                 raise
             state.note(is_away=True)
-        idle = time.monotonic() - state.since
-        time.sleep(_POLL_SECONDS if idle < 30 else _IDLE_SECONDS)
+        now = time.monotonic()
+        time.sleep(_pause(now - state.since, now - began))
+
+
+def _pause(idle: float, took: float) -> float:
+    """Return how long to wait before asking again; longer, and never all at once, where the answer took long.
+
+    A superlink that many nodes ask has then more time for those that have something to send than for those that ask.
+    """
+    least = _POLL_SECONDS if idle < 30 else _IDLE_SECONDS
+    return max(least, min(4 * (took - _QUICK_SECONDS), _MOST_PAUSE)) * random.uniform(0.8, 1.2)
 
 
 def _receive(link: _Link) -> "Message | None":
