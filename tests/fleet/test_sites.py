@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atoll import Experiment, RunError
 from atoll.fleet.configuration import FleetPlan, init_fleet, read_node
@@ -43,13 +45,13 @@ def open_one(
     budget: Budget | None = None,
 ) -> Sites:
     """Return what the owner of client 1 runs."""
-    settings = [each.settings for each in runs]
-    return Sites(settings, data / "client-1", 1, store or MemoryStore(), budget=budget, allowed=allowed)
+    own = [each.settings for each in runs]
+    return Sites(own, data / "client-1", 1, store or MemoryStore(), budget=budget, allowed=allowed)
 
 
 def fleet_of(data: Path, allowed: Sequence[str] = (), runs: Sequence[Experiment] = (OWN,)) -> MemoryFleet:
-    settings = [each.settings for each in runs]
-    sites = {f"node-{c}": Sites(settings, data / f"client-{c}", c, MemoryStore(), allowed=allowed) for c in range(4)}
+    own = [each.settings for each in runs]
+    sites = {f"node-{c}": Sites(own, data / f"client-{c}", c, MemoryStore(), allowed=allowed) for c in range(4)}
     return MemoryFleet(sites)
 
 
@@ -211,6 +213,29 @@ def test_an_owner_can_allow_nothing_else(odd: str, tmp_path: Path) -> None:
         read_node(path)
     path.write_text(before + 'allow = ["local.lr", "method.*"]\n')
     assert read_node(path).allow == ("local.lr", "method.*")
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 50)  # a model of 10^9 units is allowed where model.* is
+    | st.sampled_from([10**16, -(10**400), 1e308, 0.1])
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.dictionaries(st.sampled_from([*announce(OWN.settings), "local.odd", "data.root", "odd"]), ODD, max_size=6))
+def test_whatever_a_server_tells_a_node_answers(sites: Sites, told: dict[str, Any]) -> None:
+    request = DescribeRequest(settings_digest="0", nonce="ab", settings={**announce(OWN.settings), **told})
+    assert code_of(answer(sites, MemoryStore(), "describe", encode(request))) in ("not_allowed", "wrong_settings")
+
+
+@pytest.fixture(scope="module")
+def sites(data: Path) -> Sites:
+    return open_one(data, ALL)
 
 
 def test_what_is_announced_is_what_a_clients_work_may_depend_on() -> None:
