@@ -8,19 +8,19 @@ from atoll.faults.attacks import go_back
 from atoll.fleet import handlers
 from atoll.fleet.handlers import Done
 from atoll.fleet.messages import ClientReport, DescribeReply, TrainReply, TrainRequest, decode, encode, pack
-from atoll.fleet.node import Node
+from atoll.fleet.node import Side
 from atoll.fleet.store import Store
 from atoll.support.limits import LARGEST
 
 
-def describe(site: Node, store: Store, payload: bytes) -> Done:
+def describe(site: Side, store: Store, payload: bytes) -> Done:
     done = handlers.describe(site, store, payload)
     reply, _ = decode(done.reply, DescribeReply)
     lies = [dict(report) | {"samples": LARGEST, "class_counts": None} for report in reply.clients]
     return Done(encode(reply.model_copy(update={"clients": tuple(ClientReport(**lie) for lie in lies)})), done.told)
 
 
-def train(site: Node, store: Store, payload: bytes) -> Done:
+def train(site: Side, store: Store, payload: bytes) -> Done:
     done = handlers.train(site, store, payload)
     _, (start,) = decode(payload, TrainRequest)
     reply, (trained,) = decode(done.reply, TrainReply)

@@ -15,17 +15,17 @@ from tests.cli.pages import ROOT
 
 OPTIONS = {
     "bench": ["--quick", "--only", "--json"],
-    "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot"],
+    "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--ids"],
     "new": ["DIR"],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],
-    "report": ["DIR...", "--out", "--html", "--target", "--stable", "--json"],
+    "report": ["DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--json"],
     "reproduce": ["PAPER|FIGURE", "--scale", "--seeds", "--out", "--run", "--jobs", "--json"],
     "run": [
         *("EXPERIMENT", "--set", "--scale", "--only", "--out", "--resume", "--overwrite", "--schedule", "--json"),
         *("--quiet", "--verbose"),
     ],
     "schema": [],
-    "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot"],
+    "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width"],
     "sweep": [
         "EXPERIMENT",
         "--over",
@@ -35,6 +35,7 @@ OPTIONS = {
         "--jobs",
         "--out",
         "--metric",
+        "--target",
         "--resume",
         "--tune",
         "--trials",
@@ -45,7 +46,8 @@ OPTIONS = {
     "data": [],
     "data list": ["--root", "--json"],
     "data fetch": ["NAME", "--root"],
-    "data inspect": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot"],
+    "data split": ["EXPERIMENT", "--out", "--set", "--scale", "--only"],
+    "data inspect": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width"],
     "fleet": [],
     "fleet init": ["--nodes", "--host", "[DIR]", "--listen", "--port", "--days", "--max-mib"],
     "fleet renew": ["--config", "--days"],
@@ -66,7 +68,7 @@ OPTIONS = {
         "--utc-offset",
         "--slot",
     ],
-    "fleet status": ["--config", "--json"],
+    "fleet status": ["--config", "--out", "--json"],
     "recipes": ["--json"],
     "recipes show": ["NAME"],
 }

@@ -13,12 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from atoll.cli.common import read_experiments
+from atoll.fleet.attendance import Noted
 from atoll.fleet.certificates import make_authority, make_server_certificate, require_valid
 from atoll.fleet.configuration import FleetConfiguration, FleetPlan, init_fleet, read_fleet, read_node
 from atoll.fleet.flower.superlink import free_port
+from atoll.fleet.node import open_site
+from atoll.runs.folder import STRIKES
 from atoll.support.errors import InputError
 from tests.cli.conftest import Command
 from tests.cli.fleets import tensors_of, wait_until, write_digits
+from tests.cli.pages import ROOT, blocks
 
 pytest.importorskip("flwr")
 
@@ -37,6 +42,53 @@ def test_init_writes_what_server_and_nodes_read(atoll: Command, tmp_path: Path) 
     assert [(node.name, node.clients) for node in found.nodes] == [("node-0", (0,)), ("node-1", (1,)), ("node-2", (2,))]
     node = read_node(tmp_path / "mine" / "nodes" / "node-2")
     assert (node.server, node.name, node.clients) == ("10.0.0.7:4433", "node-2", (2,))
+
+
+def test_init_shows_who_has_what_until_when(atoll: Command) -> None:
+    told = atoll("fleet", "init", "mine", "--nodes", "2", "--host", "a.example.org", "--days", "10").succeeded()
+    rows = [line.split() for line in told.splitlines()]
+    assert rows[0] == ["role", "name", "clients", "has", "expires"]
+    assert [row[0] for row in rows[1:5]] == ["authority", "server", "node", "node"]
+    days = [(datetime.fromisoformat(row[-1]).replace(tzinfo=UTC) - datetime.now(UTC)).days for row in rows[1:5]]
+    assert min(days[0], *days[2:]) > 3600
+    assert days[1] in (8, 9, 10)
+    assert rows[4][1:4] == ["node-1", "1", "nodes/node-1/"]
+
+
+def test_status_shows_roles_expiry_and_strikes(
+    atoll: Command, fleet: FleetConfiguration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [
+        {"node": node.name, "clients": list(node.clients), "status": "online", "since": None} for node in fleet.nodes
+    ]
+    monkeypatch.setattr("atoll.fleet.flower.calls.status_of_nodes", lambda _: [dict(row) for row in there])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / STRIKES).write_text(Noted(event=5, clients={1: (4, 8, 1)}).model_dump_json() + "\n")
+    told = atoll("fleet", "status", "--config", "fleet", "--out", "run").succeeded()
+    rows = [line.split() for line in told.splitlines()]
+    assert rows[1][:3] == ["server", f"fleet.example.org:{fleet.port}", "online"]
+    assert [row[:4] for row in rows[2:]] == [["node", "node-0", "0", "online"], ["node", "node-1", "1", "online"]]
+    assert rows[3][-2:] == ["4", "8"]
+    first, second = json.loads(atoll("fleet", "status", "--config", "fleet", "--out", "run", "--json").succeeded())
+    assert (first["role"], first["strikes"], second["strikes"], second["pause"]) == ("node", 0, 4, 8)
+    assert first["expires"] > "2030"
+
+
+def test_a_data_set_is_split_into_what_nodes_take(atoll: Command) -> None:
+    told = atoll("data", "split", ROOT / "examples" / "digits.toml", "--out", "shares").succeeded()
+    assert told == "shares/client-0: 400 samples\nshares/client-1: 400 samples\n"
+    (experiment,) = read_experiments(str(ROOT / "examples" / "digits.toml"), None, None)
+    for client in range(2):
+        site = open_site(experiment.settings, Path("shares") / f"client-{client}", client)
+        assert site.population.sizes[client] == experiment.population.sizes[client] == 400
+    assert "nothing is overwritten" in atoll("data", "split", "tiny.toml", "--out", "shares").refused()
+    assert "choose one with --only" in atoll("data", "split", "quickstart", "--out", "others").refused()
+    assert not Path("others").exists()
+
+
+def test_the_walks_experiment_is_the_one_in_the_examples() -> None:
+    (shown,) = [block.text for block in blocks(ROOT / "docs" / "fleet.md") if block.title == "digits.toml"]
+    assert shown == (ROOT / "examples" / "digits.toml").read_text()
 
 
 def test_private_files_are_their_owners_alone(fleet: FleetConfiguration) -> None:

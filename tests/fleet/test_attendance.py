@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, run_events
-from atoll.cli.fleet import _add_strikes
+from atoll.cli.fleet_roles import add_strikes
 from atoll.fleet.attendance import Attendance, Standing, read_strikes
 from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.messages import LossesRequest, TrainRequest, decode
@@ -55,7 +55,7 @@ def test_a_silent_node_is_asked_ever_less_often(tmp_path: Path) -> None:
     assert read_strikes(tmp_path / "live" / "strikes.jsonl") == {1: Standing(strikes=2, pause=15, doublings=3)}
     assert read_strikes(tmp_path / "replay" / "strikes.jsonl") == {}
     rows_of_status: list[dict[str, Any]] = [{"clients": [0, 1]}, {"clients": [2]}]
-    _add_strikes(rows_of_status, tmp_path / "live")
+    add_strikes(rows_of_status, tmp_path / "live")
     assert [(row["strikes"], row["pause"]) for row in rows_of_status] == [(2, 15), (0, 0)]
 
 

@@ -30,6 +30,7 @@ from atoll.fleet.node import Node, open_site
 from atoll.fleet.replies import REASONS, Asked, CheckedUpdate, open_reply, read_losses, read_trained
 from atoll.fleet.shards import write_shards
 from atoll.fleet.store import MemoryStore
+from atoll.fleet.terms import announce
 from atoll.local.models import form_of
 from tests.fleets import agreement_of, small
 from tests.fuzzing import carry_out, few, many
@@ -38,7 +39,9 @@ EXPERIMENT = small()
 DIGEST = agreement_of(EXPERIMENT).digest
 (START,) = EXPERIMENT.initial_models()
 WRITTEN: dict[type[Header], bytes] = {
-    DescribeRequest: encode(DescribeRequest(settings_digest=DIGEST, nonce="ab")),
+    DescribeRequest: encode(
+        DescribeRequest(settings_digest=DIGEST, nonce="ab", settings=announce(EXPERIMENT.settings))
+    ),
     TrainRequest: encode(
         TrainRequest(settings_digest=DIGEST, nonce="ab", event=0, drawn_as=0, round=0, repeat=0, cluster=0, client=1),
         pack([START]),

@@ -79,7 +79,7 @@ def rows_of(place: Path) -> Series:
         row = json.loads(line)
         step = row.pop("event")
         for name, value in row.items():
-            if name == "confusion" or value is None:
+            if name in ("confusion", "crc32") or value is None:
                 continue
             for key, number in (
                 [(f"{name}/{i}", v) for i, v in enumerate(value)] if name.startswith("cluster_") else [(name, value)]

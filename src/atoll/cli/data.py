@@ -1,5 +1,6 @@
-"""`atoll data`: list, fetch and inspect data sets."""
+"""`atoll data`: list, fetch, inspect and split data sets."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,6 +23,7 @@ from atoll.cli.common import (
     read_width,
     save_plot,
 )
+from atoll.support.errors import InputError
 
 data_app = make_app(invoke_without_command=True)
 app.add_typer(data_app, name="data")
@@ -29,7 +31,7 @@ app.add_typer(data_app, name="data")
 
 @data_app.callback()
 def data(context: typer.Context) -> None:
-    """List, fetch and inspect data sets.
+    """List, fetch, inspect and split data sets.
 
     Example: atoll data list
     """
@@ -115,3 +117,27 @@ def data_inspect(
 
         with figure_width(inches):
             save_plot(plot_shares(counts, each.settings.name), plot)
+
+
+@data_app.command("split")
+def data_split(
+    experiment: ExperimentArg,
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder, new or empty.")],
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+) -> None:
+    """Write what each client of an experiment holds to a folder of its own, as atoll fleet node takes it.
+
+    Example: atoll data split digits.toml --out shares
+    """
+    from atoll.fleet.shards import write_shards
+
+    runs = read_experiments(experiment, scale, changes, only)
+    if len(runs) > 1:
+        raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise InputError(f"--out {folder}: is not an empty folder, and nothing is overwritten; give another one")
+    sizes = runs[0].population.sizes
+    for client, place in enumerate(write_shards(runs[0], folder)):
+        out.print(f"{place}: {sizes[client]} samples", markup=False)

@@ -4,13 +4,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from atoll.cli.common import (
     ExperimentArg,
@@ -27,8 +27,11 @@ from atoll.cli.common import (
     read_experiments,
     refuse_both,
 )
+from atoll.cli.fleet_roles import add_roles, add_strikes, new_fleet_table, status_table
 from atoll.cli.interrupts import Interrupts
+from atoll.cli.teller import Teller
 from atoll.fleet.certificates import require_flower
+from atoll.fleet.waiting import EVERY_SECONDS, passed, waiting
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ fleet_app = make_app(
     help="Run an experiment on real machines.\n\nExample: atoll fleet up quickstart --only FedAvg --nodes 4",
 )
 app.add_typer(fleet_app, name="fleet")
+
+_tell = Teller(err)
 
 ConfigDir = Annotated[Path, typer.Option("--config", metavar="DIR", help="The folder that atoll fleet init made.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/NAME.")]
@@ -67,7 +72,8 @@ def init(
 
     if not host or any(c in host for c in "/ \t") or (host.count(":") == 1):
         raise InputError(f"--host {host!r}: must be a host name or an address, without a port")
-    init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
+    made = init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
+    out.print(new_fleet_table(made))
     out.print(f"{folder}: stays on the server; its ca.key is better kept off-line", markup=False)
     out.print(f"{folder / 'nodes'}: give each node its own folder, over a channel you trust", markup=False)
 
@@ -134,10 +140,11 @@ def up(
     Example: atoll fleet up quickstart --only FedAvg --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.flower.local import LocalFleet, own_place
+    with _starting():
+        from atoll.fleet.flower.local import LocalFleet, own_place
 
-    found = _one_experiment(experiment, changes, scale, only)
-    clients = len(found.population)
+        found = _one_experiment(experiment, changes, scale, only)
+        clients = len(found.population)
     if nodes > clients:
         raise InputError(f"--nodes {nodes}: there are only data.clients = {clients} clients to share")
     name = str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment
@@ -163,11 +170,12 @@ def server(
     Example: atoll fleet server digits.toml --config fleet --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.configuration import read_fleet
-    from atoll.fleet.flower.fleet import FlowerFleet
+    with _starting():
+        from atoll.fleet.configuration import read_fleet
+        from atoll.fleet.flower.fleet import FlowerFleet
 
-    found = _one_experiment(experiment, changes, scale, only)
-    _carry_out(found, _place_of(found, folder), resume, overwrite, FlowerFleet(read_fleet(config), _tell))
+        found, fleet = _one_experiment(experiment, changes, scale, only), FlowerFleet(read_fleet(config), _tell)
+    _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
 
 
 @fleet_app.command("node")
@@ -196,26 +204,28 @@ def node(
     Example: atoll fleet node digits.toml --config node-3/node.toml --data my-data
     """
     require_flower()
-    from atoll.fleet.configuration import read_node
-    from atoll.fleet.flower.node import serve
-    from atoll.fleet.handlers import answer
-    from atoll.fleet.node import Reporting, open_site
-    from atoll.fleet.store import FolderStore
-    from atoll.fleet.tally import Budget
-
     if attached:
         threading.Thread(target=_end_with_input, daemon=True).start()
-    found = read_node(config)
-    if client and set(client) != set(found.clients):
-        told = ", ".join(map(str, found.clients))
-        raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
-    settings = _one_experiment(experiment, changes, scale, only).settings
-    reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
-    own = found.clients[0] if len(found.clients) == 1 else found.clients
-    site = open_site(settings, data, own, reporting, Budget(found.most_trainings, found.most_losses))
-    store = FolderStore(found.folder / "state" / "store")
+    with _starting():
+        from atoll.fleet.configuration import read_node
+        from atoll.fleet.flower.node import serve
+        from atoll.fleet.handlers import answer
+        from atoll.fleet.node import Reporting
+        from atoll.fleet.sites import Sites
+        from atoll.fleet.store import FolderStore
+        from atoll.fleet.tally import Budget
+
+        found = read_node(config)
+        if client and set(client) != set(found.clients):
+            told = ", ".join(map(str, found.clients))
+            raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
+        runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
+        reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
+        own = found.clients[0] if len(found.clients) == 1 else found.clients
+        store, budget = FolderStore(found.folder / "state" / "store"), Budget(found.most_trainings, found.most_losses)
+        sites = Sites(runs, data, own, store, reporting, budget, found.allow)
     with _ended_by_signals():
-        serve(found, lambda task, payload: answer(site, store, task, payload, _tell), _tell)
+        serve(found, lambda task, payload: answer(sites, store, task, payload, _tell), _tell)
 
 
 @fleet_app.command("status")
@@ -226,41 +236,23 @@ def status(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the nodes of a fleet whose server is running: who is there, since when, and who is not asked for a while.
+    """List server and nodes of a fleet that is running: who is there, since when, until when, and who is put aside.
 
     Example: atoll fleet status --config fleet --out runs/fleet
     """
     require_flower()
-    from atoll.fleet.certificates import valid_until
     from atoll.fleet.configuration import read_fleet
     from atoll.fleet.flower.calls import status_of_nodes
 
     configuration = read_fleet(config)
     rows = status_of_nodes(configuration)
+    add_roles(rows, configuration)
     if folder is not None:
-        _add_strikes(rows, folder)
+        add_strikes(rows, folder)
     if as_json:
         print_json(rows)
-        return
-    columns = {"node": "node", "clients": "clients", "status": "is", "since": "since"}
-    columns |= {} if folder is None else {"strikes": "late in a row", "pause": "not asked the next"}
-    shown = Table(*columns.values(), box=None)
-    for row in rows:
-        cells = row | {"clients": ", ".join(map(str, row["clients"]))}
-        shown.add_row(*(str(cells[name] or "") for name in columns))
-    out.print(shown)
-    out.print(f"The server's certificate is valid until {valid_until(configuration.folder / 'server.pem'):%d %B %Y}.")
-
-
-def _add_strikes(rows: list[dict[str, Any]], folder: Path) -> None:
-    """Add to each node's row how often the worst of its clients was late in a row, and is not asked from now on."""
-    from atoll.fleet.attendance import Standing, read_strikes
-    from atoll.runs.folder import STRIKES
-
-    standings = read_strikes(folder / STRIKES)
-    for row in rows:
-        own = [standings.get(client, Standing()) for client in row["clients"]]
-        row |= {"strikes": max(each.strikes for each in own), "pause": max(each.pause for each in own)}
+    else:
+        out.print(status_table(configuration, rows))
 
 
 def _effect_on(fleet: "FleetConfiguration") -> str:
@@ -277,12 +269,22 @@ def _effect_on(fleet: "FleetConfiguration") -> str:
     return "the running server knows"
 
 
+def _starting() -> AbstractContextManager[None]:
+    """Say now and then that packages, data and models are loaded, which takes its time on a busy machine."""
+    began = time.monotonic()
+    return waiting(_tell, lambda: f"starting: loading packages, data and models for {passed(began)}")
+
+
 def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":
     """Return the run that is named, to be carried out on a fleet."""
-    runs = read_experiments(name, scale, [*(changes or ()), "run.executor=fleet"], only)
+    runs = read_experiments(name, scale, _on_a_fleet(changes), only)
     if len(runs) > 1:
         raise InputError(f"{name}: has {len(runs)} runs, a fleet carries out one; choose it with --only")
     return runs[0]
+
+
+def _on_a_fleet(changes: Sequence[str] | None) -> list[str]:
+    return [*(changes or ()), "run.executor=fleet"]
 
 
 def _place_of(experiment: "Experiment", folder: Path | None) -> Path:
@@ -295,7 +297,8 @@ def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: b
     from atoll.trackers import require_trackers
 
     refuse_both(resume, overwrite)
-    experiment.check()
+    with _starting():
+        experiment.check()
     require_trackers(experiment.settings)
     prepare_folders([""], place, resume, overwrite)
     with Interrupts() as interrupts:
@@ -317,8 +320,15 @@ def _watch(
     from atoll.trackers import tracked
 
     live = run_events(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)
-    with closing(tracked(live, experiment.settings, place, resume)) as steps:
+    last = time.monotonic()
+
+    def at_work() -> str:
+        is_long = time.monotonic() - last >= EVERY_SECONDS
+        return f"computing on this machine for {passed(last)}" if is_long else ""
+
+    with closing(tracked(live, experiment.settings, place, resume)) as steps, waiting(_tell, at_work):
         for progress in steps:
+            last = time.monotonic()
             for warning in progress.warnings:
                 _tell(f"warning: {warning}")
             if (row := progress.row) is not None:
@@ -348,7 +358,3 @@ def _end_with_input() -> None:
     """End with the process that started this one, however that ends."""
     sys.stdin.buffer.read()
     os._exit(0)
-
-
-def _tell(sentence: str) -> None:
-    err.print(sentence, markup=False)

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
 from atoll.experiment.models import make_trainer, rehearse
 from atoll.experiment.settings import FaultSettings, MethodSettings, Settings
+from atoll.fleet.terms import announce
 from atoll.local.models import Form, form_of
 from atoll.local.weights import place, read_model
 from atoll.support.errors import InputError
@@ -57,6 +59,7 @@ class Agreement:
         clients: their number.
         classes: of their data; 0: there are none.
         keeps_state: whether clients keep a state from task to task; each does at its own node.
+        told: the settings that nodes are told, which they need not go by.
     """
 
     digest: str
@@ -64,6 +67,7 @@ class Agreement:
     clients: int
     classes: int = 0
     keeps_state: bool = False
+    told: Mapping[str, Any] = field(default_factory=dict)
 
 
 def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Agreement:
@@ -74,7 +78,8 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
     """
     require_fleet(settings)
     digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
-    return Agreement(digest, form, settings.data.clients, data.classes, method.keeps_state)
+    clients, told = settings.data.clients, announce(settings)
+    return Agreement(digest, form, clients, data.classes, method.keeps_state, told)
 
 
 def require_fleet(settings: Settings) -> None:

@@ -10,6 +10,7 @@
 """
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from atoll.fleet.certificates import Certified, make_authority, make_key_pair, make_server_certificate, require_valid
+from atoll.fleet.terms import ALLOWABLE
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
 from atoll.support.limits import LARGEST
@@ -111,6 +113,8 @@ class NodeConfiguration(_Section):
         most_trainings: how often it trains each of its clients, in all runs in which their work is the same; None: any
             number.
         most_losses: how many losses of models it answers of each; None: those that three whole runs ask for.
+        allow: settings that the server may choose, such as ``local.lr`` or ``method.*``; else the owner's copy of the
+            experiment says them.
     """
 
     folder: Path
@@ -120,6 +124,17 @@ class NodeConfiguration(_Section):
     max_mib: _Mib = 256
     most_trainings: _Most | None = None
     most_losses: _Most | None = None
+    allow: tuple[str, ...] = ()
+
+    @field_validator("allow")
+    @classmethod
+    def _can_be_allowed(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        if odd := [pattern for pattern in patterns if not re.fullmatch(ALLOWABLE, pattern)]:
+            raise ValueError(
+                f"{odd[0]!r}: must be seed, rounds, clustering.clusters, or a setting of model, local or method, such "
+                "as local.lr or method.*"
+            )
+        return patterns
 
     @property
     def key(self) -> Path:

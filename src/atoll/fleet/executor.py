@@ -209,7 +209,7 @@ class FleetExecutor:
         """
         collected = [_Collected[Result]({}, Counter()) for _ in groups]
         settled: dict[tuple[int, int], str] = {}
-        for reply in gather(self.fleet, calls, self.deadline_seconds):
+        for reply in gather(self.fleet, calls, self.deadline_seconds, self.notices.say):
             into = collected[reply.call.number]
             asked = reply.call.asked.get(reply.sender)
             key = reply.call.number, -1 if asked is None else asked.client

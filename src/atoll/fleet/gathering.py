@@ -1,13 +1,14 @@
 """Several calls to a fleet at once, all over by a deadline, whatever the transport does."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, Queue
 from threading import Thread
 
 from atoll.fleet.replies import Asked
 from atoll.fleet.transport import Failure, Fleet
+from atoll.fleet.waiting import listed, passed, waiting
 
 GRACE_SECONDS = 5.0  # beyond the deadline, for a transport to say that it has passed
 
@@ -48,11 +49,14 @@ class Reply:
     seconds: float
 
 
-def gather(fleet: Fleet, calls: Sequence[Call], timeout: float) -> Iterator[Reply]:
+def gather(
+    fleet: Fleet, calls: Sequence[Call], timeout: float, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[Reply]:
     """Make all calls at once; yield what comes, until every node that was asked has replied or it is too late.
 
     A reply that nobody waits for, a second one for example, is yielded too. What is missing in the end is a failure,
-    ``late``. A transport that does not keep its timeout is left to itself, shortly after.
+    ``late``. A transport that does not keep its timeout is left to itself, shortly after. `tell` is given now and then
+    who is waited for.
 
     Raises:
         Exception: whatever the transport raised.
@@ -71,21 +75,27 @@ def gather(fleet: Fleet, calls: Sequence[Call], timeout: float) -> Iterator[Repl
 
     for call in calls:
         Thread(target=run_events, args=(call,), daemon=True, name=f"call-{call.number}").start()
-    waiting = {(id(call), name): call for call in calls for name in call.asked}
+    missing = {(id(call), name): call for call in calls for name in call.asked}
+
+    def who() -> str:
+        names = {name for _, name in list(missing)}
+        return f"waiting for {listed(names)}: {passed(began)} of {timeout:g} s" if names else ""
+
     going = len(calls)
-    while going:
-        left = began + timeout + GRACE_SECONDS - time.monotonic()
-        try:
-            item = came.get(timeout=max(left, 0.0))
-        except Empty:
-            break
-        if isinstance(item, Exception):
-            raise item
-        if item is None:
-            going -= 1
-            continue
-        call, sender, content = item
-        waiting.pop((id(call), sender), None)
-        yield Reply(call, sender, content, time.monotonic() - began)
-    for (_, name), call in waiting.items():
+    with waiting(tell, who):
+        while going:
+            left = began + timeout + GRACE_SECONDS - time.monotonic()
+            try:
+                item = came.get(timeout=max(left, 0.0))
+            except Empty:
+                break
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                going -= 1
+                continue
+            call, sender, content = item
+            missing.pop((id(call), sender), None)
+            yield Reply(call, sender, content, time.monotonic() - began)
+    for (_, name), call in missing.items():
         yield Reply(call, name, Failure("late"), time.monotonic() - began)

@@ -2,10 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -20,6 +21,7 @@ from atoll.fleet.messages import (
     LossesRequest,
     Refusal,
     RefusalCode,
+    Refused,
     Seconds,
     TrainReply,
     TrainRequest,
@@ -28,7 +30,7 @@ from atoll.fleet.messages import (
     encode,
     pack,
 )
-from atoll.fleet.node import Node
+from atoll.fleet.node import Node, Side
 from atoll.fleet.private import respond
 from atoll.fleet.store import Store
 from atoll.fleet.tally import Tally, read_tally, write_tally
@@ -51,16 +53,7 @@ class Done:
     told: str
 
 
-Handler = Callable[[Node, Store, bytes], Done]
-
-
-class Refused(Exception):
-    """The request is refused."""
-
-    def __init__(self, code: RefusalCode, told: str = "") -> None:
-        """Say why, in one of the words that the server knows, and to the node's owner in others."""
-        super().__init__(told or code)
-        self.code: RefusalCode = code
+Handler = Callable[[Side, Store, bytes], Done]
 
 
 class _Pace(BaseModel):
@@ -71,7 +64,7 @@ class _Pace(BaseModel):
     samples: Count = 0
 
 
-def answer(site: Node, store: Store, task: str, payload: bytes, tell: Callable[[str], None] = _LOG.info) -> bytes:
+def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[str], None] = _LOG.info) -> bytes:
     """Carry out a task on a node; what a transport calls. It never raises for what it is sent.
 
     Whatever goes wrong, only a `Refusal` goes to the server. What was raised is logged here, for the node's owner:
@@ -82,7 +75,7 @@ def answer(site: Node, store: Store, task: str, payload: bytes, tell: Callable[[
         handler = HANDLERS.get(task)
         if handler is None:
             raise Refused("unknown_task", f"a task {task!r:.40}, which there is not")
-        done = handler(site, store, payload)
+        done = handler(side, store, payload)
     except Refused as refused:
         code, told = refused.code, str(refused)
     except Unreadable:
@@ -97,23 +90,24 @@ def answer(site: Node, store: Store, task: str, payload: bytes, tell: Callable[[
     return encode(Refusal(code=code))
 
 
-def describe(site: Node, store: Store, payload: bytes) -> Done:
+def describe(side: Side, store: Store, payload: bytes) -> Done:
     """Say what the node holds, as far as its owner lets it."""
     request, _ = decode(payload, DescribeRequest)
-    _require_agreement(site, request.settings_digest)
+    site = _agreed(side, request.settings_digest, request.settings)
     reports = tuple(_report(site, store, client) for client in site.clients)
     versions = {name: version for name, version in package_versions().items() if version is not None}
     reply = DescribeReply(nonce=request.nonce, utc=time.time(), versions=versions, clients=reports)
     told = ", ".join(name for name, value in reports[0].model_dump().items() if value is not None and name != "client")
     so_far = _count(site, store, site.clients[0], descriptions=1)
     clients = ", ".join(map(str, site.clients))
+    told += f"; the server has set {site.told}" if site.told else ""
     return Done(encode(reply), f"told of client {clients}: {told}; so often so far: {so_far.descriptions}")
 
 
-def train(site: Node, store: Store, payload: bytes) -> Done:
+def train(side: Side, store: Store, payload: bytes) -> Done:
     """Train a client from the model in the payload; send its model back, and keep what it keeps."""
     request, models = decode(payload, TrainRequest)
-    _require_agreement(site, request.settings_digest)
+    site = _agreed(side, request.settings_digest)
     client = _require_client(site, request.client)
     (start,) = _require_form(site, models, count=1)
     start = {name: tensor.to(site.device) for name, tensor in start.items()}
@@ -158,10 +152,10 @@ def _train(site: Node, store: Store, request: TrainRequest, client: int, start: 
     return outcome
 
 
-def losses(site: Node, store: Store, payload: bytes) -> Done:
+def losses(side: Side, store: Store, payload: bytes) -> Done:
     """Measure the models in the payload on a client's samples, if the method asks for the losses of so many."""
     request, models = decode(payload, LossesRequest)
-    _require_agreement(site, request.settings_digest)
+    site = _agreed(side, request.settings_digest)
     client = _require_client(site, request.client)
     if len(models) > site.measures:
         wanted = f"of at most {site.measures} models" if site.measures else "for none"
@@ -186,16 +180,16 @@ def _now() -> str:
 
 def _count(site: Node, store: Store, client: int, **more: int) -> Tally:
     """Count a task before it is done, so that a crash forgets none; refuse it if that is over the budget."""
-    after = read_tally(store, client, site.agreement.digest).plus(**more)
+    after = read_tally(store, client, site.counted_as).plus(**more)
     if why := after.why_over(site.budget):
         raise Refused("over_budget", f"client {client}'s {why}")
-    write_tally(store, client, site.agreement.digest, after)
+    write_tally(store, client, site.counted_as, after)
     return after
 
 
-def _require_agreement(site: Node, digest: str) -> None:
-    if digest != site.agreement.digest:
-        raise Refused("wrong_settings", "the server's settings are others than this node's")
+def _agreed(side: Side, digest: str, told: Mapping[str, Any] | None = None) -> Node:
+    with _ALONE:  # a node may have to be made, which draws a model
+        return side.find(digest, told)
 
 
 def _require_client(site: Node, client: int) -> int:

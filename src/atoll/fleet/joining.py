@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atoll.fleet.agreement import Agreement
@@ -10,15 +10,19 @@ from atoll.fleet.messages import ClientReport, DescribeReply, DescribeRequest, e
 from atoll.fleet.private import LEAST_EPSILON
 from atoll.fleet.replies import open_reply
 from atoll.fleet.transport import Failure, Fleet, Properties, clients_of
+from atoll.fleet.waiting import passed, waiting
 from atoll.support.environment import BITS_DEPEND_ON, package_versions
 from atoll.support.errors import RunError
 
 CLOCKS_APART_SECONDS = 3600.0
 _DESCRIBING_SECONDS = 60.0
 _MOST_HOURS = 999_999.9  # that a sentence tells of a clock
+_LONGEST_PAUSE = 30.0
 _SHOWN = 8  # clients at most that a sentence lists
 _WORDS = {
     "wrong_settings": "has other settings than this experiment",
+    "not_allowed": "has other settings than this experiment, which its owner does not let the server change; its own "
+    "log names them",
     "late": "did not answer in time",
     "gone": "is not there",
     "failed": "failed to describe itself; its own log says why",
@@ -84,25 +88,46 @@ def wait_for_nodes(
     Raises:
         RunError: too few nodes were there in time; names the clients that are missing.
     """
+    began, news = time.monotonic(), [""]
+
+    def say(sentence: str) -> None:
+        if sentence != news[-1]:
+            news.append(sentence)
+            tell(sentence)
+
+    with waiting(tell, lambda: f"waiting for nodes: {passed(began)} of {wait_seconds:g} s; {news[-1]}".rstrip("; ")):
+        return _wait(fleet, agreement, nodes, wait_seconds, say, poll_seconds)
+
+
+def _wait(
+    fleet: Fleet,
+    agreement: Agreement,
+    nodes: int | None,
+    wait_seconds: float,
+    say: Callable[[str], None],
+    poll_seconds: float,
+) -> Joined:
     until = time.monotonic() + wait_seconds
+    patience = _Patience(poll_seconds)
     known: dict[str, DescribeReply] = {}
     refused: dict[str, Unfit] = {}
     warnings: dict[str, list[str]] = {}
-    last = ""
     while True:
         there = fleet.nodes()
         known = {name: reply for name, reply in known.items() if name in there}
         left = max(until - time.monotonic(), 0.0)
-        strangers = [name for name in there if name not in known]
+        strangers = patience.due(name for name in there if name not in known)
         described = _describe(fleet, agreement, strangers, min(max(left, 1.0), _DESCRIBING_SECONDS))
         for name in (name for name in strangers if name in described):  # not as they came: who is first must not vary
             fit = _check(described[name], there[name], agreement, known)
             if isinstance(fit, Unfit):
                 refused[name] = fit
+                patience.put_off(name)
                 continue
             refused.pop(name, None)
             known[name], warnings[name] = fit, _warn(name, fit)
         refused = {name: unfit for name, unfit in refused.items() if name in there}
+        patience.forget_all_but(there)
         joined = _join(known)
         is_over = time.monotonic() >= until
         joined.left_out.update(name for name, unfit in refused.items() if unfit.is_description)
@@ -119,9 +144,28 @@ def wait_for_nodes(
             sentence = f"{len(known)} of fleet.nodes = {nodes} nodes are there; {sentence}"
         if is_over:
             raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
-        if sentence != last:
-            tell(last := sentence)
+        say(sentence)
         time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
+
+
+class _Patience:
+    """Asks a node that is unfit again, but ever less often: its owner reads a line each time."""
+
+    def __init__(self, first_seconds: float) -> None:
+        self._first = first_seconds
+        self._pauses: dict[str, tuple[float, float]] = {}
+
+    def due(self, names: Iterable[str]) -> list[str]:
+        now = time.monotonic()
+        return [name for name in names if name not in self._pauses or now >= self._pauses[name][0]]
+
+    def put_off(self, name: str) -> None:
+        _, before = self._pauses.get(name, (0.0, self._first))
+        pause = min(2 * before, max(_LONGEST_PAUSE, self._first))
+        self._pauses[name] = time.monotonic() + pause, pause
+
+    def forget_all_but(self, names: Container[str]) -> None:
+        self._pauses = {name: pause for name, pause in self._pauses.items() if name in names}
 
 
 def ask_again(
@@ -159,7 +203,7 @@ def _describe(
 ) -> "dict[str, DescribeReply | Unfit]":
     """Ask nodes what they hold; return each node's reply, or why there is none."""
     nonce = secrets.token_hex(16)
-    request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce))
+    request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce, settings=dict(agreement.told)))
     replies = fleet.call(dict.fromkeys(names, request), "describe", b"", timeout) if names else ()
     return {name: _read(content, nonce) for name, content in replies if name in names}
 

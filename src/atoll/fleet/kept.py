@@ -83,6 +83,12 @@ class Versions:
         if kept != known:
             self._store.put(self._prefix, json.dumps([*kept, task]).encode())
 
+    def clear(self) -> None:
+        """Drop all versions."""
+        for name in self._names():
+            self._store.drop(self._key(name))
+        self._store.drop(self._prefix)
+
     def _names(self) -> list[str]:
         """Return the tasks whose versions are there, in the order in which they were made."""
         names: list[str] = json.loads(self._store.get(self._prefix) or b"[]")

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from atoll.fleet.terms import Terms
 from atoll.local.models import Form, Model
 from atoll.support.limits import LARGEST
 
@@ -24,12 +25,29 @@ Token = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 Word = Annotated[str, Field(pattern=r"^[\w.+-]{1,40}$")]
 
 RefusalCode = Literal[
-    "unreadable", "unknown_task", "wrong_settings", "wrong_client", "no_state", "not_needed", "over_budget", "failed"
+    "unreadable",
+    "unknown_task",
+    "wrong_settings",
+    "not_allowed",
+    "wrong_client",
+    "no_state",
+    "not_needed",
+    "over_budget",
+    "failed",
 ]
 
 
 class Unreadable(ValueError):
     """What has come is no message of the kind that was waited for."""
+
+
+class Refused(Exception):
+    """A node does not do what it was asked."""
+
+    def __init__(self, code: RefusalCode, told: str = "") -> None:
+        """Say why, in one of the words that the server knows, and to the node's owner in others."""
+        super().__init__(told or code)
+        self.code: RefusalCode = code
 
 
 class Header(BaseModel):
@@ -39,11 +57,18 @@ class Header(BaseModel):
 
 
 class DescribeRequest(Header):
-    """Asks what a node holds."""
+    """Asks what a node holds.
+
+    Attributes:
+        settings_digest: of the settings that a client's work depends on (`agreement.digest_of`).
+        nonce: of this call alone; the reply repeats it.
+        settings: what they are (`terms.announce`), for nodes whose owners let the server choose some.
+    """
 
     kind: Literal["describe"] = "describe"
     settings_digest: Token
     nonce: Token
+    settings: Terms = {}
 
 
 class TrainRequest(Header):

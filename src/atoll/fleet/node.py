@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
@@ -22,6 +22,7 @@ from atoll.experiment.plugins import call
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import Agreement, agree, require_fleet
+from atoll.fleet.messages import Refused
 from atoll.fleet.shards import read_shard, shard_folder
 from atoll.fleet.tally import RUNS, Budget
 from atoll.local.weights import check_outputs, place
@@ -62,7 +63,8 @@ class Reporting:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node's side of an experiment. No code, name or setting comes from the server; no sample goes to it.
+    """A node's side of an experiment. No code comes from the server, and no setting but as `sites` lets it; no sample
+    goes to it.
 
     Attributes:
         agreement: what the server must have in common with the node.
@@ -74,6 +76,8 @@ class Node:
         reporting: what it says of them.
         measures: of how many models its owner's copy of the method asks the losses at a time; 0: it asks for none.
         budget: how much of its work it does.
+        counted_as: the digest under which its work is counted.
+        told: what the server has set of its settings, for its owner to read.
     """
 
     agreement: Agreement
@@ -85,6 +89,39 @@ class Node:
     reporting: Reporting
     measures: int
     budget: Budget
+    counted_as: str
+    told: str = ""
+
+    def find(self, digest: str, told: Mapping[str, Any] | None = None) -> "Node":
+        """Return itself, if the server's settings have its digest.
+
+        Raises:
+            Refused: they have another one.
+        """
+        if digest != self.agreement.digest:
+            raise Refused("wrong_settings", "the server's settings are others than this node's")
+        return self
+
+
+class Side(Protocol):
+    """Whoever can be asked for tasks: one `Node`, or as many as an owner's settings make (`sites.Sites`)."""
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """The clients that it is."""
+        ...
+
+    def find(self, digest: str, told: Mapping[str, Any] | None = None) -> Node:
+        """Return the node whose settings have this digest.
+
+        Args:
+            digest: of the server's settings.
+            told: these settings, where they come with it (`terms.announce`).
+
+        Raises:
+            Refused: there is none.
+        """
+        ...
 
 
 def open_site(
@@ -130,7 +167,18 @@ def open_site(
     budget = budget or Budget()
     if budget.losses is None:
         budget = replace(budget, losses=RUNS * settings.rounds * measures)
-    return Node(agreement, clients, population, trainer, method.rule.steps, device, reporting, measures, budget)
+    return Node(
+        agreement=agreement,
+        clients=clients,
+        population=population,
+        trainer=trainer,
+        steps=method.rule.steps,
+        device=device,
+        reporting=reporting,
+        measures=measures,
+        budget=budget,
+        counted_as=agreement.digest,
+    )
 
 
 def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:

@@ -9,11 +9,15 @@ _SHOWN = 20  # nodes at most that are told of an event
 
 
 class Notices:
-    """Collects refusals until an event is over; safe to use from several threads."""
+    """Collects refusals until an event is over; safe to use from several threads.
+
+    Attributes:
+        say: tells the operator a sentence at once.
+    """
 
     def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Tell them by this."""
-        self._tell = tell
+        self.say = tell
         self._refused: dict[str, Counter[str]] = defaultdict(Counter)
         self._silent: dict[str, frozenset[str]] = {}
         self._lock = Lock()
@@ -32,10 +36,10 @@ class Notices:
             self._silent = self._silent | silent
         for node in sorted(news)[:_SHOWN]:
             reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(refused[node].items()))
-            self._tell(f"event {event}: node {node!r}: refused {refused[node].total()} ({reasons})")
+            self.say(f"event {event}: node {node!r}: refused {refused[node].total()} ({reasons})")
         if others := sorted(news)[_SHOWN:]:
             total = sum(refused[node].total() for node in others)
-            self._tell(f"event {event}: refused {total} of {len(others)} more nodes")
+            self.say(f"event {event}: refused {total} of {len(others)} more nodes")
 
     def forget(self, node: str) -> None:
         """Note that a good result of a node has come, so that its next silence is news."""

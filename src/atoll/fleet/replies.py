@@ -54,6 +54,7 @@ Reason = (
   longer than allowed;
 - ``unsound``: its model gives no finite losses; or what it was combined to with others does not, although each does;
 - ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``;
+- ``not_allowed``: said by the node: its owner does not let the server change what it has changed;
 - ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged;
 - ``not_needed``, ``over_budget``: said by the node: its owner's copy of the method asks for no such losses, or not for
   those of so many models; or its owner lets it do no more.
@@ -76,6 +77,7 @@ REASONS: tuple[Reason, ...] = (
     "unsound",
     "unknown_task",
     "wrong_settings",
+    "not_allowed",
     "wrong_client",
     "no_state",
     "not_needed",

@@ -63,7 +63,7 @@ def seal(line: bytes) -> bytes:
     """Return a JSON object with its checksum as its last entry.
 
     >>> seal(b'{"event": 3}')
-    b'{"event": 3, "crc32": "a5ae0351"}'
+    b'{"event": 3, "crc32": "51be3ca8"}'
     """
     return line[:-1] + b', "crc32": "%08x"}' % zlib.crc32(line)
 

@@ -36,6 +36,7 @@ from atoll.fleet.flower.wire import (
     status_of,
     tls_fault,
 )
+from atoll.fleet.waiting import EVERY_SECONDS, passed, waiting
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically
 from atoll.support.lock import locked
@@ -146,9 +147,11 @@ def _linked(
                 client.DeactivateNode(DeactivateNodeRequest(node_id=int(note.read_text())))
         return client.ActivateNode(request).node_id
 
+    began = time.monotonic()
     tell(f"{configuration.name}: calling {configuration.server}")
     try:
-        node_id = _insist_while_taken(activate, lambda: tell(f"{configuration.name}: {_WAITING}"))
+        with waiting(tell, lambda: f"{configuration.name}: no answer from {configuration.server} for {passed(began)}"):
+            node_id = _insist_while_taken(activate, lambda: tell(f"{configuration.name}: {_WAITING}"))
     except Exception as error:
         raise RunError(_refusal(configuration, error)) from error
     write_atomically(note, str(node_id).encode())
@@ -180,14 +183,41 @@ def _insist_while_taken(activate: Callable[[], int], say: Callable[[], None]) ->
 
 def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None]) -> None:
     """Ask for messages and answer them, one after the other, for ever."""
-    last = time.monotonic()
+    state = _State(configuration)
+    with waiting(tell, state.say):
+        _answer_for_ever(configuration, link, answer, tell, state)
+
+
+class _State:
+    """What a node waits for, and since when."""
+
+    def __init__(self, configuration: NodeConfiguration) -> None:
+        self._names = f"{configuration.name}: ", configuration.server
+        self._is_away, self.since = False, time.monotonic()
+
+    def note(self, is_away: bool, is_work: bool = False) -> None:
+        if is_work or is_away != self._is_away:
+            self._is_away, self.since = is_away, time.monotonic()
+
+    def say(self) -> str:
+        if time.monotonic() - self.since < EVERY_SECONDS:
+            return ""
+        name, server = self._names
+        what = f"{server} has not answered" if self._is_away else f"connected to {server}, waiting for tasks"
+        return f"{name}{what} for {passed(self.since)}"
+
+
+def _answer_for_ever(
+    configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None], state: _State
+) -> None:
     while True:
         began = time.monotonic()
         try:
             asked = _receive(link)
+            state.note(is_away=False, is_work=asked is not None)
             if asked is not None:
                 _send(link, asked, _reply_to(asked, answer, configuration, tell), began)
-                last = time.monotonic()
+                state.note(is_away=False, is_work=True)
                 continue
         except Exception as error:
             if status_of(error) == _UNKNOWN:
@@ -197,8 +227,9 @@ def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, t
                 if tls_fault(error) is not None:
                     raise RunError(_refusal(configuration, error)) from error
                 raise
+            state.note(is_away=True)
         now = time.monotonic()
-        time.sleep(_pause(now - last, now - began))
+        time.sleep(_pause(now - state.since, now - began))
 
 
 def _pause(idle: float, took: float) -> float:
@@ -244,7 +275,10 @@ def _reply_to(
 ) -> bytes | int:
     """Return the answer, or why there is none; what went wrong is logged here and stays here."""
     try:
-        reply = answer(*read_task(asked))
+        task, payload = read_task(asked)
+        began = time.monotonic()
+        with waiting(tell, lambda: f"{configuration.name}: at work on {task!r:.40} for {passed(began)}"):
+            reply = answer(task, payload)
     except Exception as error:
         tell(f"{configuration.name}: a task failed: {type(error).__name__}: {error}")
         return FAILED

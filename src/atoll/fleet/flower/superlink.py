@@ -17,6 +17,7 @@ from atoll.fleet.flower.calls import let_nodes_in, list_nodes
 from atoll.fleet.flower.guard import OVERHEAD
 from atoll.fleet.flower.refusals import MARK
 from atoll.fleet.flower.wire import environment, insist
+from atoll.fleet.waiting import passed, waiting
 from atoll.support.errors import InputError, RunError
 
 START_SECONDS = 60.0
@@ -55,11 +56,13 @@ class Superlink:
         require_valid(self.configuration.folder / "server.pem")
         require_free(self.configuration.listen, self.configuration.port)
         self.configuration.state.mkdir(mode=0o700, exist_ok=True)
+        began = time.monotonic()
+        self._tell(f"starting Flower's superlink on {self.configuration.listen}:{self.configuration.port}")
         self._start()
         self._watcher.start()
         try:
-            until = time.monotonic() + START_SECONDS
-            insist(self._ask, until, pause=0.2)
+            with waiting(self._tell, lambda: f"the superlink is starting: {passed(began)} of {START_SECONDS:g} s"):
+                insist(self._ask, began + START_SECONDS, pause=0.2)
         except BaseException as error:
             self.__exit__(None, None, None)
             if isinstance(error, Exception) and not isinstance(error, InputError):

@@ -1,0 +1,46 @@
+"""Sentences on the console of a server or a node, one a line; those on waiting take each other's place."""
+
+import threading
+
+from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
+
+from atoll.fleet.waiting import Waiting
+
+_LONGEST_GAP = 64  # of sentences on waiting, where each would be a line of its own: about five minutes
+
+
+class Teller:
+    """Prints sentences as they come; safe to call from several threads.
+
+    In a terminal a `Waiting` stands in the last line until the next sentence. In a file or a journal, where it would
+    stay, it is printed the first time, the second, the fourth, and so on.
+    """
+
+    def __init__(self, console: Console) -> None:
+        """Print to this console."""
+        self._console = console
+        self._lock = threading.Lock()
+        self._unsaid, self._gap = 0, 1
+
+    def __call__(self, sentence: str) -> None:
+        """Print a sentence, if it is time."""
+        with self._lock:
+            if self._console.is_terminal:
+                self._replace(sentence)
+            elif not isinstance(sentence, Waiting):
+                self._unsaid, self._gap = 0, 1
+                self._console.print(sentence, markup=False)
+            else:
+                self._unsaid += 1
+                if self._unsaid >= self._gap:
+                    self._unsaid, self._gap = 0, min(2 * self._gap, _LONGEST_GAP)
+                    self._console.print(sentence, markup=False)
+
+    def _replace(self, sentence: str) -> None:
+        self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+        if isinstance(sentence, Waiting):
+            self._console.print(sentence, markup=False, end="", no_wrap=True, overflow="ellipsis", crop=True)
+        else:
+            self._console.print(sentence, markup=False)

@@ -1,0 +1,65 @@
+"""Nothing is silent for long: what takes time says what it waits for, and since when."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+EVERY_SECONDS = 5.0
+
+_going: list[object] = []
+
+
+class Waiting(str):
+    """A sentence on what is waited for; the next one says the same of a later time, and may take its place."""
+
+
+@contextmanager
+def waiting(
+    tell: Callable[[str], None], what: Callable[[], str], every_seconds: float = EVERY_SECONDS
+) -> Iterator[None]:
+    """Tell every few seconds what is waited for; of nested ones only the innermost does.
+
+    Args:
+        tell: is given a `Waiting`, from another thread.
+        what: returns what is waited for now; an empty text is not told.
+        every_seconds: between two sentences, and before the first.
+    """
+    is_over, mine = threading.Event(), object()
+
+    def repeat() -> None:
+        last = time.monotonic()
+        while not is_over.wait(every_seconds / 5):  # oftener than it tells, for what begins in between
+            is_due = time.monotonic() - last >= every_seconds and _going[-1:] == [mine]
+            if is_due and (sentence := what()):
+                last = time.monotonic()
+                tell(Waiting(sentence))
+
+    thread = threading.Thread(target=repeat, daemon=True, name="waiting")
+    _going.append(mine)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(timeout=1)
+        _going.remove(mine)
+
+
+def passed(began: float) -> str:
+    """Return how long ago a time of `time.monotonic` was.
+
+    >>> passed(time.monotonic() - 200)
+    '200 s'
+    """
+    return f"{time.monotonic() - began:.0f} s"
+
+
+def listed(names: Collection[str], most: int = 8) -> str:
+    """Return names for a sentence, not all if they are many.
+
+    >>> listed(["b", "a", "c"], most=2)
+    'a, b and 1 more'
+    """
+    first, others = sorted(names)[:most], len(names) - most
+    return ", ".join(first) + (f" and {others} more" if others > 0 else "")

@@ -1,0 +1,100 @@
+"""What takes long says what it waits for, and since when."""
+
+import threading
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from atoll import RunError
+from atoll.cli.teller import Teller
+from atoll.fleet import gathering, joining
+from atoll.fleet.joining import wait_for_nodes
+from atoll.fleet.memory import MemoryFleet
+from atoll.fleet.waiting import Waiting, waiting
+from tests.fleet.test_hostile import carry
+from tests.fleets import agreement_of, open_sites, small
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let gathering and joining speak ten times a second."""
+    for module in (gathering, joining):
+        monkeypatch.setattr(module, "waiting", lambda tell, what: waiting(tell, what, 0.1))
+
+
+def test_the_innermost_speaks_until_it_is_over() -> None:
+    told: list[str] = []
+    with waiting(told.append, lambda: "outer", 0.05):
+        time.sleep(0.15)
+        with waiting(told.append, lambda: "inner", 0.05):
+            time.sleep(0.2)
+        inner = told.count("inner")
+        assert inner >= 2
+        assert told.index("inner") >= 1
+        assert "outer" not in told[told.index("inner") :]
+        time.sleep(0.15)
+    assert told[-1] == "outer"
+    assert told.count("inner") == inner
+    before = list(told)
+    time.sleep(0.15)
+    assert told == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_event_says_whom_it_waits_for_and_how_long(tmp_path: Path) -> None:
+    experiment = small(fleet={"deadline_seconds": 0.5, "wait_seconds": 5.0})
+    silent = {"node-2": lambda task, payload, honest: honest() if task == "describe" else None}
+    _, told = carry(experiment, MemoryFleet(open_sites(experiment, tmp_path / "data"), silent), tmp_path / "live")
+    assert "waiting for node-2: 0 s of 0.5 s" in told
+    assert not [sentence for sentence in told if "node-1" in sentence and "waiting for node-2" in sentence]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_server_that_waits_for_nodes_says_so(tmp_path: Path) -> None:
+    experiment = small()
+    fleet = MemoryFleet(open_sites(experiment, tmp_path))
+    fleet.gone.add("node-3")
+    told: list[str] = []
+    with pytest.raises(RunError):
+        wait_for_nodes(fleet, agreement_of(experiment), None, 0.5, told.append, poll_seconds=0.05)
+    assert told[0] == "3 of 4 clients are there; missing: 3"
+    assert "waiting for nodes: 0 s of 0.5 s; 3 of 4 clients are there; missing: 3" in told
+
+
+def test_a_node_with_other_settings_is_asked_ever_less_often(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def count(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes:
+        asked.append(time.monotonic())
+        return honest()
+
+    fleet = MemoryFleet(open_sites(small(), tmp_path), {"node-0": count})
+    with pytest.raises(RunError, match="has other settings"):
+        wait_for_nodes(fleet, agreement_of(small(seed=3)), None, 1.5, poll_seconds=0.01)
+    assert 3 <= len(asked) <= 9, "of about a hundred looks"
+
+
+def test_in_a_file_sentences_on_waiting_become_rarer() -> None:
+    file = StringIO()
+    teller = Teller(Console(file=file, width=80))
+    for second in range(5, 105, 5):
+        teller(Waiting(f"waiting for {second} s"))
+    teller("event 1")
+    teller(Waiting("again"))
+    assert file.getvalue().split("\n") == [*(f"waiting for {s} s" for s in (5, 15, 35, 75)), "event 1", "again", ""]
+
+
+def test_in_a_terminal_they_take_each_others_place() -> None:
+    file = StringIO()
+    teller = Teller(Console(file=file, width=80, force_terminal=True, color_system=None))
+    threads = [threading.Thread(target=teller, args=(each,)) for each in (Waiting("first"), Waiting("second"), "news")]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    lines = file.getvalue().split("\n")
+    assert len(lines) == 2
+    assert lines[0].split("\r\x1b[2K") == ["", "first", "second", "news"]
