@@ -17,6 +17,7 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -61,11 +62,9 @@ def be_nodes(folder: Path) -> None:
         except Exception as error:
             print(f"{place.name} ended: {error}", flush=True)
 
-    threads = [threading.Thread(target=be, args=[place]) for place in sorted((folder / "nodes").iterdir())]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for place in sorted((folder / "nodes").iterdir()):
+        threading.Thread(target=be, args=[place], daemon=True).start()
+    sys.stdin.read()  # until whoever started this ends
 
 
 def measure(nodes: int, sizes: list[int], turns: int) -> list[dict[str, Any]]:
