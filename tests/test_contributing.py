@@ -55,7 +55,7 @@ def test_files_that_are_named_are_there(page: str) -> None:
         r"`((?:src|tests|docs|benchmarks|examples|\.\w+)/[\w./-]+|[\w-]+\.(?:toml|lock|md|cff))`", read(page)
     )
     assert named
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert [name for name in named if not (ROOT / name).exists() and name != "node.toml"] == []  # which owners write
 
 
 @pytest.mark.parametrize("page", [*PAGES, ".ci/run", ".github/workflows/ci.yml"])

@@ -119,7 +119,7 @@ def test_run(process: Command, folder: Path) -> None:
     assert [row["round"] for row in rows] == [0, 1, 2]
     least = "event round virtual_time wall_time train_loss test_loss test_accuracy client_updates bytes_up bytes_down"
     assert set(least.split()) <= set(rows[0])
-    assert json.loads((run / "summary.json").read_bytes())["final"] == rows[-1]
+    assert json.loads((run / "summary.json").read_bytes())["final"] | {"crc32": rows[-1]["crc32"]} == rows[-1]
     assert json.loads((run / "environment.json").read_bytes())["seed"] == 0
 
 
@@ -165,7 +165,7 @@ def test_cluster(atoll: Command, folder: Path) -> None:
     assert sorted(made["membership"]) == [0, 0, 0, 1, 1, 1]
     done = atoll("cluster", "tiny.toml", "--plot", "clusters.png")
     assert "EMD" in done.succeeded()
-    assert done.err == "wrote clusters.png\nwrote clusters.svg\n"
+    assert done.err == "wrote clusters.png\n"
     assert (folder / "clusters.png").read_bytes().startswith(b"\x89PNG")
     atoll("cluster", "tiny.toml", "--plot", "made/in/x").succeeded()
     assert (folder / "made/in/x.png").is_file()

@@ -286,8 +286,11 @@ def _read_number(name: str, made: Any, value: Any) -> float | None:
 
 def _has_planted(experiment: Experiment) -> bool:
     """Return whether clusters' models are to be compared with planted parameters: as many at least, of their size."""
-    planted, method = experiment.population.data.planted, experiment.method
-    if planted is None or method.schedule.has_server or (not method.finds_clusters and experiment.needs("phases")):
+    planted = experiment.population.data.planted
+    if planted is None:
+        return False
+    method = experiment.method
+    if method.schedule.has_server or (not method.finds_clusters and experiment.needs("phases")):
         return False
     parameters = sum(tensor.numel() for tensor in experiment.module.state_dict().values())
     return len(planted) <= method.schedule.clusters and planted.shape[1] == parameters
