@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.cli.common import read_experiments
+from atoll.cli.common import out, read_experiments
 from atoll.fleet.attendance import Noted
 from atoll.fleet.certificates import make_authority, make_server_certificate, require_valid
 from atoll.fleet.configuration import FleetConfiguration, FleetPlan, init_fleet, read_fleet, read_node
@@ -45,7 +45,7 @@ def test_init_writes_what_server_and_nodes_read(atoll: Command, tmp_path: Path) 
 
 
 def test_init_shows_who_has_what_until_when(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(out, "_width", 120)
     told = atoll("fleet", "init", "mine", "--nodes", "2", "--host", "a.example.org", "--days", "10").succeeded()
     rows = [line.split() for line in told.splitlines()]
     assert rows[0] == ["role", "name", "clients", "has", "expires"]
@@ -63,7 +63,7 @@ def test_status_shows_roles_expiry_and_strikes(
         {"node": node.name, "clients": list(node.clients), "status": "online", "since": None} for node in fleet.nodes
     ]
     monkeypatch.setattr("atoll.fleet.flower.calls.status_of_nodes", lambda _: [dict(row) for row in there])
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(out, "_width", 120)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / STRIKES).write_text(Noted(event=5, clients={1: (4, 8, 1)}).model_dump_json() + "\n")
     told = atoll("fleet", "status", "--config", "fleet", "--out", "run").succeeded()
