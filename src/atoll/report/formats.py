@@ -83,5 +83,14 @@ def rich_table(cells: Cells, texts: int, title: str = "", note: str = "") -> Tab
     return table
 
 
+def upright(cells: Cells) -> Cells:
+    """Return a table with its lines and columns exchanged if it has more columns than lines.
+
+    >>> upright([["run", "mean", "worst"], ["a", "0.5", "0.2"]])
+    [['run', 'a'], ['mean', '0.5'], ['worst', '0.2']]
+    """
+    return [list(line) for line in zip(*cells, strict=True)] if len(cells) < len(cells[0]) else cells
+
+
 def _latex(text: str) -> str:
     return re.sub("[" + re.escape("".join(_LATEX)) + "]", lambda found: _LATEX[found[0]], text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
-from atoll.report.formats import DASH, csv_table, latex_table, markdown_table, rich_table
+from atoll.report.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
 from atoll.report.runs import Run
 from atoll.report.tables import Row
 from atoll.report.writing import MAX_PROBED, as_rich, probes_as_rich
@@ -109,9 +109,10 @@ def tables_as_rich(rows: Sequence[Row], spreads: Sequence[Spread]) -> list[Table
     tables = [as_rich(rows), *([spread_as_rich(spreads)] if spreads else [])]
     if (probed := _probed(spreads)) and len(probed) > MAX_PROBED:
         header, *lines = _cells(spreads, probed)
-        names = [" ".join(filter(None, line[: _texts(spreads)])) for line in lines]
-        turned = zip(header[_texts(spreads) + 1 :], *(line[_texts(spreads) + 1 :] for line in lines), strict=True)
-        return [*tables, rich_table([["Mean ± deviation over seeds", *names], *map(list, turned)], 1)]
+        texts = _texts(spreads)
+        cells = [["Mean ± deviation over seeds", *header[texts + 1 :]]]
+        cells += [[" ".join(filter(None, line[:texts])), *line[texts + 1 :]] for line in lines]
+        return [*tables, rich_table(upright(cells), 1)]
     return [*tables, *([probes] if (probes := probes_as_rich(rows)) else [])]
 
 

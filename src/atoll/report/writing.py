@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from atoll.report.formats import DASH, csv_table, latex_table, markdown_table, rich_table
+from atoll.report.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
 from atoll.report.style import format_bytes, format_seconds
 from atoll.report.tables import FIRST, STABLE, Reached, Row
 from atoll.runs.columns import title_of
@@ -64,13 +64,16 @@ def as_rich(rows: Sequence[Row], title: str = "") -> Table:
 
 
 def probes_as_rich(rows: Sequence[Row]) -> Table | None:
-    """Return what `as_rich` has no room for, a line a column and a column a run; None where there is nothing."""
+    """Return what `as_rich` has no room for, runs on the longer side; None where there is nothing."""
     probed = _probed(rows)
     if len(probed) <= MAX_PROBED:
         return None
-    header = ["At the last probe", *(" ".join(filter(None, (row.panel, row.label))) for row in rows)]
-    lines = [[title_of(name), *(show_number(name, row.final.get(name)) for row in rows)] for name in probed]
-    return rich_table([header, *lines], 1)
+    header = ["At the last probe", *map(title_of, probed)]
+    lines = [
+        [" ".join(filter(None, (row.panel, row.label))), *(show_number(name, row.final.get(name)) for name in probed)]
+        for row in rows
+    ]
+    return rich_table(upright([header, *lines]), 1)
 
 
 def _note(rows: Sequence[Row], *costs: str) -> str:
