@@ -17,7 +17,7 @@ import pytest
 from atoll.fleet.certificates import make_authority, make_key_pair, read_private_key
 from atoll.fleet.configuration import FleetConfiguration, FleetPlan, NodeConfiguration, init_fleet, read_node
 from atoll.fleet.flower import node as flower_node
-from atoll.fleet.flower.calls import status_of_nodes
+from atoll.fleet.flower.calls import forget, status_of_nodes
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import Superlink, free_port
 from atoll.fleet.flower.wire import insist
@@ -266,8 +266,12 @@ def test_a_node_can_task_no_other(running: FlowerFleet, node: NodeConfiguration,
     other = read_node(running.configuration.folder / "nodes" / "node-1")
     numbers = {name: number for number, name in running._names.items()} | {"server": SUPERLINK_NODE_ID}
     numbers["other"] = numbers["node-1"]
-    with linked(node), linked(other), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
-        asked = ask(running, "node-0")
+    with (
+        linked(node),
+        linked(other),
+        flower_node._client(node, read_private_key(node.key), authority(node)) as client,
+        asked_of(running, "node-0") as asked,
+    ):
         forged = make_task(asked.metadata.run_id, numbers["other"], "train", b"evil", 60.0, 1000)
         message = forged if changes.get("reply_to_message_id") == "" else make_reply(asked, b"evil", 0.1)
         for name, value in changes.items():
@@ -319,7 +323,7 @@ def hostile(running: FlowerFleet, node: NodeConfiguration, came: list[Any]) -> I
         caller.start()
         link, asked = flower_node._Link(client, number), None
         while asked is None:
-            assert caller.is_alive()
+            assert caller.is_alive(), came
             asked = flower_node._receive(link)
         yield Hostile(link, asked)
         caller.join()
@@ -366,8 +370,12 @@ def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, no
 
     number = next(number for number, name in running._names.items() if name == "node-0")
     other = read_node(running.configuration.folder / "nodes" / "node-1")
-    with linked(node), linked(other), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
-        theirs = ask(running, "node-1")
+    with (
+        linked(node),
+        linked(other),
+        flower_node._client(node, read_private_key(node.key), authority(node)) as client,
+        asked_of(running, "node-1") as theirs,
+    ):
         told = {"node": Node(node_id=number), "run_id": theirs.metadata.run_id}
         for call, request in (
             (
@@ -381,8 +389,9 @@ def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, no
             assert raised.value.response.status_code in (403, 409)
 
 
-def ask(running: FlowerFleet, name: str) -> Any:
-    """Send a node a task that waits there; return its message, as the node would read it."""
+@contextlib.contextmanager
+def asked_of(running: FlowerFleet, name: str) -> Iterator[Any]:
+    """Send a node a task that waits there, without its parts; yield its message, as the node would read it."""
     from atoll.fleet.flower.wire import make_task, pack
 
     kept: list[Any] = []
@@ -398,7 +407,8 @@ def ask(running: FlowerFleet, name: str) -> Any:
 
     assert running.nodes().keys() >= {name}
     assert running._with_task(push, time.monotonic() + 30).message_ids[0]
-    return kept[0]
+    yield kept[0]
+    forget(running.configuration, [kept[0].metadata.message_id])  # else the node waits for its parts
 
 
 def authority(node: NodeConfiguration) -> bytes:

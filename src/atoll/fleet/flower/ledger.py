@@ -58,15 +58,27 @@ class FlowerLedger:
             self._state.object_store.delete(identifier)
 
     def give_again(self, node: int) -> None:
-        """Let a node be given again what it was given and has not confirmed: the answer that brought it was lost."""
+        """Let a node be given again what it was given and has not confirmed: the answer that brought it was lost.
+
+        Not so where parts are missing: a server that went away while it sent them would keep the node from all else.
+        """
         from flwr.supercore.utils import uint64_to_int64
         from sqlalchemy import text
 
         with self._state.session() as session:
             rows = session.execute(text(_GIVEN), {"node": uint64_to_int64(node), "now": time.time()})
             for (identifier,) in rows.all():
-                if identifier in self._state.object_store:  # a confirmed one is not
+                if self._is_whole(identifier):  # a confirmed one has no parts any more
                     session.execute(text(_GIVE_AGAIN), {"identifier": identifier})
+
+    def _is_whole(self, identifier: str) -> bool:
+        from flwr.supercore.object_store.object_store import NoObjectInStoreError
+
+        store = self._state.object_store
+        try:
+            return all(store.get(name) for name in _names_of(store.get_object_tree(identifier)))
+        except NoObjectInStoreError:
+            return False
 
     def forget_all(self) -> None:
         """Delete all messages; the nodes that are registered stay."""
