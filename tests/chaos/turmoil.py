@@ -90,20 +90,12 @@ class Disturbed(Machines):
                     fault.seconds = round(self._moved - self.began - fault.at, 2)
         return time.monotonic() - self._moved
 
-    def _start(self, name: str, command: str, *words: str) -> None:
+    def _program(self, name: str) -> list[str]:
         options = self._fate.pop(name, [])
         if name != "server":
             options += ["--apart", f"{self.draw.uniform(-140, 140):.0f}"]
             self.note("clock apart")
-        with open(self.folder / f"{name}.log", "ab") as log:
-            self.children[name] = subprocess.Popen(
-                [*PROGRAM, *options, "fleet", command, str(self.file), *self.words, *words],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        return [*PROGRAM, *options]
 
 
 @contextlib.contextmanager

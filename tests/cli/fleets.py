@@ -99,10 +99,14 @@ class Machines:
         assert self.children["server"].wait(timeout=seconds) == 0, self.said("server")
         return self.said("server")
 
+    def _program(self, name: str) -> list[str]:
+        """Return what runs as this process, in the place of the command `atoll`."""
+        return [sys.executable, "-m", "atoll"]
+
     def _start(self, name: str, command: str, *words: str) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
             self.children[name] = subprocess.Popen(
-                [sys.executable, "-m", "atoll", "fleet", command, str(self.file), *self.words, *words],
+                [*self._program(name), "fleet", command, str(self.file), *self.words, *words],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
