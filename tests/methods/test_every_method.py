@@ -1,7 +1,7 @@
-"""Every method of the table, and every selection, on every executor, killed once: the bits of `serial`.
+"""Every method of the table, every selection and every codec, on every executor, killed once: the bits of `serial`.
 
-A method or selection that is added to its table is tested here without being named. Its settings are defaults but for
-those in `SMALLER`; `NEEDS` holds what a method asks of the other sections.
+A method, selection or codec that is added to its table is tested here without being named. Its settings are defaults
+but for those in `SMALLER`; `NEEDS` holds what a method asks of the other sections.
 """
 
 import importlib.util
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, make_runs
+from atoll.codecs.table import CODECS
 from atoll.experiment.signatures import parameters_of
 from atoll.methods.kind import kind_of
 from atoll.methods.selection import SELECTIONS
@@ -56,7 +57,12 @@ ON = {
 
 METHOD_CASES = {name: (f"method.name={name}",) for name in METHODS}
 SELECTION_CASES = {f"select {name}": ("method.name=fedavg", f"method.select={name}") for name in SELECTIONS}
-CASES = METHOD_CASES | SELECTION_CASES
+CODEC_CASES = {
+    f"codec {name}": ("method.name=fedcluster", f"travel.codec={name}", *NEEDS["fedcluster"])
+    for name in CODECS
+    if name != "none"
+}
+CASES = METHOD_CASES | SELECTION_CASES | CODEC_CASES
 
 
 def experiment(case: str, *changes: str) -> Experiment:

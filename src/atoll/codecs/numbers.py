@@ -20,14 +20,15 @@ def raw(tensor: Tensor) -> bytes:
     >>> raw(torch.tensor([1, 2], dtype=torch.int16))
     b'\\x01\\x00\\x02\\x00'
     """
+    if not tensor.numel():  # whose strides may be such that it cannot be viewed as bytes
+        return b""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def read_raw(content: bytes, shape: Shape, dtype: torch.dtype) -> Tensor:
     """Return the tensor whose bytes these are."""
-    if not content:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(content), dtype=dtype).reshape(shape)
+    flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
+    return flat.reshape(shape)
 
 
 def cut(payload: bytes, sizes: Iterator[int]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""The codecs by name. One of a user's own is a function that returns a `Codec`; what it takes are settings of [travel]."""
+"""The codecs by name. Your own is a function that returns a `Codec`; its parameters are settings of [travel]."""
 
 from collections.abc import Callable
 from functools import partial
