@@ -124,7 +124,7 @@ def test_a_run_is_its_twin_that_keeps_what_is_lost(name: str) -> None:
         server = {key: tensor / (20.0 * len(event.cohort)) for key, tensor in total.items()}
         assert state.server is not None
         for key, tensor in server.items():
-            torch.testing.assert_close(state.server[key], tensor, rtol=0, atol=1e-10 if name == "none" else 0)
+            assert torch.equal(state.server[key], tensor)
         assert state.clients.keys() == lost.keys()
         for client, kept in lost.items():
             assert all(torch.equal(state.clients[client][ERROR + key], tensor) for key, tensor in kept.items())
@@ -251,7 +251,7 @@ def test_moments_are_coded_too() -> None:
     assert any("@momentum_buffer" in name for name in kept)
 
 
-@pytest.mark.parametrize("combine", ["median", "trimmed-mean", "krum"])
+@pytest.mark.parametrize("combine", ["median", "norm-clipping", "krum"])
 def test_robust_rules_bear_attackers_whose_updates_are_coded(combine: str) -> None:
     """An attacker's update is coded as any other: with `topk` even noise arrives at a few places only."""
     given = ["faults.attackers=0.2", "data.clients=10", "method.fraction=1.0", f"method.combine={combine}"]
