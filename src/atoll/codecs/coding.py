@@ -135,7 +135,7 @@ def _split(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _dtype(entry: Any) -> torch.dtype:
-    return entry.dtype if isinstance(entry, torch.Tensor) else entry[1]  # type: ignore[no-any-return]
+    return entry.dtype if isinstance(entry, torch.Tensor) else entry[1]
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,7 @@
 """The built-in codecs' bytes. Tensors follow each other in the update's order; numbers are little-endian."""
 
 import math
+import struct
 from collections.abc import Iterator
 
 import numpy as np
@@ -116,13 +117,14 @@ def _quantise(values: npt.NDArray[np.float32], rng: np.random.Generator, stochas
     rounded = np.floor(levels + rng.random(levels.shape, np.float32)) if stochastic else np.rint(levels)
     # The scale is rounded too, so that the largest number may be a little more than 127 times as large.
     whole = np.clip(rounded, -LARGEST_LEVEL, LARGEST_LEVEL).astype(np.int8)
-    return scale.astype("<f4").tobytes() + whole.tobytes()
+    return struct.pack("<f", scale) + whole.tobytes()
 
 
 def _dequantise(piece: bytes) -> npt.NDArray[np.float32]:
-    scale = np.frombuffer(piece[:4], "<f4")
+    levels = np.frombuffer(piece, np.int8, offset=4).astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):  # of a client that lies: whoever combines models looks
-        return np.frombuffer(piece[4:], np.int8).astype(np.float32) * scale
+        levels *= np.frombuffer(piece, np.dtype("<f4"), 1)
+    return levels
 
 
 def _largest(values: npt.NDArray[np.float32], count: int) -> Ids:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from atoll.codecs.coding import Coding, Undecodable, add, subtract
 from atoll.engine.cohorts import ClientTrainer, Rows
@@ -19,49 +20,39 @@ ERROR = "error@"
 """What names of a client's state begin with that hold what its updates have lost so far."""
 
 
-@dataclass(frozen=True, eq=False)
 class Coded:
     """Trains as another trainer does; what comes of an update is what the server decodes (a `ClientTrainer`).
 
     With W what the client was sent, w what it trained and e what it kept, ``d = decode(encode(w - W + e))`` makes the
     server's ``W + d``, and ``e <- (w - W + e) - d`` is kept (Seide et al. 2014; Karimireddy et al. 2019). The random
     numbers of a codec depend on the seed and the task alone.
-
-    Attributes:
-        trainer: trains the clients.
-        coding: codes their updates.
-        feedback: whether e is kept; else it is zero.
-        seed: what random numbers are derived from.
     """
 
-    trainer: ClientTrainer
-    coding: Coding
-    feedback: bool
-    seed: int
+    def __init__(self, trainer: ClientTrainer, coding: Coding, feedback: bool, seed: int) -> None:
+        """Code what a trainer's clients send.
+
+        Args:
+            trainer: trains the clients.
+            coding: codes their updates.
+            feedback: whether e is kept; else it is zero.
+            seed: what random numbers are derived from.
+        """
+        self.trainer = trainer
+        self.coding = coding
+        self.feedback = feedback
+        self.seed = seed
+        self.precision = trainer.precision
+        self.keeps_state = feedback or trainer.keeps_state
+        self.why_one_by_one = f"{coding.told} codes each client's update by itself"
 
     @property
-    def precision(self) -> Any:
-        """That of the trainer."""
-        return self.trainer.precision
-
-    @property
-    def module(self) -> Any:
-        """That of the trainer; executors that watch training look at it."""
-        return self.trainer.module  # type: ignore[attr-defined]
-
-    @property
-    def keeps_state(self) -> bool:
-        """Whether clients keep e, or what the trainer's clients keep."""
-        return self.feedback or self.trainer.keeps_state
-
-    @property
-    def why_one_by_one(self) -> str:
-        """Each client's update is coded by itself."""
-        return f"{self.coding.told} codes each client's update by itself"
+    def module(self) -> nn.Module:
+        """The trainer's, which `run.debug` watches."""
+        return getattr(self.trainer, "module", nn.Module())
 
     def around(self, trainer: ClientTrainer) -> "Coded":
         """Return the same coding of what another trainer's clients send."""
-        return replace(self, trainer=trainer)
+        return Coded(trainer, self.coding, self.feedback, self.seed)
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return what the server decodes of what the client sends back.
