@@ -251,7 +251,7 @@ def test_moments_are_coded_too() -> None:
     assert any("@momentum_buffer" in name for name in kept)
 
 
-@pytest.mark.parametrize("combine", ["median", "norm-clipping", "krum"])
+@pytest.mark.parametrize("combine", ["median", "geometric-median", "krum"])
 def test_robust_rules_bear_attackers_whose_updates_are_coded(combine: str) -> None:
     """An attacker's update is coded as any other: with `topk` even noise arrives at a few places only."""
     given = ["faults.attackers=0.2", "data.clients=10", "method.fraction=1.0", f"method.combine={combine}"]

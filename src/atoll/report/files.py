@@ -37,11 +37,12 @@ def write_report(
 ) -> list[Path]:
     """Write curves against rounds, client updates and virtual time, and the table, into the folder `out`.
 
-    Where an update of one run has fewer bytes than another's, also curves against bytes sent up. Where runs have recorded them, also the error to planted parameters, what own probes measured, what of single
-    clients, and, one figure a run, the clusters that clients found; where runs differ in their seed alone, also the
-    spread over seeds. The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-*
-    and identity-* as .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are
-    as for `rounds_to_target`. Raises InputError when there are no runs.
+    Where an update of one run has fewer bytes than another's, also curves against bytes sent up. Where runs have
+    recorded them, also the error to planted parameters, what own probes measured, what of single clients, and, one
+    figure a run, the clusters that clients found; where runs differ in their seed alone, also the spread over seeds.
+    The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-* and identity-* as
+    .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
+    `rounds_to_target`. Raises InputError when there are no runs.
     """
     out = Path(out)
     figures, tables = dict(_figures(runs)), dict(_tables(runs, targets, stable))
