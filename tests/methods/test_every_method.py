@@ -142,6 +142,25 @@ def test_workers_of_ray_killed_once_give_the_bits_of_serial(
     kill_once_and_compare(case, made, tmp_path / "run", whole(case, "serial"))
 
 
+UNCODED = {
+    "centralized": "whose one client holds all data",
+    "fedbcd": "whose parties share all samples",
+    "local": "whose clients send nothing",
+    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem"), "whose clusters are found from updates"),
+}
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_clients_of_every_method_code_their_updates_or_have_none(case: str) -> None:
+    made = experiment(case, "travel.codec=int8")
+    if case in UNCODED:
+        assert UNCODED[case] in refusal(made)
+        return
+    made.check()
+    assert 0.25 * made.message_bytes <= made.update_bytes <= 0.3 * made.message_bytes
+    assert made.method.keeps_state
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("executor", ["stacked", "weighted"])
 def test_one_batch_of_many_clients_killed_once_gives_its_own_bits_or_is_refused(
