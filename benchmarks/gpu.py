@@ -130,12 +130,11 @@ def wait_for(device: str) -> None:
 
 def line(result: dict[str, Any]) -> str:
     """Return a result as a line for the terminal."""
-    title = f"{result['case']}, {result['executor']}, {result['precision']}: "
+    title = f"{result['case']}, {result['executor']}, {result['precision']}"
     if "failure" in result:
-        return title + result["failure"]
-    return title + (
-        f"{statistics.median(result['seconds']):.3g} s a round, {result['gflops']:,.0f} GFLOP/s, {result['share']:.0%}"
-    )
+        return f"{title}: {result['failure']}"
+    seconds = statistics.median(result["seconds"])
+    return f"{title}: {seconds:.3g} s a round, {result['gflops']:,.0f} GFLOP/s, {result['share']:.0%}"
 
 
 if __name__ == "__main__":

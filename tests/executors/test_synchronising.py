@@ -24,7 +24,7 @@ from tests.problems import classification, network
 POPULATION = classification(clients=8, samples=12)
 
 
-class Asked(TorchDispatchMode):
+class Asked(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what needs a tensor's value: ``item()``, a branch on a tensor, shapes that depend on values."""
 
     NEED_VALUES = (
@@ -33,7 +33,7 @@ class Asked(TorchDispatchMode):
     )
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(
