@@ -279,7 +279,8 @@ def test_results_that_are_not_finite_are_left_out() -> None:
 
 @pytest.mark.parametrize("method", ["fedper", "ditto", "scaffold", "fedbuff"])
 def test_what_clients_keep_else_is_kept_beside(method: str, tmp_path: Path) -> None:
-    probes = "run.probes=['client_accuracy', 'trained_client_accuracy']"
+    own = ", 'personal_model_accuracy'" if method == "ditto" else ""
+    probes = f"run.probes=['client_accuracy', 'trained_client_accuracy'{own}]"
     needed = ["method.fraction=", "method.buffer=2", "method.concurrency=4"] if method == "fedbuff" else []
     made = experiment(f"method.name={method}", "model.name=mlp", "travel.codec=int8", probes, "rounds=2", *needed)
     *_, last = run_events(made, tmp_path / "run")
