@@ -35,7 +35,7 @@ from atoll.fleet.store import MemoryStore
 from atoll.fleet.terms import announce
 from atoll.local.models import Model, form_of
 from tests.fleets import agreement_of, small
-from tests.fuzzing import carry_out, few, many
+from tests.fuzzing import carry_out, many, some
 
 EXPERIMENT = small()
 DIGEST = agreement_of(EXPERIMENT).digest
@@ -183,7 +183,7 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_is_sent(name: str, boundaries: dict[str, tuple[tuple[bytes, ...], Read]]) -> None:
-    carry_out(few, *boundaries[name])
+    carry_out(some, *boundaries[name])
 
 
 @pytest.mark.slow
