@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from atoll import report
 from tests.cli.conftest import Command, Done
+from tests.cli.pages import ROOT, write_files
 
 GRID = ("sweep", "tiny.toml", "--over", "local.lr=0.1,0.2")
 
@@ -152,22 +154,31 @@ def test_a_sweep_compares_the_time_to_a_target(atoll: Command, folder: Path) -> 
     assert json.loads((folder / "s/sweep.json").read_bytes())["target"] == 0.1
 
 
-def test_parts_beside_each_other_make_the_whole_sweep(atoll: Command, folder: Path) -> None:
-    """As the tasks of a job array do: they share a folder, and whoever ends last sees all runs."""
-    words = (*GRID, "--over", "seed=0..2")
-    command = [sys.executable, "-m", "atoll", *words, "--out", "s", "--part"]
-    parts = [
-        subprocess.Popen([*command, f"{i}/2"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for i in (1, 2)
+@pytest.mark.slow
+def test_the_job_array_of_the_page_makes_the_whole_sweep(folder: Path) -> None:
+    """Its tasks at once, as Slurm would start them; then the sweep without parts, into another folder."""
+    assert write_files(ROOT / "docs/sweeps.md", folder) == ["array.sbatch"]
+    script = (folder / "array.sbatch").read_text()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    tasks = [
+        subprocess.Popen(
+            ["bash", "array.sbatch"],
+            cwd=folder,
+            env={**os.environ, "PATH": path, "SLURM_ARRAY_TASK_ID": f"{task}"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for task in (1, 2, 3)
     ]
-    printed = [part.communicate(timeout=120)[0] for part in parts]
-    assert [part.returncode for part in parts] == [0, 0]
-    assert [line for text in printed for line in text.splitlines() if line.startswith("Best: ")]
-    atoll(*words, "--out", "whole").succeeded()
-    assert (folder / "s/table.csv").read_bytes() == (folder / "whole/table.csv").read_bytes()
-    notes = [json.loads((folder / place / "sweep.json").read_bytes()) for place in ("s", "whole")]
+    printed = [task.communicate(timeout=280)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0, 0]
+    assert any("Best: " in text for text in printed), "who ends last has seen all"
+    alone = re.sub(r"--part \S+ --jobs \S+ --out \S+", "--out whole", script)
+    subprocess.run(["bash", "-c", alone], cwd=folder, env={**os.environ, "PATH": path}, check=True, capture_output=True)
+    assert (folder / "sweeps/array/table.csv").read_bytes() == (folder / "whole/table.csv").read_bytes()
+    notes = [json.loads((folder / place / "sweep.json").read_bytes()) for place in ("sweeps/array", "whole")]
     assert notes[0] == notes[1]
-    assert not (folder / "s/.lock").exists()
+    assert not list((folder / "sweeps/array").glob(".*"))
 
 
 def test_a_part_leaves_the_rest_and_says_so(atoll: Command, folder: Path) -> None:

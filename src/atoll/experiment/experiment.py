@@ -24,7 +24,7 @@ from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
 from atoll.experiment.foresight import foresee
-from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse, require_device
+from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
@@ -36,7 +36,7 @@ from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
 from atoll.local.trainer import carried_bytes
 from atoll.local.travel import staying
-from atoll.local.weights import check_outputs, count_bytes, place, read_model
+from atoll.local.weights import check_outputs, count_bytes, place, read_model, require_device
 from atoll.methods.hierarchical import Phase
 from atoll.methods.ifca import choose_start
 from atoll.network.base import Network

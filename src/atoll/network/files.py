@@ -5,6 +5,7 @@ import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from atoll.support.errors import InputError
 from atoll.support.numpy_files import read_npy
 from atoll.support.parquet import read_parquet
 from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
+from atoll.support.wording import show
 
 POSITIONS = ("x", "y")
 COLUMNS = (*POSITIONS, "power", "seconds_per_sample")
@@ -145,8 +147,17 @@ def matrix_network(
         upload_seconds=upload,
         transfer_seconds=transfer,
         exchange_seconds=exchange if exchange_seconds is None else _array("exchange_seconds", exchange_seconds),
-        neighbours=((),) * aggregators if neighbours is None else tuple(tuple(sorted(near)) for near in neighbours),
+        neighbours=((),) * aggregators if neighbours is None else _read_neighbours(neighbours),
     )
+
+
+def _read_neighbours(neighbours: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    try:
+        return tuple(tuple(sorted(index(each) for each in near)) for near in neighbours)
+    except TypeError as error:
+        raise InputError(
+            f"network: neighbours = {show(neighbours)}: must be a list for each aggregator, of the numbers of others"
+        ) from error
 
 
 def _order(path: str | Path, column: Floats) -> Ids:
