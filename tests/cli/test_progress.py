@@ -108,8 +108,9 @@ def test_a_sweep_has_two_lines_one_of_which_stays_with_a_run(monkeypatch: pytest
 def test_a_sweep_logs_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter(range(0, 10_000, 10))
     monkeypatch.setattr("atoll.cli.progress.time.monotonic", lambda: float(next(seconds)))
-    written = console(monkeypatch, None).file
-    monkeypatch.setattr(sweep_progress, "err", progress.err)
+    logged = console(monkeypatch, None)
+    written = logged.file
+    monkeypatch.setattr(sweep_progress, "err", logged)
     assert isinstance(written, io.StringIO)
     view = sweep_progress._View("test_accuracy", quiet=False, verbose=False, total=2, done=0)
     sweep_of(view, *(("lr=0.1", running(done)) for done in range(1, 6)), ("lr=0.1", News("finished")))

@@ -72,7 +72,8 @@ def check_targets(targets: Sequence[float] | None) -> None:
     """Refuse target accuracies that are none."""
     for value in targets or ():
         if not 0 < value <= 1:
-            raise InputError(f"--target {value}: must be greater than 0 and at most 1")
+            meant = f"; {value:g} % is {value / 100:g}" if 1 < value <= 100 else ""
+            raise InputError(f"--target {value:g}: must be greater than 0 and at most 1{meant}")
 
 
 def _check_page(page: Path) -> None:

@@ -94,7 +94,8 @@ def reproduce_papers(asked: Asked) -> int:
         told = {result.recipe: list(dict.fromkeys(result.problems)) for result in results}
         print_json({**made, "page": str(page), "problems": told})
     else:
-        out.print(_table(results))
+        if any(result.verdicts for result in results):
+            out.print(_table(results))
         out.print(f"{sum(len(r.verdicts) for r in results)} claims: {count(v for r in results for v in r.verdicts)}")
         out.print(f"Time: {progress}", markup=False)
         out.print(f"Page: {page}", markup=False)
