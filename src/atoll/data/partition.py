@@ -7,17 +7,16 @@ experiment file as ``partition = "module:function"``; it may ask, by parameter n
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from atoll.data.arrays import as_array, kind_of
+from atoll.data.partition_checks import checked_rule
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive, PositiveFloat
-from atoll.support.requiring import check_arguments
 
 Indices = npt.NDArray[np.integer]
 Parts = Indices | Sequence[Indices]
@@ -25,43 +24,7 @@ Parts = Indices | Sequence[Indices]
 _CHUNK = 100_000  # clients handled at a time, which bounds the scratch memory of a million clients
 
 
-P = ParamSpec("P")
-
-_SCRIPT = ("labels", "groups", "owners", "rng")  # what a script gives, and no setting of `[data]`
-
-
-def _path(name: str) -> str:
-    return name if name in _SCRIPT else f"data.{name}"
-
-
-def _read_pool(given: dict[str, Any]) -> None:
-    """Put arrays in the place of what a script gives for the pool, one number a sample; refuse what is none.
-
-    Raises:
-        InputError: it is not flat; or groups, owners or, with `classes`, labels are no whole numbers in their range.
-    """
-    for name in ("labels", "groups", "owners"):
-        if name not in given or (name == "owners" and given[name] is None):  # who holds what need not be known
-            continue
-        given[name] = numbers = as_array(name, given[name])
-        end = given.get("classes", np.inf) if name == "labels" else np.inf
-        if numbers.ndim != 1 or not len(numbers):
-            raise InputError(f"{name}: must be flat, one number for each sample of the pool, it is {kind_of(numbers)}")
-        is_code = name != "labels" or "classes" in given
-        if is_code and (numbers.dtype.kind == "f" or numbers.min() < 0 or numbers.max() >= end):
-            below = f", below classes = {end}" if name == "labels" else ""
-            raise InputError(
-                f"{name}: must be whole numbers from 0{below}; they are {numbers.dtype} from {numbers.min():g} to "
-                f"{numbers.max():g}"
-            )
-
-
-def _checked(rule: Callable[P, Parts]) -> Callable[P, Parts]:
-    types = {"clients": Positive, "classes": Positive, "labels": Any, "groups": Any, "owners": Any}
-    return check_arguments(rule, _path, types, _read_pool)
-
-
-@_checked
+@checked_rule
 def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
     """Give every client a uniform draw from the pool.
 
@@ -80,7 +43,7 @@ def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positi
     return rng.integers(pool, size=(clients, samples), dtype=np.int32)
 
 
-@_checked
+@checked_rule
 def dirichlet(
     labels: Indices,
     clients: int,
@@ -121,7 +84,7 @@ def dirichlet(
     )
 
 
-@_checked
+@checked_rule
 def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_client: Positive = 2) -> Parts:
     """Sort the pool by label, cut it into equal shards and give each client some of them (McMahan et al. 2017).
 
@@ -138,7 +101,7 @@ def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_c
     return [np.concatenate([pieces[i] for i in row]) for row in dealt]
 
 
-@_checked
+@checked_rule
 def major_class(
     labels: Indices,
     clients: int,
@@ -163,7 +126,7 @@ def major_class(
     return _draw(labels, exact_counts(major_shares(major, classes, rho_device), samples, major), rng)
 
 
-@_checked
+@checked_rule
 def one_label(
     labels: Indices,
     clients: int,
@@ -203,7 +166,7 @@ def _cuts(total: int, shares: Floats) -> Indices:
     return np.asarray(spare + np.arange(1, len(shares) + 1))[:-1]
 
 
-@_checked
+@checked_rule
 def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
     """Give client k samples of one planted group only, ``k * groups // clients``: one rotation, say (CFL-MGD, Sec. V).
 
@@ -227,7 +190,7 @@ def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: 
     return parts
 
 
-@_checked
+@checked_rule
 def natural(clients: int, owners: Indices | None = None) -> Parts:
     """Give each client what the data says it holds, such as its file of a folder; the first `clients` of them."""
     if owners is None:
