@@ -273,7 +273,7 @@ class Experiment:
         return method
 
     def _until(self, schedule: Schedule, seconds: float) -> Schedule:
-        """Return what of the schedule is over by then; warn if `rounds` ends it long before, at its method's own time."""
+        """Return what of the schedule is over by then; warn if `rounds` ends it long before."""
         if (end := schedule.events[-1].seconds) < _NEARLY * seconds:
             told = f"run.virtual_seconds = {seconds:g}: rounds = {self.settings.rounds} ends the run at {end:.4g} s"
             warn(f"{told} already; raise rounds to use the time", SettingWarning, 2)
