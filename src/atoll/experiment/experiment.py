@@ -4,6 +4,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
 from atoll.experiment.foresight import foresee
-from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse, require_device
+from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
@@ -36,14 +37,16 @@ from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
 from atoll.local.trainer import carried_bytes
 from atoll.local.travel import staying
-from atoll.local.weights import check_outputs, count_bytes, place, read_model
+from atoll.local.weights import check_outputs, count_bytes, place, read_model, require_device
 from atoll.methods.hierarchical import Phase
 from atoll.methods.ifca import choose_start
 from atoll.network.base import Network
 from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.files import fitting
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 from atoll.support.seeds import generator
+
+_NEARLY = 0.9  # of run.virtual_seconds; the next event may not have fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,13 +264,20 @@ class Experiment:
         clock = self.clock if self.needs("clock") else None
         method = choose_clients(self.settings, method, self.reported, clock)
         if (seconds := self.settings.run.virtual_seconds) is not None:
-            method = replace(method, schedule=method.schedule.until(seconds))
+            method = replace(method, schedule=self._until(method.schedule, seconds))
         method = add_faults(self.settings, method, self.population, clock)
         method = let_stay(self.settings, method, self.module)
         if self.schedule is not None:
             replayed = fitting(self.schedule, method.schedule, len(self.population))
             method = replace(method, schedule=replayed, arrivals=None)
         return method
+
+    def _until(self, schedule: Schedule, seconds: float) -> Schedule:
+        """Return what of the schedule is over by then; warn if `rounds` ends it long before."""
+        if (end := schedule.events[-1].seconds) < _NEARLY * seconds:
+            told = f"run.virtual_seconds = {seconds:g}: rounds = {self.settings.rounds} ends the run at {end:.4g} s"
+            warn(f"{told} already; raise rounds to use the time", SettingWarning, 2)
+        return schedule.until(seconds)
 
     @cached_property
     def _staying(self) -> tuple[str, ...]:
