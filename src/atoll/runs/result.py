@@ -62,8 +62,8 @@ class Result:
 
     def __repr__(self) -> str:
         title = ", ".join(filter(None, (self.settings.name, self.settings.panel, self.settings.label)))
-        rows = len(self.history["event"])
-        return f"Result({title!r}, {rows} rows, {self.summary['events']} events, folder={str(self.folder)!r})"
+        rows, place = len(self.history["event"]), None if self.folder is None else str(self.folder)
+        return f"Result({title!r}, {rows} rows, {self.summary['events']} events, folder={place!r})"
 
     def model(self, cluster: int | None = None) -> Model:
         """Return the run's model as tensors by name, or a cluster's (counted from 0), as `SavedRun.model` chooses it.
