@@ -16,7 +16,8 @@ from mkdocs.structure.files import File, Files
 import atoll
 
 PACKAGE = Path(str(atoll.__file__)).parent
-HIDDEN = ("atoll.cli",)  # the command line has a page of its own
+API = Path(__file__).with_name("api.md")
+HIDDEN = ("atoll.cli", "atoll.recipes", "atoll.claims")  # the commands have a page of their own, the others no code
 _LINK = re.compile(r"\]\((?:(?:\.\./)*api\.md)?#(atoll\.[\w.]+)\)")
 _OBJECTS = re.compile(r"<!-- objects: ([\w\s]+?) -->")
 _ROOMS = "<!-- rooms -->"
@@ -110,12 +111,22 @@ def _functions(module: Any) -> dict[str, Any]:
     return {name: value for name, value in (own or found).items() if id(value) not in given}
 
 
+@cache
+def topics() -> dict[str, list[str]]:
+    """Return the headings of api.md with the public names below each."""
+    found = re.findall(r"^## (.+)\n\n" + _OBJECTS.pattern, API.read_text(encoding="utf-8"), re.MULTILINE)
+    return {heading: names.split() for heading, names in found}
+
+
 def _public_page(name: str) -> str:
     value = public()[name]
-    parts = ["[Python](../api.md) /", _block(_place(name), 1, f"atoll.{name}", members=not inspect.ismodule(value))]
+    topic, names = next(found for found in topics().items() if name in found[1])
+    above = f"[Python](../api.md) / [{topic}](../api.md#{topic.lower().replace(' ', '-')})"
+    parts = [above, _block(_place(name), 1, f"atoll.{name}", members=not inspect.ismodule(value))]
     if inspect.ismodule(value):
         parts += [_block(_code(each), 2, f"atoll.{name}.{own}") for own, each in _functions(value).items()]
-    return _page(name, parts)
+    others = ", ".join(f"[`{other}`]({other}.md)" for other in names if other != name)
+    return _page(name, [*parts, f"Beside it: {others}."])
 
 
 def _inner_page(name: str) -> str:
@@ -157,10 +168,9 @@ def _defined(file: Path) -> list[str]:
 
 def _table_of(package: str) -> str:
     """Return a table of the modules in a package; empty for a module."""
-    inside = [name for name in modules() if name.rpartition(".")[0] == package]
-    return _table(
-        [(name, f"#{name}", _summary(ast.get_docstring(ast.parse(modules()[name].read_bytes())))) for name in inside]
-    )
+    inside = {name: file for name, file in modules().items() if name.rpartition(".")[0] == package}
+    docs = {name: ast.get_docstring(ast.parse(file.read_bytes())) for name, file in inside.items()}
+    return _table([(name.rpartition(".")[2], f"#{name}", _summary(doc)) for name, doc in docs.items()])
 
 
 def _first(name: str) -> str:
@@ -176,7 +186,9 @@ def _summary(doc: str | None) -> str:
 def _table(rows: list[tuple[str, str, str]]) -> str:
     if not rows:
         return ""
-    return "\n".join(["| | |", "|---|---|", *(f"| [`{name}`]({link}) | {told} |" for name, link, told in rows)])
+    return "\n".join(
+        ["| Name | What it is |", "|---|---|", *(f"| [`{name}`]({link}) | {told} |" for name, link, told in rows)]
+    )
 
 
 def _block(code: str, level: int, heading: str, members: Any = True) -> str:
