@@ -87,9 +87,9 @@ def timeline(name: str) -> Figure:
     rows = {-1: above, **{k: f"{one} {k}" for k in range(3)}, 3: below}
     rows = {row: label for row, label in rows.items() if label}
     axes.set_yticks(list(rows), list(rows.values()))
-    axes.set(
-        xlim=(0, shown * 1.03), ylim=(max(rows) + 0.6, min(rows) - 0.5), xlabel="Virtual time (seconds)", ylabel=""
-    )
+    axes.set_xticks(np.arange(0, shown + 1, shown / 4))
+    axes.set(xlim=(0, shown * 1.03), ylim=(max(rows) + 0.6, min(rows) - 0.5))
+    axes.set(xlabel="Virtual time (seconds)", ylabel="")
     for event in events:
         _draw_meeting(axes, name, event)
     return figure

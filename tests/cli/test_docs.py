@@ -200,7 +200,14 @@ def test_a_notebook_is_kept_without_what_it_gave(path: Path) -> None:
 
 
 def test_a_failing_cell_stops_the_build(tmp_path: Path) -> None:
-    cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "execution_count": None, "source": "1 / 0"}
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "id": "a",
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+        "source": "1 / 0",
+    }
     notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     (tmp_path / "wrong.ipynb").write_text(json.dumps(notebook))
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):

@@ -3,7 +3,7 @@
 import functools
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,11 +24,12 @@ SMALL: dict[str, Any] = {
     "local": {"steps": 1},
     "method": {"fraction": 1.0},
 }
-SETTINGS = atoll.Settings(**SMALL)
+Settings: Any = atoll.Settings  # type checkers know sections only, not what may stand in their place
+SETTINGS = Settings(**SMALL)
 
 
 @pytest.fixture
-def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """Run cells in the module `__main__`, as a kernel does; returns what a cell defines as `f`."""
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -60,7 +61,11 @@ def plain(parameters: Any, lr: float) -> torch.optim.Optimizer:
 
 
 def test_a_run_of_objects_has_the_bits_of_one_of_names(tmp_path: Path) -> None:
-    own = {"clustering": evens, "data": {"dataset": letters, "clients": 4}, "model": {"name": narrow, "width": 2}}
+    own: dict[str, Any] = {
+        "clustering": evens,
+        "data": {"dataset": letters, "clients": 4},
+        "model": {"name": narrow, "width": 2},
+    }
     given = atoll.run(SMALL, tmp_path / "objects", **own, local={"optimizer": plain})
     by_name = atoll.run(
         SMALL,
@@ -104,19 +109,19 @@ def test_functions_that_differ_in_what_they_hold_are_kept_apart() -> None:
     assert [each.clustering.labels.tolist() for each in made] == [[0, 1, 0, 1], [0, 1, 2, 0]]
     made = [atoll.Experiment(SETTINGS, clustering=functools.partial(turned, by=k)) for k in (0, 1)]
     assert [each.clustering.labels.tolist() for each in made] == [[0, 1, 0, 1], [1, 0, 1, 0]]
-    again = [atoll.Settings(clustering=dealt(2)).clustering.method for _ in range(2)]
+    again = [Settings(clustering=dealt(2)).clustering.method for _ in range(2)]
     assert again[0] == again[1]
 
 
 def test_data_are_told_apart_by_what_they_hold() -> None:
-    one, same, other = (atoll.Settings(data=letters(shift=shift)).data.dataset for shift in (0, 0, 1))
+    one, same, other = (Settings(data=letters(shift=shift)).data.dataset for shift in (0, 0, 1))
     assert one == same != other
     assert one.startswith("__main__:two_letters_")
     assert atoll.Experiment(data={"dataset": letters(), "clients": 4}).clients.data.name == "two letters"
 
 
 def test_settings_of_objects_are_copied_and_sent_within_a_process() -> None:
-    settings = atoll.Settings(clustering=lambda population: [0] * len(population))
+    settings = Settings(clustering=lambda population: [0] * len(population))
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
@@ -128,7 +133,7 @@ def test_a_run_of_objects_goes_on_in_its_notebook_and_elsewhere_says_why_not(
     atoll.run(SMALL, tmp_path / "run", clustering=f)
     f = notebook(cell)
     assert atoll.run(SMALL, tmp_path / "run", clustering=f, resume=True).history["round"].tolist() == [0, 1]
-    del sys.modules["__main__"].f  # type: ignore[attr-defined]
+    del sys.modules["__main__"].f
     monkeypatch.setattr(plugins, "_GIVEN", {})
     told = r"clustering\.method = '__main__:f': was given as an object by another script or notebook; give it again"
     with pytest.raises(atoll.InputError, match=told):
@@ -142,10 +147,10 @@ def test_a_module_is_refused_and_a_class_of_modules_is_not() -> None:
 
 
 def test_an_experiment_takes_settings_and_changes_of_them() -> None:
-    settings = atoll.Settings(rounds=3, method="fedavg")
+    settings = Settings(rounds=3, method="fedavg")
     changed = atoll.Experiment(settings, local={"lr": 0.5}, seed=1).settings
     assert (changed.rounds, changed.method.name, changed.local.lr, changed.seed) == (3, "fedavg", 0.5, 1)
-    assert atoll.Experiment().settings == atoll.Settings()
+    assert atoll.Experiment().settings == Settings()
     with pytest.raises(atoll.InputError, match="Experiment: takes Settings, or settings by name"):
         atoll.Experiment("quickstart")  # type: ignore[arg-type]
     with pytest.raises(atoll.InputError, match=r"clusterings: unknown.*clustering"):

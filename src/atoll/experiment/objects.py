@@ -81,7 +81,7 @@ def _digest(data: Dataset) -> str:
         value = getattr(data, field.name)
         if isinstance(value, np.ndarray):
             told.update(f"{field.name} {value.dtype} {value.shape}".encode())
-            told.update(np.ascontiguousarray(value))
+            told.update(np.ascontiguousarray(value).data)
         else:
             told.update(f"{field.name} {value!r}".encode())
     return told.hexdigest()[:12]
