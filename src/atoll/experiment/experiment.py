@@ -24,9 +24,11 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
+from atoll.experiment.file import make_runs, resolved
 from atoll.experiment.foresight import foresee
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
+from atoll.experiment.objects import named
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
@@ -64,11 +66,18 @@ class ReportedClients:
     network: Network | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Experiment:
     """The objects of one run, each made from the settings when it is first asked for.
 
-    Whatever is wrong with the settings comes out as an `InputError` from the property that meets it.
+    Settings may be given by name, and functions and data sets as they are; an object, or a name, in the place of a
+    section stands for its clustering, method, model or data set. Whatever is wrong with the settings comes out as an
+    `InputError` from the property that meets it.
+
+    >>> Experiment(
+    ...     clustering=lambda population, clusters: [k % clusters for k in range(len(population))]
+    ... ).clustering.sizes
+    array([10, 10, 10, 10, 10, 10, 10, 10, 10, 10])
 
     Attributes:
         settings: all settings.
@@ -79,6 +88,28 @@ class Experiment:
     settings: Settings
     schedule: Schedule | None = None
     known: ReportedClients | None = None
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        schedule: Schedule | None = None,
+        known: ReportedClients | None = None,
+        **changes: Any,
+    ) -> None:
+        """Lay changes by name, such as ``rounds=5`` or ``clustering=function``, over the settings or the defaults.
+
+        Raises:
+            InputError: a setting that is unknown, of a wrong type or out of range.
+        """
+        if not isinstance(settings, Settings | None):
+            raise InputError(
+                "Experiment: takes Settings, or settings by name; those of a recipe or a file are "
+                "atoll.make_runs(atoll.read_experiment(NAME))"
+            )
+        if changes or settings is None:
+            (settings,) = make_runs({} if settings is None else resolved(settings), None, named(changes))
+        for name, value in (("settings", settings), ("schedule", schedule), ("known", known)):
+            object.__setattr__(self, name, value)
 
     def given(self, known: ReportedClients) -> "Experiment":
         """Return the experiment with other knowledge of its clients; what does not depend on it is shared."""
