@@ -103,6 +103,26 @@ model.name=json:loads
 model.travels=none
 model.travels=[]
 model.travels=['nothing.*']
+travel=int8
+travel.codec=
+travel.codec=5
+travel.codec=int4
+travel.codec=json:loads
+travel.codec=no.such.module:function
+travel.codecs=int8
+travel.share=0.1
+travel.feedback=often
+travel.codec=topk travel.share=0
+travel.codec=topk travel.share=-0.5
+travel.codec=topk travel.share=1.01
+travel.codec=topk travel.share=nan
+travel.codec=topk travel.share=half
+travel.codec=int8 travel.rounding=up
+travel.codec=int8 travel.share=0.1
+travel.codec=int8 method.name=centralized
+travel.codec=int8 method.name=local
+travel.codec=int8 method.name=fesem
+travel.codec=int8 run.executor=stacked
 model.layers=3
 local.lr=0
 local.lr=-0.1

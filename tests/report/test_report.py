@@ -670,6 +670,18 @@ class TestFiles:
         assert json.loads(files[-1].read_text())[1]["targets"][-1]["round"] is None
         assert files[-4].read_text().startswith("| Run ")
 
+    def test_runs_that_differ_in_bytes_an_update_are_drawn_against_bytes(self, tmp_path: Path) -> None:
+        one, other = write_pair(tmp_path / "runs")
+        coded = replace(other, rows=other.rows | {"bytes_up": other.rows["bytes_up"] / 4})
+        names = {file.name for file in write_report([one, coded], tmp_path / "out")}
+        assert {"curves-bytes-up.png", "curves-bytes-up.svg", "curves-bytes-up.pdf"} < names
+        axes = plot_curves([one, coded], "bytes_up").axes[1]
+        whole, quarter = (np.asarray(line.get_xdata()) for line in axes.lines)
+        assert axes.get_xscale() == "log"
+        assert axes.get_xlabel() == "Sent up (kB)"
+        np.testing.assert_allclose(whole, one.rows["bytes_up"] / 1000)
+        assert quarter.max() < whole.max()
+
     def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no runs"):
             write_report([], tmp_path / "out")

@@ -16,6 +16,7 @@ from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
+from atoll.experiment.coding import code_updates
 from atoll.experiment.executor import require_states_apart
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer
 from atoll.experiment.plugins import call
@@ -217,7 +218,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
         )
     require_states_apart(method)
     method = choose_clients(settings, method, given["population"], given["clock"])
-    return let_stay(settings, method, module)
+    return code_updates(settings, let_stay(settings, method, module))
 
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
