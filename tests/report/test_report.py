@@ -205,6 +205,17 @@ class TestFindRuns:
         with pytest.raises(InputError, match="is not a run"):
             find_runs([tmp_path / "file"])
 
+    def test_experiments_in_a_folder_are_looked_into(self, tmp_path: Path) -> None:
+        """`atoll watch runs` and `atoll report runs` are of all that is in it, one experiment after the other."""
+        write_run(tmp_path / "alone", make_rows([0.1]), label="alone")
+        for name in ("first", "second"):
+            for run in ("b", "a"):
+                write_run(tmp_path / name / run, make_rows([0.1]), label=run)
+            (tmp_path / name / "experiment.json").write_text('{"runs": ["b", "a"]}')
+        write_run(tmp_path / "no-experiment" / "deeper", make_rows([0.1]))
+        labels = [run.label for run in find_runs([tmp_path])]
+        assert labels == ["alone", "b (first/b)", "a (first/a)", "b (second/b)", "a (second/a)"]
+
     def test_equal_labels_are_told_apart_within_a_panel_only(self, tmp_path: Path) -> None:
         paths = [write_run(tmp_path / name, make_rows([0.1]), label="x", panel="p") for name in ("a", "b")]
         paths.append(write_run(tmp_path / "c", make_rows([0.1]), label="x", panel="q"))

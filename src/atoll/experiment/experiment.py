@@ -4,6 +4,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,11 @@ from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.coding import code_updates, coding_of, upload_share
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
+from atoll.experiment.file import make_runs, resolved
 from atoll.experiment.foresight import foresee
-from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse, require_device
+from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
+from atoll.experiment.objects import named
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
@@ -37,14 +40,16 @@ from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
 from atoll.local.trainer import carried_bytes
 from atoll.local.travel import staying
-from atoll.local.weights import check_outputs, count_bytes, place, read_model
+from atoll.local.weights import check_outputs, count_bytes, place, read_model, require_device
 from atoll.methods.hierarchical import Phase
 from atoll.methods.ifca import choose_start
 from atoll.network.base import Network
 from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.files import fitting
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 from atoll.support.seeds import generator
+
+_NEARLY = 0.9  # of run.virtual_seconds; the next event may not have fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +67,18 @@ class ReportedClients:
     network: Network | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Experiment:
     """The objects of one run, each made from the settings when it is first asked for.
 
-    Whatever is wrong with the settings comes out as an `InputError` from the property that meets it.
+    Settings may be given by name, and functions and data sets as they are; an object, or a name, in the place of a
+    section stands for its clustering, method, model or data set. Whatever is wrong with the settings comes out as an
+    `InputError` from the property that meets it.
+
+    >>> Experiment(
+    ...     clustering=lambda population, clusters: [k % clusters for k in range(len(population))]
+    ... ).clustering.sizes
+    array([10, 10, 10, 10, 10, 10, 10, 10, 10, 10])
 
     Attributes:
         settings: all settings.
@@ -77,6 +89,28 @@ class Experiment:
     settings: Settings
     schedule: Schedule | None = None
     known: ReportedClients | None = None
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        schedule: Schedule | None = None,
+        known: ReportedClients | None = None,
+        **changes: Any,
+    ) -> None:
+        """Lay changes by name, such as ``rounds=5`` or ``clustering=function``, over the settings or the defaults.
+
+        Raises:
+            InputError: a setting that is unknown, of a wrong type or out of range.
+        """
+        if not isinstance(settings, Settings | None):
+            raise InputError(
+                "Experiment: takes Settings, or settings by name; those of a recipe or a file are "
+                "atoll.make_runs(atoll.read_experiment(NAME))"
+            )
+        if changes or settings is None:
+            (settings,) = make_runs({} if settings is None else resolved(settings), None, named(changes))
+        for name, value in (("settings", settings), ("schedule", schedule), ("known", known)):
+            object.__setattr__(self, name, value)
 
     def given(self, known: ReportedClients) -> "Experiment":
         """Return the experiment with other knowledge of its clients; what does not depend on it is shared."""
@@ -263,13 +297,20 @@ class Experiment:
         clock = self.clock if self.needs("clock") else None
         method = choose_clients(self.settings, method, self.reported, clock)
         if (seconds := self.settings.run.virtual_seconds) is not None:
-            method = replace(method, schedule=method.schedule.until(seconds))
+            method = replace(method, schedule=self._until(method.schedule, seconds))
         method = add_faults(self.settings, method, self.population, clock)
         method = code_updates(self.settings, let_stay(self.settings, method, self.module))
         if self.schedule is not None:
             replayed = fitting(self.schedule, method.schedule, len(self.population))
             method = replace(method, schedule=replayed, arrivals=None)
         return method
+
+    def _until(self, schedule: Schedule, seconds: float) -> Schedule:
+        """Return what of the schedule is over by then; warn if `rounds` ends it long before."""
+        if (end := schedule.events[-1].seconds) < _NEARLY * seconds:
+            told = f"run.virtual_seconds = {seconds:g}: rounds = {self.settings.rounds} ends the run at {end:.4g} s"
+            warn(f"{told} already; raise rounds to use the time", SettingWarning, 2)
+        return schedule.until(seconds)
 
     @cached_property
     def _staying(self) -> tuple[str, ...]:

@@ -284,11 +284,12 @@ class _Checked(type(BaseModel)):  # type: ignore[misc]
         """Check the table as a file's, whose sections have what the functions take that they name."""
         if cls is not Settings:
             return super().__call__(*args, **table)
+        from atoll.experiment.objects import named
         from atoll.experiment.validation import validate
 
         if args:
             raise InputError("Settings: are given by name, such as Settings(rounds=5, local={'lr': 0.1})")
-        return validate(table)
+        return validate(named(table))
 
 
 class Settings(Section, metaclass=_Checked):

@@ -18,7 +18,7 @@ from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
 from atoll.experiment.coding import code_updates
 from atoll.experiment.executor import require_states_apart
-from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, require_device
+from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer
 from atoll.experiment.plugins import call
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
@@ -26,7 +26,7 @@ from atoll.fleet.agreement import Agreement, agree, require_fleet
 from atoll.fleet.messages import Refused
 from atoll.fleet.shards import read_shard, shard_folder
 from atoll.fleet.tally import RUNS, Budget
-from atoll.local.weights import check_outputs, place
+from atoll.local.weights import check_outputs, place, require_device
 from atoll.network.base import Network
 from atoll.network.files import matrix_network
 from atoll.schedules.events import Clock
