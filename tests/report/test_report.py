@@ -679,7 +679,7 @@ class TestFiles:
         whole, quarter = (np.asarray(line.get_xdata()) for line in axes.lines)
         assert axes.get_xscale() == "log"
         assert axes.get_xlabel() == "Sent up (kB)"
-        np.testing.assert_allclose(whole, one.rows["bytes_up"] / 1000)
+        np.testing.assert_allclose(whole, one.rows["bytes_up"][1:] / 1000)  # on a logarithmic axis zero has no place
         assert quarter.max() < whole.max()
 
     def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
