@@ -375,7 +375,7 @@ def test_a_warning_where_rounds_end_a_run_before_its_time() -> None:
         made("run.virtual_seconds=1e6").method  # noqa: B018
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        made("run.virtual_seconds=1").method  # noqa: B018
+        made("run.virtual_seconds=3").method  # noqa: B018
 
 
 # Composing
