@@ -71,6 +71,19 @@ class ModelSettings(Section):
     )
 
 
+class TravelSettings(Section):
+    """As what clients send their updates."""
+
+    codec: str = Field(
+        "none",
+        description="makes fewer bytes of what a client's model has changed by; models that are sent down stay as they "
+        "are; or module:function returning an atoll.Codec",
+    )
+    feedback: bool = Field(
+        True, description="clients keep what their updates lose, and add it to the next; without a codec: unused"
+    )
+
+
 class Local(Section):
     """How a client trains."""
 
@@ -99,7 +112,9 @@ class NetworkSettings(Section):
     seconds_per_sample: NotNegative | Range = Field(
         0.001, description="seconds to train on one sample, zeta; a list of two: drawn for each client from this range"
     )
-    upload_seconds: NotNegative = Field(1.0, description="a client's seconds to upload its model; hierarchical: unused")
+    upload_seconds: NotNegative = Field(
+        1.0, description="a client's seconds to upload its model, fewer with travel.codec; hierarchical: unused"
+    )
     grid: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = Field(
         None, description="rows and columns of aggregators; unset: as square as clustering.clusters allows"
     )
@@ -296,6 +311,7 @@ class Settings(Section, metaclass=_Checked):
     rounds: Positive = Field(20, description="rounds, as the glossary defines them for the method")
     data: Data = Data()
     model: ModelSettings = ModelSettings()
+    travel: TravelSettings = TravelSettings()
     local: Local = Local()
     clustering: ClusteringSettings = ClusteringSettings()
     network: NetworkSettings = NetworkSettings()
