@@ -1,0 +1,109 @@
+"""What is done to what clients send, and what one release of it costs: the numbers, without the tensors."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from atoll.support.errors import InputError
+
+Trust = Literal["server", "aggregator", "client"]
+Adjacency = Literal["zero-out", "replace"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one client spends by taking part in one release, the worst that may happen.
+
+    Attributes:
+        gaussians: noise multipliers of the Gaussian mechanisms that its data enter, one each.
+        adjacency: what the guarantee compares, see `Mechanism`.
+        response: (noise, buckets) of a randomised response, as dp-accounting counts them; None: there is none.
+    """
+
+    gaussians: tuple[float, ...]
+    adjacency: Adjacency = "zero-out"
+    response: tuple[float, int] | None = None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is hidden at all."""
+        return all(self.gaussians)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Clips what each client sends, and adds Gaussian noise where trust ends.
+
+    A client's update is all that its model changed by, moments that travel with it included (times the learning rate,
+    so that they are of the same size), as one vector.
+
+    Attributes:
+        trust: who sees what clients send before there is noise in it: the server, the cluster's aggregator, or nobody
+            but the client.
+        clip: the longest that an update may be, C.
+        noise: the noise's standard deviation over C, in each coordinate of a sum of updates; by `client`, of an update.
+        delta: the probability that epsilon may be exceeded with.
+        epsilon: the budget of the worst client; None: there is none.
+        adjacency: zero-out: a client's updates against zeros in their place; replace: against any others.
+        samples_cap: clients weigh as their samples, to this many; None: all weigh alike.
+        count_noise: the noise's standard deviation in what clusters that clients choose themselves are divided by.
+        least_clients: such a cluster is divided by no less, whatever the noise says.
+        clusters_are_public: who is in which cluster is no secret, though found from clients' data.
+        identity_epsilon: epsilon of a client's choice of its cluster by randomised response; None: no choice is sent.
+    """
+
+    trust: Trust
+    clip: float
+    noise: float
+    delta: float
+    epsilon: float | None = None
+    adjacency: Adjacency = "zero-out"
+    samples_cap: int | None = None
+    count_noise: float | None = None
+    least_clients: float = 1.0
+    clusters_are_public: bool = False
+    identity_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a budget that no run could keep.
+
+        Raises:
+            InputError: names the settings.
+        """
+        if self.epsilon is not None and not self.noise:
+            raise InputError(
+                f"privacy.noise = 0: spends any privacy.epsilon = {self.epsilon:g} at once; must be more than 0 with a "
+                "budget"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether clients add the noise themselves."""
+        return self.trust == "client"
+
+    def cost(self, clusters: int, chosen: bool, counted: bool) -> Cost:
+        """Return what a release costs each client of its cohort.
+
+        With zero-out adjacency a client moves the sum of weighted updates by no more than C, since none weighs more
+        than 1; if it chooses its cluster it moves one of P blocks, so the vector of them all by no more than C, and the
+        vector of counts by no more than 1. With `replace` it is twice that, which dp-accounting counts itself.
+
+        Args:
+            clusters: P.
+            chosen: whether clients choose their clusters.
+            counted: whether the clients of each such cluster are counted.
+        """
+        if self.is_local:
+            response = (response_noise(clusters, self.identity_epsilon or 0.0), clusters) if chosen else None
+            return Cost((self.noise,), self.adjacency, response)
+        counts = (self.count_noise or 0.0,) if counted else ()
+        return Cost((self.noise, *counts), self.adjacency)
+
+
+def response_noise(clusters: int, epsilon: float) -> float:
+    """Return the probability with which a choice is drawn anew, uniformly from all, that gives k-ary response epsilon.
+
+    >>> round(response_noise(2, math.log(3)), 12)
+    0.5
+    """
+    return clusters / (math.exp(epsilon) - 1 + clusters)
