@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from atoll import Experiment, Settings
 from atoll.privacy.accounting import epsilon_of, event_of, most_releases
-from atoll.privacy.mechanism import Cost, response_noise
+from atoll.privacy.mechanism import Cost, Mechanism, response_noise
 from atoll.schedules.events import Schedule
 
 dp = pytest.importorskip("dp_accounting")
@@ -52,8 +52,9 @@ def test_gaussians_are_the_textbooks(noise: float, releases: int) -> None:
 @pytest.mark.parametrize(("clusters", "epsilon"), [(2, 0.5), (4, 1.0), (4, 3.0)])
 def test_randomised_response_is_the_textbooks(clusters: int, epsilon: float) -> None:
     """P(own) / P(other) = e^epsilon (Kairouz et al. 2016): without delta, that is what a choice between two costs."""
-    cost = Cost((1e6,), "replace", (response_noise(clusters, epsilon), clusters))
-    assert epsilon_of(cost, 1, 1e-9) == pytest.approx(epsilon, abs=1e-3)
+    for adjacency in ("replace", "zero-out"):
+        cost = Cost((1e6,), adjacency, (response_noise(clusters, epsilon), clusters))  # type: ignore[arg-type]
+        assert epsilon_of(cost, 1, 1e-9) == pytest.approx(epsilon, abs=1e-3)
     uniform = response_noise(clusters, epsilon)
     assert (1 - uniform + uniform / clusters) / (uniform / clusters) == pytest.approx(math.exp(epsilon))
 
@@ -62,6 +63,16 @@ def test_counts_are_composed_with_sums() -> None:
     """A vector with noise z and a count with noise y are one Gaussian of 1 / z^2 + 1 / y^2."""
     known = gaussian(math.sqrt(3 * (1 / 4 + 1 / 25)))
     assert epsilon_of(Cost((2.0, 5.0)), 3, DELTA) == pytest.approx(known, abs=1e-5)
+
+
+def test_a_choice_costs_the_same_whatever_the_adjacency() -> None:
+    """And a Gaussian beside it what it costs alone."""
+    response = (response_noise(2, 1e-9), 2)
+    alone, beside = Cost((2.0,)), Cost((2.0,), "zero-out", response)
+    assert epsilon_of(beside, 3, DELTA) == pytest.approx(epsilon_of(alone, 3, DELTA), abs=2e-3)
+    assert Mechanism("client", 1.0, 2.0, DELTA, identity_epsilon=1.5, identity="exponential").cost(4, True, False) == (
+        Cost((2.0,), "zero-out", (pytest.approx(2 / (1 + math.exp(1.5))), 2))
+    )
 
 
 def test_no_release_costs_nothing_and_no_noise_everything() -> None:
@@ -100,8 +111,12 @@ SCHEDULES = {
     | AGGREGATOR
     | NETWORK
     | {
-        **{"method.name": "hierarchical", "method.pattern": "cenasy", "clustering.method": "comaw"},
-        **{"network.metres_per_round": 20.0, "network.recluster_every": 4, "rounds": 24},
+        "method.name": "hierarchical",
+        "method.pattern": "cenasy",
+        "clustering.method": "comaw",
+        "network.metres_per_round": 20.0,
+        "network.recluster_every": 4,
+        "rounds": 24,
     },
     "ifca": FLAT | SERVER | CHOOSING | {"method.name": "ifca", "method.fraction": 0.5},
     "ifca gradients": FLAT | SERVER | CHOOSING | {"method.name": "ifca", "method.option": "gradients"},
@@ -111,8 +126,12 @@ SCHEDULES = {
     "ifca local": FLAT
     | SERVER
     | {
-        **{"method.name": "ifca", "method.clusters": 4, "data.partition": "rotated"},
-        **{"privacy.trust": "client", "privacy.identity_epsilon": 1.5, "privacy.adjacency": "replace"},
+        "method.name": "ifca",
+        "method.clusters": 4,
+        "data.partition": "rotated",
+        "privacy.trust": "client",
+        "privacy.identity_epsilon": 1.5,
+        "privacy.adjacency": "replace",
     },
 }
 
@@ -215,5 +234,3 @@ def test_over_rounds_ends_at_the_total() -> None:
     assert rounds.tolist() == [0, 1, 2, 3]
     assert (np.diff(epsilons, axis=0) >= 0).all()
     assert epsilons[-1] == pytest.approx(private.plan.of_clusters())
-
-

@@ -238,7 +238,7 @@ def test_the_ledger_itself_refuses_what_the_budget_does_not_cover(tmp_path: Path
     account = account_of(made)
     assert account is not None
     ledger = begin_ledger(tmp_path, Account(account.run, 8, account.mechanism, account.cost, most_releases=0))
-    with pytest.raises(RunError, match="would exceed privacy.epsilon"):
+    with pytest.raises(RunError, match=r"would exceed privacy\.epsilon"):
         ledger.note(made.method.schedule.events[0])
     assert len(lines_of(tmp_path)) == 1
 

@@ -121,7 +121,7 @@ def test_clusters_may_be_declared_public() -> None:
 
 def test_another_schedule_is_refused() -> None:
     made = Experiment(settings_of(BASE))
-    with pytest.raises(InputError, match="--schedule: does not go with privacy.trust"):
+    with pytest.raises(InputError, match=r"--schedule: does not go with privacy\.trust"):
         Experiment(made.settings, schedule=made.method.schedule).check()
 
 

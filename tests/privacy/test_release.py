@@ -92,9 +92,7 @@ def test_weights_are_capped() -> None:
     (event,), (state,) = method.schedule.events, run(method)
     weights = np.minimum(POPULATION.sizes / 9, 1)
     assert 0 < weights.min() < weights.max() == 1
-    total = sum(
-        (weights[k] * clipped(trained(event, k, START) - START) for k in event.cohort.tolist()), np.zeros(3)
-    )
+    total = sum((weights[k] * clipped(trained(event, k, START) - START) for k in event.cohort.tolist()), np.zeros(3))
     assert server(state) == pytest.approx(START + total / weights.sum(), abs=1e-12)
 
 

@@ -45,10 +45,15 @@ def epsilon_of(cost: Cost, releases: int, delta: float) -> float:
 
 
 def event_of(cost: Cost, releases: int) -> Any:
-    """Return so many releases as an event of dp-accounting."""
+    """Return so many releases as an event of dp-accounting.
+
+    A choice is between any two, which dp-accounting knows with replacement only. There it counts the sensitivity of
+    Gaussians twice, so where that is too much they are given twice the noise.
+    """
     import dp_accounting as dp
 
-    once = [dp.GaussianDpEvent(multiplier) for multiplier in cost.gaussians]
+    factor = 2 if cost.adjacency == "zero-out" and cost.response is not None else 1
+    once = [dp.GaussianDpEvent(factor * multiplier) for multiplier in cost.gaussians]
     if cost.response is not None:
         once.append(dp.RandomizedResponseDpEvent(*cost.response))
     return dp.ComposedDpEvent([dp.SelfComposedDpEvent(event, releases) for event in once])
@@ -69,7 +74,7 @@ def most_releases(cost: Cost, delta: float, epsilon: float, most: int) -> int:
 def _relation(cost: Cost) -> Any:
     from dp_accounting import NeighboringRelation
 
-    replaced = cost.adjacency == "replace"
+    replaced = cost.adjacency == "replace" or cost.response is not None
     return NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.REPLACE_SPECIAL
 
 

@@ -55,7 +55,9 @@ class Shape:
     def noise(self, draw: Draw, deviation: float, device: torch.device) -> Update:
         """Return independent normal numbers of this deviation in the place of every coordinate."""
         count = sum(shape.numel() for shape, _ in self.tensors.values())
-        parts = torch.from_numpy(draw(count) * deviation).to(device).split([s.numel() for s, _ in self.tensors.values()])
+        parts = (
+            torch.from_numpy(draw(count) * deviation).to(device).split([s.numel() for s, _ in self.tensors.values()])
+        )
         return {name: part.reshape(shape) for (name, (shape, _)), part in zip(self.tensors.items(), parts, strict=True)}
 
     def _scale(self, name: str) -> float:
@@ -104,5 +106,7 @@ class SumOfUpdates:
         for weight, model in models:
             update = self.shape.difference(model, start)
             update = update if self.longest is None else clip(update, self.longest)
-            total = {name: total[name].add_(each, alpha=weight) if total else each * weight for name, each in update.items()}
+            total = {
+                name: total[name].add_(each, alpha=weight) if total else each * weight for name, each in update.items()
+            }
         return total

@@ -1,4 +1,4 @@
-"""Which cluster a client chose, told so that nobody can be sure: k-ary randomised response."""
+"""Which cluster a client chose, told so that nobody can be sure: randomised response, or the exponential mechanism."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from atoll.local.models import Model
 from atoll.privacy.mechanism import Mechanism, response_noise
 from atoll.privacy.noise import Noise
 from atoll.schedules.events import Event
-from atoll.support.arrays import Ids
+from atoll.support.arrays import Floats, Ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,40 @@ class RandomisedResponse:
         return respond(least_loss(event, starts, executor), len(starts), self.epsilon, self.noise, event)
 
 
+@dataclass(frozen=True, eq=False)
+class ExponentialMechanism:
+    """Clients draw their cluster, the likelier the less its model's loss: P(p) as exp(-epsilon loss_p / (2 B)).
+
+    McSherry and Talwar 2007, drawn by the largest of the scores with Gumbel noise. Losses are cut to 0 and B, so that
+    no two clients' data can make an answer more than e^epsilon likelier; one that is not finite counts as B.
+
+    Attributes:
+        epsilon: of one choice, between any two clients' data.
+        most_loss: B.
+        noise: where the draws come from.
+    """
+
+    epsilon: float
+    most_loss: float
+    noise: Noise
+
+    def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
+        """Return the clusters that the clients say, and train in."""
+        losses = executor.losses(starts, event.cohort, event.round)
+        return draw_choices(losses, self.epsilon, self.most_loss, self.noise, event)
+
+
+def draw_choices(losses: Floats, epsilon: float, most_loss: float, noise: Noise, event: Event) -> Ids:
+    """Return each client's choice by the exponential mechanism, [cohort], from its losses, [cohort, clusters]."""
+    losses = np.clip(np.nan_to_num(losses, nan=most_loss, posinf=most_loss), 0, most_loss)
+    told = np.empty(len(losses), np.int64)
+    for row, client in enumerate(event.cohort.tolist()):
+        uniform = _uniform(noise("client identity", event.index, client)(losses.shape[1]))
+        gumbel = -np.log(-np.log(np.maximum(uniform, 2.0**-53)))
+        told[row] = int(np.argmax(gumbel - epsilon * losses[row] / (2 * most_loss)))
+    return told
+
+
 def respond(choices: Ids, clusters: int, epsilon: float, noise: Noise, event: Event) -> Ids:
     """Return choices by k-ary randomised response (Kairouz et al. 2016), [cohort]; each client draws its own."""
     anew = response_noise(clusters, epsilon)
@@ -46,11 +80,13 @@ def respond(choices: Ids, clusters: int, epsilon: float, noise: Noise, event: Ev
 def told_at_random(mechanism: Mechanism, noise: Noise) -> Assignment:
     """Return how clients that trust nobody tell their cluster."""
     assert mechanism.identity_epsilon is not None, "refused by `requirements.refuse_unproven`"
+    if mechanism.identity == "exponential":
+        return ExponentialMechanism(mechanism.identity_epsilon, mechanism.most_loss, noise)
     return RandomisedResponse(mechanism.identity_epsilon, noise)
 
 
-def _uniform(normal: np.ndarray) -> np.ndarray:
+def _uniform(normal: Floats) -> Floats:
     """Return numbers uniform in [0, 1) of standard normal ones."""
     from scipy.special import ndtr
 
-    return np.minimum(ndtr(normal), 1 - 2.0**-53)
+    return np.asarray(np.minimum(ndtr(normal), 1 - 2.0**-53))

@@ -79,8 +79,8 @@ class Ledger:
         after, most = self._add(self.releases.copy(), entry), self._account.most_releases
         if most is not None and after.max(initial=0) > most:
             raise RunError(
-                f"event {event.index}: would exceed privacy.epsilon = {self._account.mechanism.epsilon}, so it does not "
-                "take place; what was done before is kept"
+                f"event {event.index}: would exceed privacy.epsilon = {self._account.mechanism.epsilon}, so it "
+                "does not take place; what was done before is kept"
             )
         chain = _digest(self._chain, entry)
         append_line(self._folder / LEDGER, entry | {"chain": chain})

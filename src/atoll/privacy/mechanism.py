@@ -8,6 +8,7 @@ from atoll.support.errors import InputError
 
 Trust = Literal["server", "aggregator", "client"]
 Adjacency = Literal["zero-out", "replace"]
+Identity = Literal["response", "exponential"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Cost:
     Attributes:
         gaussians: noise multipliers of the Gaussian mechanisms that its data enter, one each.
         adjacency: what the guarantee compares, see `Mechanism`.
-        response: (noise, buckets) of a randomised response, as dp-accounting counts them; None: there is none.
+        response: (noise, buckets) of the randomised response that a choice costs no more than, as dp-accounting counts
+            them; between any two choices, whatever the adjacency. None: there is none.
     """
 
     gaussians: tuple[float, ...]
@@ -49,7 +51,9 @@ class Mechanism:
         count_noise: the noise's standard deviation in what clusters that clients choose themselves are divided by.
         least_clients: such a cluster is divided by no less, whatever the noise says.
         clusters_are_public: who is in which cluster is no secret, though found from clients' data.
-        identity_epsilon: epsilon of a client's choice of its cluster by randomised response; None: no choice is sent.
+        identity_epsilon: epsilon of a client's choice of its cluster; None: no choice is sent.
+        identity: how it is told: by k-ary randomised response, or drawn by the exponential mechanism on the losses.
+        most_loss: losses above count as this, by which the exponential mechanism knows how far they can be apart.
     """
 
     trust: Trust
@@ -63,6 +67,8 @@ class Mechanism:
     least_clients: float = 1.0
     clusters_are_public: bool = False
     identity_epsilon: float | None = None
+    identity: Identity = "response"
+    most_loss: float = 3.0
 
     def __post_init__(self) -> None:
         """Refuse a budget that no run could keep.
@@ -94,10 +100,14 @@ class Mechanism:
             counted: whether the clients of each such cluster are counted.
         """
         if self.is_local:
-            response = (response_noise(clusters, self.identity_epsilon or 0.0), clusters) if chosen else None
-            return Cost((self.noise,), self.adjacency, response)
+            return Cost((self.noise,), self.adjacency, self._response(clusters) if chosen else None)
         counts = (self.count_noise or 0.0,) if counted else ()
         return Cost((self.noise, *counts), self.adjacency)
+
+    def _response(self, clusters: int) -> tuple[float, int]:
+        """Return the response that a choice is, or, of the exponential mechanism, the worst one of its epsilon."""
+        epsilon, buckets = self.identity_epsilon or 0.0, 2 if self.identity == "exponential" else clusters
+        return response_noise(buckets, epsilon), buckets
 
 
 def response_noise(clusters: int, epsilon: float) -> float:

@@ -1,4 +1,4 @@
-"""What must hold for the accounting to be true of a run; whatever is not proven is refused, and the sentence says why."""
+"""What must hold for the accounting to be true; what is not proven is refused, and the sentence says why."""
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -48,7 +48,9 @@ def _why_unproven(method: Method) -> str:
         return "layers that clusters share are weighed by how many clients chose each cluster, without noise"
     if method.restarts > 1:
         return "method.restarts above 1 choose a start by clients' losses, without noise"
-    if any(mix.updates for event in method.schedule.events for mix in (event.server, *dict(event.starts).values()) if mix):
+    if any(
+        mix.updates for event in method.schedule.events for mix in (event.server, *dict(event.starts).values()) if mix
+    ):
         return "its server adds single clients' updates"
     return ""
 

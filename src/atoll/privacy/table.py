@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from atoll.privacy.mechanism import Adjacency, Mechanism
+from atoll.privacy.mechanism import Adjacency, Identity, Mechanism
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
 
 Delta = Annotated[float, Field(gt=0, lt=1)]
@@ -70,11 +70,15 @@ def client(
     least_clients: AtLeastOne = 1.0,
     clusters_are_public: bool = False,
     identity_epsilon: PositiveFloat | None = None,
+    identity: Identity = "response",
+    most_loss: PositiveFloat = 3.0,
 ) -> Mechanism:
     """Trust nobody: clients clip their updates and add noise to them before they send them.
 
     Args:
-        identity_epsilon: where clients find their clusters, epsilon of each choice, told by randomised response
+        identity_epsilon: where clients find their clusters, epsilon of each choice
+        identity: how the choice is told: by randomised response, or drawn by the exponential mechanism on the losses
+        most_loss: exponential: losses above count as this
     """
     return Mechanism(
         "client",
@@ -87,6 +91,8 @@ def client(
         least_clients=least_clients,
         clusters_are_public=clusters_are_public,
         identity_epsilon=identity_epsilon,
+        identity=identity,
+        most_loss=most_loss,
     )
 
 
