@@ -29,7 +29,7 @@ def show_spending(runs: "Sequence[Experiment]", as_json: bool, plot: Path | None
             out.print(_table(title_of(each), told))
             out.print(_sentence(_private(each), told), markup=False)
     for each in runs:
-        if warning := _private(each).warning:
+        if warning := _private(each).ends_early:
             err.print(f"warning: {warning}", markup=False)
     if plot is not None:
         from atoll.report.spending import plot_spending

@@ -44,14 +44,14 @@ class Private:
     events_planned: int
 
     @property
-    def warning(self) -> str:
-        """What the user should know before training; an empty text if nothing."""
+    def ends_early(self) -> str:
+        """Where the run ends by its budget, as a sentence; an empty text if it does not."""
         kept, wanted = len(self.plan.schedule), self.mechanism
         if kept == self.events_planned:
             return ""
         return (
-            f"privacy.epsilon = {wanted.epsilon:g}: is spent after event {kept} of {self.events_planned}, where the "
-            "run ends"
+            f"privacy.epsilon = {wanted.epsilon}: is spent after event {kept} of {self.events_planned}, where the run "
+            "ends"
         )
 
 

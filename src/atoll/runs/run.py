@@ -31,6 +31,8 @@ from atoll.support.errors import InputError, RunError
 
 FREQUENCIES_AGREE = 1.1  # shares of all merges whose ratio is below this are the same, for a warning
 
+SEEDED = "privacy.trust: noise is drawn from the seed, to repeat a run; it hides nothing from who knows the seed"
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -256,8 +258,8 @@ def warnings_of(experiment: Experiment) -> list[str]:
             limits = ", ".join(f"{limit:g}" for limit in np.unique(experiment.problem.limits[over]))
             warnings.append(f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}")
     warnings += _contradicted_frequencies(experiment)
-    if experiment.private is not None and experiment.private.warning:
-        warnings.append(experiment.private.warning)
+    if private := experiment.private:
+        warnings += [told for told in (SEEDED, private.ends_early) if told]
     untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
     if untested and not any(probe.endswith("client_accuracy") for probe in probes):
         warnings.append(
