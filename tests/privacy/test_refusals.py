@@ -31,6 +31,22 @@ HIERARCHICAL = {"method.name": "hierarchical", "method.fraction": None, "rounds"
 CLUSTERED = {"method.name": "fedcluster"}
 NOT_PROVEN = "it is not proven how far one client can move what is released"
 
+NOT_ACCOUNTED: dict[str, dict[str, Any]] = {
+    "scaffold": {},
+    "feddyn": {},
+    "fednova": {"local.epochs": 0.1},
+    "fedasync": {"method.fraction": None, "method.concurrency": 4},
+    "fedbuff": {"method.fraction": None, "method.concurrency": 4, "method.buffer": 2},
+    "centralized": {"method.fraction": None},
+    "bcd": {},
+    "ditto": {},
+    "local": {},
+    "fedper": {"model.name": "mlp"},
+    "cfl": {"method.fraction": None, "method.eps1": 9.0, "method.eps2": 0.0},
+    "flhc": {"method.warmup": 1},
+    "pacfl": {},
+}
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no such trust": ({"privacy.trust": "nobody"}, "privacy.trust = 'nobody'"),
     "a function": (
@@ -67,24 +83,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "the choice told to others": (IFCA | {"privacy.trust": "aggregator"}, "no aggregators"),
     "weighted": ({"local.steps": 1, "run.executor": "weighted"}, "run.executor = 'weighted'"),
     "stacks of local noise": ({"privacy.trust": "client", "run.executor": "stacked"}, "clients add noise of their own"),
-    **{
-        name: ({"method.name": name} | changes, NOT_PROVEN)
-        for name, changes in {
-            "scaffold": {},
-            "feddyn": {},
-            "fednova": {"local.epochs": 0.1},
-            "fedasync": {"method.fraction": None, "method.concurrency": 4},
-            "fedbuff": {"method.fraction": None, "method.concurrency": 4, "method.buffer": 2},
-            "centralized": {"method.fraction": None},
-            "bcd": {},
-            "ditto": {},
-            "local": {},
-            "fedper": {"model.name": "mlp"},
-            "cfl": {"method.fraction": None, "method.eps1": 9.0, "method.eps2": 0.0},
-            "flhc": {"method.warmup": 1},
-            "pacfl": {},
-        }.items()
-    },
+    **{name: ({"method.name": name, **changes}, NOT_PROVEN) for name, changes in NOT_ACCOUNTED.items()},
 }
 
 

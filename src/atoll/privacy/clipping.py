@@ -54,10 +54,9 @@ class Shape:
 
     def noise(self, draw: Draw, deviation: float, device: torch.device) -> Update:
         """Return independent normal numbers of this deviation in the place of every coordinate."""
-        count = sum(shape.numel() for shape, _ in self.tensors.values())
-        parts = (
-            torch.from_numpy(draw(count) * deviation).to(device).split([s.numel() for s, _ in self.tensors.values()])
-        )
+        counts = [shape.numel() for shape, _ in self.tensors.values()]
+        drawn = torch.from_numpy(draw(sum(counts)) * deviation).to(device)
+        parts = torch.split(drawn, counts)
         return {name: part.reshape(shape) for (name, (shape, _)), part in zip(self.tensors.items(), parts, strict=True)}
 
     def _scale(self, name: str) -> float:

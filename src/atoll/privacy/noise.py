@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,11 @@ Noise = Callable[..., Draw]
 
 def from_seed(seed: int) -> Noise:
     """Return noise that repeats: the same for the same seed, purpose and key. Who knows the seed can take it away."""
-    return lambda purpose, *key: generator(seed, purpose, *key).standard_normal
+    return partial(_seeded, seed)
+
+
+def _seeded(seed: int, purpose: str, *key: int) -> Draw:
+    return generator(seed, purpose, *key).standard_normal
 
 
 def from_system(purpose: str, *key: int) -> Draw:

@@ -130,7 +130,8 @@ def _carry_out(
         state, rows = _restore(folder, recorder, origin, warnings, is_live=live is not None)
     else:
         folder.create(settings, method.schedule, overwrite, live is not None, replayed, account)
-    ledger = account and open_ledger(folder.path, account, 0 if state is None else state.events_done)
+    done = 0 if state is None else state.events_done
+    ledger = None if account is None else open_ledger(folder.path, account, done)
     method = method if ledger is None else with_journal(method, ledger)
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
     if state is None:
