@@ -103,6 +103,9 @@ SCHEDULES = {
     "fedat": FLAT
     | SERVER
     | {"rounds": 9, "method.name": "fedat", "method.tiers": 3, "method.fraction": 0.5, "privacy.adjacency": "replace"},
+    "adaptive": FLAT
+    | SERVER
+    | {"method.name": "fedcluster", "method.fraction": 0.5, "privacy.quantile": 0.5, "privacy.quantile_noise": 3.0},
     "censyn": FLAT | AGGREGATOR | NETWORK | {"method.name": "hierarchical", "method.pattern": "censyn"},
     "cenasy": FLAT | AGGREGATOR | NETWORK | {"method.name": "hierarchical", "method.pattern": "cenasy"},
     "decasy": FLAT | AGGREGATOR | NETWORK | {"method.name": "hierarchical", "method.pattern": "decasy"},
@@ -167,6 +170,8 @@ def test_each_schedule_costs_what_its_events_do(name: str) -> None:
         events.append(dp.GaussianDpEvent(z))
         if "privacy.count_noise" in flat:
             events.append(dp.GaussianDpEvent(6.0))
+        if "privacy.quantile_noise" in flat:
+            events.append(dp.GaussianDpEvent(3.0 / 0.5))  # a client counts as 1/2 or -1/2
         if "privacy.identity_epsilon" in flat:
             events.append(dp.RandomizedResponseDpEvent(4 / (math.exp(1.5) + 3), 4))
     relation = dp.NeighboringRelation.REPLACE_ONE if adjacency == "replace" else dp.NeighboringRelation.REPLACE_SPECIAL

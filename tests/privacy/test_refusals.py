@@ -69,6 +69,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "collusion": ({"faults.attackers": 0.3, "faults.attack": "inner-product"}, "collusion"),
     "samples without a cap": ({"method.weights": "samples"}, "set privacy.samples_cap"),
     "choice by losses": ({"method.select": "power-of-choice", "method.candidates": 6}, "who trains hangs on losses"),
+    "a quantile without noise": ({"privacy.quantile": 0.5}, "privacy.quantile_noise is not set"),
+    "a quantile of clients that trust nobody": (
+        {"privacy.trust": "client", "privacy.quantile": 0.5},
+        "privacy.quantile: is taken by privacy.trust = 'server' or 'aggregator'",
+    ),
     "a fleet": ({"run.executor": "fleet"}, "run.executor = 'fleet'"),
     "no aggregators": ({"privacy.trust": "aggregator"}, "has no aggregators between"),
     "labels": (CLUSTERED | {"clustering.method": "major-class"}, "goes by what clients hold"),

@@ -29,7 +29,7 @@ from atoll.local.rule import sgd
 from atoll.methods.cfl_mgd import cfl_mgd
 from atoll.methods.hierarchical import hierarchical
 from atoll.network.files import matrix_network
-from atoll.privacy.clipping import clip
+from atoll.privacy.clipping import CLIP, clip
 from atoll.privacy.noise import from_seed, from_system
 from atoll.privacy.release import make_private
 from atoll.schedules.events import Event
@@ -180,6 +180,26 @@ def test_momentum_is_clipped_with_the_model() -> None:
         (model,) = state.starts
         assert as_vector(model) == pytest.approx(chi, abs=1e-12)
         assert model["0.weight@momentum_buffer"].numpy().ravel() == pytest.approx(u, abs=1e-10)
+
+
+def test_the_clip_moves_to_a_noisy_quantile() -> None:
+    """Andrew et al. 2021: ``C <- C exp(-eta (b - gamma))``, b the noisy share of updates no longer than C."""
+    plain = fedcluster(POPULATION, THREE, RULE, rounds=3, fraction=1.0, seed=2)
+    method = private(plain, SERVER, quantile=0.6, quantile_noise=0.4, quantile_rate=0.5)
+    w, longest, seen = START, 0.7, []
+    for event, state in zip(method.schedule.events, run(method), strict=True):
+        updates = [trained(event, k, w) - w for k in event.cohort.tolist()]
+        key = event.index, 0, event.active[0]
+        total = sum((clipped(each, longest) for each in updates), 1.3 * longest * drawn("privacy", *key))
+        w = w + total / len(updates)
+        fitting = sum(0.5 if np.linalg.norm(each) <= longest else -0.5 for each in updates)
+        share = (fitting + 0.4 * float(from_seed(SEED)("privacy quantile", *key)(1)[0])) / len(updates) + 0.5
+        longest *= np.exp(-0.5 * (share - 0.6))
+        assert server(state) == pytest.approx(w, abs=1e-12)
+        assert state.server is not None
+        assert float(state.server[CLIP]) == pytest.approx(longest, abs=1e-12)
+        seen.append(longest)
+    assert len(set(seen)) == len(seen)
 
 
 def test_without_noise_and_clipping_it_is_the_plain_method() -> None:

@@ -340,6 +340,7 @@ class Experiment:
         modules = [draw_module(self.settings, self.clients.data, p, restart) for p in range(count)]
         drawn = [read_model(module.to(self.device)) for module in modules]
         common = {name: drawn[0][name] for name in self.method.shared}
+        common |= {} if self.private is None else self.private.carried(self.device)
         return tuple(model | common for model in drawn)
 
     def best_start(self, executor: Executor) -> tuple[Model, ...]:

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from atoll.clustering.table import CLUSTERINGS, WITHOUT_DATA
@@ -12,10 +13,11 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
+from atoll.local.models import Model
 from atoll.methods.selection import SELECTIONS
 from atoll.methods.table import ACCOUNTED
 from atoll.privacy.accounting import require_accounting
-from atoll.privacy.clipping import shape_of
+from atoll.privacy.clipping import CLIP, shape_of
 from atoll.privacy.mechanism import Mechanism
 from atoll.privacy.noise import from_seed
 from atoll.privacy.plan import Plan
@@ -42,6 +44,12 @@ class Private:
     plan: Plan
     most_releases: int | None
     events_planned: int
+
+    def carried(self, device: str) -> Model:
+        """Return what the first models carry besides: where updates are clipped, if that adapts."""
+        if self.mechanism.quantile is None:
+            return {}
+        return {CLIP: torch.tensor(self.mechanism.clip, dtype=torch.float64, device=device)}
 
     @property
     def ends_early(self) -> str:

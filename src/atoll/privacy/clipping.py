@@ -13,6 +13,9 @@ from atoll.local.weights import read_moments
 from atoll.privacy.noise import Draw
 from atoll.support.process import one_thread
 
+CLIP = "clip@privacy"
+"""The name under which a model carries the length that the next updates are clipped to, where it adapts."""
+
 Update = dict[str, Tensor]
 """By how much the tensors of a model changed, in double precision; moments times the learning rate."""
 
@@ -37,6 +40,10 @@ class Shape:
             * self._scale(name)
             for name in self.tensors
         }
+
+    def only(self, update: Mapping[str, Tensor]) -> Update:
+        """Return the update without what comes with it."""
+        return {name: update[name] for name in self.tensors}
 
     def zeros(self, device: torch.device) -> Update:
         """Return the update that changes nothing."""
@@ -77,9 +84,14 @@ def shape_of(module: nn.Module, rule: LocalRule) -> Shape:
 
 
 @one_thread()
+def length_of(update: Update) -> float:
+    """Return the Euclidean length of an update."""
+    return float(torch.stack([tensor.square().sum() for tensor in update.values()]).sum().sqrt())
+
+
 def clip(update: Update, longest: float) -> Update:
     """Return the update, scaled down to this length if it is longer; one that is not finite becomes zeros."""
-    length = float(torch.stack([tensor.square().sum() for tensor in update.values()]).sum().sqrt())
+    length = length_of(update)
     if not length < float("inf"):
         return {name: torch.zeros_like(tensor) for name, tensor in update.items()}
     factor = min(1.0, longest / length) if length else 1.0
@@ -92,20 +104,30 @@ class SumOfUpdates:
 
     Attributes:
         shape: what an update is.
-        longest: updates are clipped to this length; None: the clients have done so.
+        longest: updates are clipped to this length, if the model says no other (`CLIP`); None: clients have done so.
+        adapts: whether those that need no clipping are counted, as `CLIP`: half a weight each, minus half for others.
     """
 
     shape: Shape
     longest: float | None
+    adapts: bool = False
 
     @one_thread()
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
         """Return the sum."""
         total: Update = {}
+        longest = None if self.longest is None else clip_of(start, self.longest)
         for weight, model in models:
             update = self.shape.difference(model, start)
-            update = update if self.longest is None else clip(update, self.longest)
+            if longest is not None:
+                fits = torch.tensor(0.5 if length_of(update) <= longest else -0.5, dtype=torch.float64)
+                update = clip(update, longest) | ({CLIP: fits} if self.adapts else {})
             total = {
                 name: total[name].add_(each, alpha=weight) if total else each * weight for name, each in update.items()
             }
         return total
+
+
+def clip_of(model: Model, first: float) -> float:
+    """Return the length that a model says updates are clipped to; the first one where it says none."""
+    return float(model[CLIP]) if CLIP in model else first

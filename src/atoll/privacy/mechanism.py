@@ -54,6 +54,9 @@ class Mechanism:
         identity_epsilon: epsilon of a client's choice of its cluster; None: no choice is sent.
         identity: how it is told: by k-ary randomised response, or drawn by the exponential mechanism on the losses.
         most_loss: losses above count as this, by which the exponential mechanism knows how far they can be apart.
+        quantile: C moves to where this share of the updates need no clipping (Andrew et al. 2021); None: it is fixed.
+        quantile_noise: the noise's standard deviation in the number of those that need none.
+        quantile_rate: how fast C moves, eta: ``C <- C exp(-eta (share - quantile))``.
     """
 
     trust: Trust
@@ -69,13 +72,18 @@ class Mechanism:
     identity_epsilon: float | None = None
     identity: Identity = "response"
     most_loss: float = 3.0
+    quantile: float | None = None
+    quantile_noise: float | None = None
+    quantile_rate: float = 0.2
 
     def __post_init__(self) -> None:
-        """Refuse a budget that no run could keep.
+        """Refuse a budget that no run could keep, and a quantile without noise.
 
         Raises:
             InputError: names the settings.
         """
+        if self.quantile is not None and self.quantile_noise is None:
+            raise InputError("privacy.quantile_noise is not set, but privacy.quantile needs it")
         if self.epsilon is not None and not self.noise:
             raise InputError(
                 f"privacy.noise = 0: spends any privacy.epsilon = {self.epsilon:g} at once; must be more than 0 with a "
@@ -92,7 +100,8 @@ class Mechanism:
 
         With zero-out adjacency a client moves the sum of weighted updates by no more than C, since none weighs more
         than 1; if it chooses its cluster it moves one of P blocks, so the vector of them all by no more than C, and the
-        vector of counts by no more than 1. With `replace` it is twice that, which dp-accounting counts itself.
+        vector of counts by no more than 1; where C adapts, it moves the number of updates that need no clipping by half
+        at most, since each counts as 1/2 or -1/2. With `replace` it is twice that, which dp-accounting counts itself.
 
         Args:
             clusters: P.
@@ -102,7 +111,8 @@ class Mechanism:
         if self.is_local:
             return Cost((self.noise,), self.adjacency, self._response(clusters) if chosen else None)
         counts = (self.count_noise or 0.0,) if counted else ()
-        return Cost((self.noise, *counts), self.adjacency)
+        shares = () if self.quantile_noise is None or self.quantile is None else (2 * self.quantile_noise,)
+        return Cost((self.noise, *counts, *shares), self.adjacency)
 
     def _response(self, clusters: int) -> tuple[float, int]:
         """Return the response that a choice is, or, of the exponential mechanism, the worst one of its epsilon."""

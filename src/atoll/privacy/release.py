@@ -1,5 +1,6 @@
 """Private methods: sums of clipped updates over fixed denominators, with noise where trust ends."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.trainer import Trainer
 from atoll.privacy.clients import make_noisy
-from atoll.privacy.clipping import Shape, SumOfUpdates, Update
+from atoll.privacy.clipping import CLIP, Shape, SumOfUpdates, Update, clip_of
 from atoll.privacy.identity import told_at_random
 from atoll.privacy.mechanism import Cost, Mechanism
 from atoll.privacy.noise import Noise
@@ -59,7 +60,8 @@ class Publisher:
     @property
     def counted(self) -> bool:
         """Whether the clients that choose each cluster are counted."""
-        return self.chosen and (not self.over_cohort or any("@" in name for name in self.shape.tensors))
+        needed = not self.over_cohort or self.mechanism.quantile is not None
+        return self.chosen and (needed or any("@" in name for name in self.shape.tensors))
 
     @property
     def cost(self) -> Cost:
@@ -86,19 +88,34 @@ class Publisher:
         made = {}
         for cluster, update in combined.items():
             start = sent[cluster]
-            total = self._noisy(event, repeat, cluster, update, _device_of(start))
+            total = self._noisy((event.index, repeat, cluster), start, update)
             shares = {name: whole if self.over_cohort and "@" not in name else own[cluster] for name in total}
             made[cluster] = self.shape.moved(start, {name: each / shares[name] for name, each in total.items()})
+            if self.mechanism.quantile is not None:
+                made[cluster][CLIP] = self._adapted((event.index, repeat, cluster), start, update, own[cluster])
         return made
 
-    def _noisy(self, event: Event, repeat: int, cluster: int, update: ClusterUpdate, device: torch.device) -> Update:
+    def _noisy(self, key: tuple[int, int, int], start: Model, update: ClusterUpdate) -> Update:
         """Return a cluster's sum, with noise unless clients have added theirs; of nobody, of noise alone."""
-        total = update.model if update.arrived else self.shape.zeros(device)
-        if self.mechanism.is_local or not self.mechanism.noise:
+        device, wanted = _device_of(start), self.mechanism
+        total = self.shape.only(update.model) if update.arrived else self.shape.zeros(device)
+        if wanted.is_local or not wanted.noise:
             return total
-        draw = self.noise("privacy", event.index, repeat, cluster)
-        added = self.shape.noise(draw, self.mechanism.noise * self.mechanism.clip, device)
+        deviation = wanted.noise * clip_of(start, wanted.clip)
+        added = self.shape.noise(self.noise("privacy", *key), deviation, device)
         return {name: each + added[name] for name, each in total.items()}
+
+    def _adapted(
+        self, key: tuple[int, int, int], start: Model, update: ClusterUpdate, denominator: float
+    ) -> torch.Tensor:
+        """Return the length that the next updates are clipped to: nearer to the quantile of these, by a noisy share."""
+        wanted = self.mechanism
+        assert wanted.quantile is not None
+        fitting = float(update.model[CLIP]) if update.arrived else 0.0
+        fitting += (wanted.quantile_noise or 0.0) * float(self.noise("privacy quantile", *key)(1)[0])
+        share = fitting / denominator + 0.5
+        longest = clip_of(start, wanted.clip) * math.exp(-wanted.quantile_rate * (share - wanted.quantile))
+        return torch.tensor(longest, dtype=torch.float64, device=_device_of(start))
 
     def _denominators(
         self, event: Event, repeat: int, clusters: Mapping[int, Model], weights: Mapping[int, float]
@@ -132,7 +149,7 @@ def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids,
         method.schedule, events=tuple(replace(e, weights=_weights(e, sizes, mechanism)) for e in method.schedule.events)
     )
     if not mechanism.is_local:
-        combine = SumOfUpdates(shape, mechanism.clip)
+        combine = SumOfUpdates(shape, mechanism.clip, adapts=mechanism.quantile is not None)
         return replace(method, schedule=schedule, combine=combine, release=publisher, arrivals=None)
     return replace(
         method,

@@ -67,7 +67,7 @@ def _require_hidden_choice(method: Method, mechanism: Mechanism) -> None:
             "privacy.identity_epsilon is not set, but clients that find their clusters tell the server which: with "
             "privacy.trust = 'client' the choice must be hidden too"
         )
-    counts = method.combine is average_models or method.rule.carry_moments
+    counts = method.combine is average_models or method.rule.carry_moments or mechanism.quantile is not None
     if mechanism.trust == "server" and counts and mechanism.count_noise is None:
         raise InputError(
             "privacy.count_noise is not set, but a cluster's mean is over the clients that found it, whose number must "

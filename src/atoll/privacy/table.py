@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from atoll.privacy.mechanism import Adjacency, Identity, Mechanism
-from atoll.support.limits import NotNegative, Positive, PositiveFloat
+from atoll.support.limits import BelowOne, NotNegative, Positive, PositiveFloat
 
 Delta = Annotated[float, Field(gt=0, lt=1)]
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -26,6 +26,9 @@ def server(
     count_noise: PositiveFloat | None = None,
     least_clients: AtLeastOne = 1.0,
     clusters_are_public: bool = False,
+    quantile: BelowOne | None = None,
+    quantile_noise: PositiveFloat | None = None,
+    quantile_rate: PositiveFloat = 0.2,
 ) -> Mechanism:
     """Trust the server: it sees each client's update, clips it, and adds noise to each cluster's sum.
 
@@ -39,9 +42,24 @@ def server(
         count_noise: where clients find their clusters, the noise's standard deviation in the number that found each
         least_clients: where clients find their clusters, a sum is divided by no less
         clusters_are_public: say that it is no secret who is in which cluster, though found from clients' data
+        quantile: clip is only the first C; it moves to where this share of the updates need no clipping
+        quantile_noise: standard deviation of the noise in the number of updates that need none
+        quantile_rate: how fast C moves
     """
     return Mechanism(
-        "server", clip, noise, delta, epsilon, adjacency, samples_cap, count_noise, least_clients, clusters_are_public
+        "server",
+        clip,
+        noise,
+        delta,
+        epsilon,
+        adjacency,
+        samples_cap,
+        count_noise,
+        least_clients,
+        clusters_are_public,
+        quantile=quantile,
+        quantile_noise=quantile_noise,
+        quantile_rate=quantile_rate,
     )
 
 
@@ -53,10 +71,23 @@ def aggregator(
     adjacency: Adjacency = "zero-out",
     samples_cap: Positive | None = None,
     clusters_are_public: bool = False,
+    quantile: BelowOne | None = None,
+    quantile_noise: PositiveFloat | None = None,
+    quantile_rate: PositiveFloat = 0.2,
 ) -> Mechanism:
     """Trust the cluster's aggregator, not the server: each average in a cluster has noise; merges add none."""
     return Mechanism(
-        "aggregator", clip, noise, delta, epsilon, adjacency, samples_cap, clusters_are_public=clusters_are_public
+        "aggregator",
+        clip,
+        noise,
+        delta,
+        epsilon,
+        adjacency,
+        samples_cap,
+        clusters_are_public=clusters_are_public,
+        quantile=quantile,
+        quantile_noise=quantile_noise,
+        quantile_rate=quantile_rate,
     )
 
 
