@@ -1,10 +1,13 @@
 """`atoll schedule --privacy`: what a schedule spends, before anything is trained."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
+from tests.cli.pages import ROOT, commands
 
 pytest.importorskip("dp_accounting")
 
@@ -38,3 +41,13 @@ def test_without_noise_epsilon_is_not_finite(atoll: Command) -> None:
     (spent,) = json.loads(atoll("schedule", "tiny.toml", "--privacy", "--json", *free).succeeded())
     assert spent["epsilon"] is None
     assert "inf" in atoll("schedule", "tiny.toml", "--privacy", *free).succeeded()
+
+
+def test_the_command_on_the_page_on_privacy_runs_and_its_json_is_documented(atoll: Command, folder: Path) -> None:
+    (line,) = (line for line in commands(ROOT / "docs/privacy.md") if line.startswith("atoll schedule"))
+    words = line.split()[1:]
+    assert "worst client: " in atoll(*words).succeeded()
+    assert (folder / "spending.png").is_file()
+    spent, *_ = json.loads(atoll(*words, "--json").succeeded())
+    form = next(row for row in (ROOT / "docs/cli.md").read_text().splitlines() if row.startswith("| `schedule --priv"))
+    assert set(re.findall(r"`(\w+)`", form)) == set(spent)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from atoll import Experiment, Settings
 from atoll.privacy.accounting import epsilon_of, event_of, most_releases
@@ -60,6 +60,23 @@ def test_randomised_response_is_the_textbooks(clusters: int, epsilon: float) -> 
     assert (1 - uniform + uniform / clusters) / (uniform / clusters) == pytest.approx(math.exp(epsilon))
 
 
+def test_many_choices_compose() -> None:
+    """Of n binary responses the privacy loss is epsilon (2 i - n), i of them true: an exact sum for delta."""
+    each, releases = 1.0, 12
+    cost = Cost((1e6,), "zero-out", (response_noise(2, each), 2))
+    found, true = epsilon_of(cost, releases, DELTA), math.exp(each) / (1 + math.exp(each))
+    losses = each * (2 * np.arange(releases + 1) - releases)
+    likely = binom.pmf(np.arange(releases + 1), releases, true)
+
+    def delta(epsilon: float) -> float:
+        return float((likely * np.maximum(1 - np.exp(epsilon - losses), 0)).sum())
+
+    exact = float(brentq(lambda epsilon: delta(epsilon) - DELTA, 0, releases * each))
+    assert each < exact < releases * each
+    assert found == pytest.approx(exact, abs=0.02)
+    assert found >= exact
+
+
 def test_counts_are_composed_with_sums() -> None:
     """A vector with noise z and a count with noise y are one Gaussian of 1 / z^2 + 1 / y^2."""
     known = gaussian(math.sqrt(3 * (1 / 4 + 1 / 25)))
@@ -93,7 +110,7 @@ FLAT = {"rounds": 3, "data.clients": 24, "model.name": "linear", "local.steps": 
 SERVER = {"privacy.trust": "server", "privacy.clip": 1.0, "privacy.noise": 2.0}
 NETWORK = {"rounds": 12, "local.steps": 2, "method.intra_rounds": 2, "network.bandwidth_hz": 1e4}
 AGGREGATOR = SERVER | {"privacy.trust": "aggregator"}
-CHOOSING = {"data.partition": "rotated", "method.clusters": 4, "privacy.count_noise": 6.0}
+CHOOSING = {"data.partition": "rotated", "method.clusters": 4, "method.fraction": 0.5, "privacy.count_noise": 6.0}
 
 SCHEDULES = {
     "fedavg": FLAT | SERVER | {"method.name": "fedavg", "method.fraction": 0.4},
@@ -121,7 +138,7 @@ SCHEDULES = {
         "network.recluster_every": 4,
         "rounds": 24,
     },
-    "ifca": FLAT | SERVER | CHOOSING | {"method.name": "ifca", "method.fraction": 0.5},
+    "ifca": FLAT | SERVER | CHOOSING | {"method.name": "ifca"},
     "ifca gradients": FLAT | SERVER | CHOOSING | {"method.name": "ifca", "method.option": "gradients"},
     "cfl-mgd": FLAT | SERVER | CHOOSING | {"method.name": "cfl-mgd", "method.option": "gradients"},
     "fedavg local": FLAT | SERVER | {"method.name": "fedavg", "method.fraction": 0.4, "privacy.trust": "client"},
@@ -131,6 +148,7 @@ SCHEDULES = {
     | {
         "method.name": "ifca",
         "method.clusters": 4,
+        "method.fraction": 0.5,
         "data.partition": "rotated",
         "privacy.trust": "client",
         "privacy.identity_epsilon": 1.5,
@@ -165,6 +183,7 @@ def test_each_schedule_costs_what_its_events_do(name: str) -> None:
     assert private is not None
     schedule, plan = private.plan.schedule, private.plan
     worst, events = worst_of(schedule, 24), []
+    assert worst > 1, "once tells nothing of composition"
     z, adjacency = 2.0, flat.get("privacy.adjacency", "zero-out")
     for _ in range(worst):
         events.append(dp.GaussianDpEvent(z))
@@ -205,7 +224,7 @@ def test_events_are_dp_accountings() -> None:
         [
             dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 7),
             dp.SelfComposedDpEvent(dp.GaussianDpEvent(5.0), 7),
-            dp.SelfComposedDpEvent(dp.RandomizedResponseDpEvent(0.3, 4), 7),
+            *[dp.RandomizedResponseDpEvent(0.3, 4)] * 7,
         ]
     )
 

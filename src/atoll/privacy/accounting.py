@@ -53,10 +53,10 @@ def event_of(cost: Cost, releases: int) -> Any:
     import dp_accounting as dp
 
     factor = 2 if cost.adjacency == "zero-out" and cost.response is not None else 1
-    once = [dp.GaussianDpEvent(factor * multiplier) for multiplier in cost.gaussians]
-    if cost.response is not None:
-        once.append(dp.RandomizedResponseDpEvent(*cost.response))
-    return dp.ComposedDpEvent([dp.SelfComposedDpEvent(event, releases) for event in once])
+    gaussians = [dp.GaussianDpEvent(factor * multiplier) for multiplier in cost.gaussians]
+    # One by one: dp-accounting 0.6 counts a response that is composed with itself, however often, once.
+    responses = [dp.RandomizedResponseDpEvent(*cost.response)] * releases if cost.response is not None else []
+    return dp.ComposedDpEvent([*(dp.SelfComposedDpEvent(event, releases) for event in gaussians), *responses])
 
 
 def most_releases(cost: Cost, delta: float, epsilon: float, most: int) -> int:
