@@ -18,9 +18,9 @@ house = hook_of("house")
 # From the ground up: a room imports only from rooms before it. `atoll` is the package's own __init__.py.
 # fmt: off
 ROOMS = [
-    "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "faults",
-    "privacy", "executors", "methods", "experiment", "fleet", "bench", "runs", "report", "trackers", "api", "atoll",
-    "sweep", "reproduce", "cli", "__main__",
+    "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "codecs",
+    "faults", "privacy", "executors", "methods", "experiment", "fleet", "bench", "runs", "report", "trackers", "api",
+    "atoll", "sweep", "reproduce", "cli", "__main__",
 ]
 # fmt: on
 

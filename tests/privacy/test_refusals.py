@@ -74,6 +74,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"privacy.trust": "client", "privacy.quantile": 0.5},
         "privacy.quantile: is taken by privacy.trust = 'server' or 'aggregator'",
     ),
+    "a codec": ({"travel.codec": "int8"}, "does not go with travel.codec = 'int8'"),
     "a fleet": ({"run.executor": "fleet"}, "run.executor = 'fleet'"),
     "no aggregators": ({"privacy.trust": "aggregator"}, "has no aggregators between"),
     "labels": (CLUSTERED | {"clustering.method": "major-class"}, "goes by what clients hold"),

@@ -205,6 +205,17 @@ class TestFindRuns:
         with pytest.raises(InputError, match="is not a run"):
             find_runs([tmp_path / "file"])
 
+    def test_experiments_in_a_folder_are_looked_into(self, tmp_path: Path) -> None:
+        """`atoll watch runs` and `atoll report runs` are of all that is in it, one experiment after the other."""
+        write_run(tmp_path / "alone", make_rows([0.1]), label="alone")
+        for name in ("first", "second"):
+            for run in ("b", "a"):
+                write_run(tmp_path / name / run, make_rows([0.1]), label=run)
+            (tmp_path / name / "experiment.json").write_text('{"runs": ["b", "a"]}')
+        write_run(tmp_path / "no-experiment" / "deeper", make_rows([0.1]))
+        labels = [run.label for run in find_runs([tmp_path])]
+        assert labels == ["alone", "b (first/b)", "a (first/a)", "b (second/b)", "a (second/a)"]
+
     def test_equal_labels_are_told_apart_within_a_panel_only(self, tmp_path: Path) -> None:
         paths = [write_run(tmp_path / name, make_rows([0.1]), label="x", panel="p") for name in ("a", "b")]
         paths.append(write_run(tmp_path / "c", make_rows([0.1]), label="x", panel="q"))
@@ -658,6 +669,18 @@ class TestFiles:
         assert all(file.stat().st_size > 0 for file in files)
         assert json.loads(files[-1].read_text())[1]["targets"][-1]["round"] is None
         assert files[-4].read_text().startswith("| Run ")
+
+    def test_runs_that_differ_in_bytes_an_update_are_drawn_against_bytes(self, tmp_path: Path) -> None:
+        one, other = write_pair(tmp_path / "runs")
+        coded = replace(other, rows=other.rows | {"bytes_up": other.rows["bytes_up"] / 4})
+        names = {file.name for file in write_report([one, coded], tmp_path / "out")}
+        assert {"curves-bytes-up.png", "curves-bytes-up.svg", "curves-bytes-up.pdf"} < names
+        axes = plot_curves([one, coded], "bytes_up").axes[1]
+        whole, quarter = (np.asarray(line.get_xdata()) for line in axes.lines)
+        assert axes.get_xscale() == "log"
+        assert axes.get_xlabel() == "Sent up (kB)"
+        np.testing.assert_allclose(whole, one.rows["bytes_up"] / 1000)
+        assert quarter.max() < whole.max()
 
     def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no runs"):

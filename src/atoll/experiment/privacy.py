@@ -148,6 +148,11 @@ def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
             f"{trust}: method.select = {settings.method.select!r} is a function of your own, which may choose clients "
             "by their data"
         )
+    if settings.travel.codec != "none":
+        raise InputError(
+            f"{trust}: does not go with travel.codec = {settings.travel.codec!r}, whose clients keep what was lost of one "
+            "update for the next, and of which sensitivity is not proven"
+        )
     if settings.run.executor == "fleet":
         raise InputError(f"{trust}: does not go with run.executor = 'fleet' yet, where noise must not come from a seed")
     if mechanism.trust == "aggregator" and not asks_for(kind.make, "network"):
