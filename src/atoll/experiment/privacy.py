@@ -150,8 +150,8 @@ def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
         )
     if settings.travel.codec != "none":
         raise InputError(
-            f"{trust}: does not go with travel.codec = {settings.travel.codec!r}, whose clients keep what one update lost "
-            "for the next, so that sensitivity is not proven"
+            f"{trust}: does not go with travel.codec = {settings.travel.codec!r}, whose clients keep what one update "
+            "lost for the next, so that sensitivity is not proven"
         )
     if settings.run.executor == "fleet":
         raise InputError(f"{trust}: does not go with run.executor = 'fleet' yet, where noise must not come from a seed")
