@@ -27,6 +27,7 @@ TEXTS = {
     "method.name": "fedavg",
     "method.combine": "median",
     "privacy.trust": "server",
+    "travel.codec": "int8",
 }
 NEEDED = {"privacy.trust": {"privacy": {"clip": 1.0, "noise": 1.0}}}  # settings that another value asks for
 VALUES: dict[str, tuple[str, Any]] = {
