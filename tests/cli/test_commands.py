@@ -223,10 +223,12 @@ def test_what_clients_hold_is_shown_of_each_run(atoll: Command, folder: Path) ->
     runs = "".join(f'[[runs]]\nlabel = "{label}"\ndata.samples = {n}\n' for label, n in (("a", 8), ("b", 8), ("c", 9)))
     (folder / "several.toml").write_text(TINY + runs)
     printed = atoll("data", "inspect", "several.toml", "--plot", "shares").succeeded()
-    assert [line for line in printed.splitlines() if line in ("a; b", "c") or "6 clients" in line] == [
-        "a; b",
+    assert [
+        line for line in printed.splitlines() if line in ("tiny, a; tiny, b", "tiny, c") or "6 clients" in line
+    ] == [
+        "tiny, a; tiny, b",
         "6 clients, 48 samples (8 to 8 a client) from a pool of 1437",
-        "c",
+        "tiny, c",
         "6 clients, 54 samples (9 to 9 a client) from a pool of 1437",
     ]
     shown = json.loads(atoll("data", "inspect", "several.toml", "--json").succeeded())

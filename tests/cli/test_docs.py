@@ -176,7 +176,7 @@ def test_links_to_the_code_lead_to_the_page_of_what_they_name(site: Path) -> Non
     assert 'href="../api/Event/"' in (site / "concepts/index.html").read_text()
     page = (site / "api/Event/index.html").read_text()
     assert 'id="atoll.schedules.events.Event"' in page
-    assert 'href="../../api/#methods-of-your-own"' in page
+    assert 'href="../#methods-of-your-own"' in page
     inside = (site / "internals/schedules/events/index.html").read_text()
     assert 'id="atoll.schedules.events.Event"' not in inside
     assert 'href="../../../api/Event/"' in inside

@@ -370,12 +370,12 @@ def test_a_warning_of_clients_left_out() -> None:
 
 def test_a_warning_where_rounds_end_a_run_before_its_time() -> None:
     """Else patterns that are to be compared at one time would end at times of their own."""
-    told = "run.virtual_seconds = 1e+06: rounds = .* ends the run at .* s already; raise rounds to use the time"
+    told = r"run\.virtual_seconds = 1e\+06: rounds = .* ends the run at .* s already; raise rounds to use the time"
     with pytest.warns(SettingWarning, match=told):
         made("run.virtual_seconds=1e6").method  # noqa: B018
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        made("run.virtual_seconds=1").method  # noqa: B018
+        made("run.virtual_seconds=3").method  # noqa: B018
 
 
 # Composing

@@ -336,9 +336,9 @@ class TestTables:
         first, stable = (rounds_to_target(runs, [0.5], stable=stable) for stable in (False, True))
         assert [row.targets[0].round for row in first] == [1, 1]
         assert [row.targets[0].round for row in stable] == [3, None]
-        assert "bytes sent of the first probe from which on all meet it." in as_markdown(stable)
+        assert "bytes sent of the first measurement from which on all meet it." in as_markdown(stable)
         assert [row.get("stable") for row in (as_dicts(first)[0], as_dicts(stable)[0])] == [None, True]
-        assert as_rich(stable).caption == "To a target: round of the first probe from which on all meet it."
+        assert as_rich(stable).caption == "To a target: round of the first measurement from which on all meet it."
 
     def test_best_may_come_before_the_last(self, tmp_path: Path) -> None:
         run = read_run(write_run(tmp_path / "r", make_rows([0.1, 0.9, None, 0.8])))
@@ -388,7 +388,7 @@ class TestTables:
             "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min / 6 kB |\n"
             "| slow |     0.6667 |        50.00 % |       50.00 % |                      – |\n"
             "\n"
-            "To a target: round / client updates / virtual time / bytes sent of the first probe that meets it.\n"
+            "To a target: round / client updates / virtual time / bytes sent of the first measurement that meets it.\n"
         )
 
     def test_markdown_of_panels_pipes_and_unfinished_runs(self, tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ class TestTables:
     def test_latex(self, tmp_path: Path) -> None:
         folder = write_run(tmp_path / "r", make_rows([0.1, 0.5]), label="a_b & 50 %")
         assert as_latex(rounds_to_target([read_run(folder)], [0.5, 0.9])) == (
-            "% To a target: round / client updates / virtual time / bytes sent of the first probe that meets it.\n"
+            "% To a target: round / client updates / virtual time / bytes sent of the first measurement that meets it.\n"
             "\\begin{tabular}{lrrrrr}\n\\toprule\n"
             "Run & Final loss & Final accuracy & Best accuracy & To 50 \\% & To 90 \\% \\\\\n\\midrule\n"
             "a\\_b \\& 50 \\% & 1 & 50.00 \\% & 50.00 \\% & 1 / 100 / 60 s / 3 kB & -- \\\\\n"
