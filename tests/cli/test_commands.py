@@ -25,7 +25,7 @@ OPTIONS = {
         *("--quiet", "--verbose"),
     ],
     "schema": [],
-    "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width"],
+    "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--privacy"],
     "sweep": [
         "EXPERIMENT",
         "--over",
