@@ -25,7 +25,7 @@ from atoll.experiment.executor import Choice, choose_executor, make_executor, re
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
 from atoll.experiment.foresight import foresee
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse, require_device
-from atoll.experiment.network import is_clustered_anew, make_networks, speeds
+from atoll.experiment.network import is_clustered_anew, is_same_network, make_networks, speeds
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
@@ -83,6 +83,21 @@ class Experiment:
         for name in ("_all_clients", "clients", "test_clients", "population", "module"):
             if name in vars(self):
                 vars(made)[name] = vars(self)[name]
+        return made
+
+    def beside(self, settings: Settings) -> "Experiment":
+        """Return the experiment with other settings; clients, model and network are shared where these make the same.
+
+        For comparing many plans of one fleet, whose network alone may take a gigabyte.
+        """
+        made, before = Experiment(settings), self.settings
+        shared = list[str]()
+        if all(getattr(settings, name) == getattr(before, name) for name in ("seed", "data", "faults")):
+            shared += ["_all_clients", "clients", "test_clients"]
+            own_modules = method_kind(settings).module or method_kind(before).module
+            if settings.model == before.model and not own_modules:
+                shared += ["module", *(["networks"] if is_same_network(settings, before) else [])]
+        vars(made).update({name: vars(self)[name] for name in shared if name in vars(self)})
         return made
 
     @cached_property

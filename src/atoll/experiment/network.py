@@ -57,6 +57,20 @@ def make_networks(settings: Settings, sizes: npt.NDArray[np.int64], model_bytes:
     return {round_: _paced(settings, replace(at(xy), **measured)) for round_, xy in positions.items()}
 
 
+def is_same_network(one: Settings, other: Settings) -> bool:
+    """Return whether `make_networks` makes one network of both, for the same clients and the same model.
+
+    That of clients that move depends on the rounds as well, and seconds from files and frequencies on the pattern.
+    """
+    wanted = one.network
+    if wanted != other.network or one.clustering.clusters != other.clustering.clusters:
+        return False
+    if wanted.trace_file is not None or wanted.metres_per_round is not None:
+        return one.rounds == other.rounds
+    is_any_pattern = wanted.upload_file is None and wanted.frequencies is None
+    return is_any_pattern or one.method.get("pattern") == other.method.get("pattern")
+
+
 def is_clustered_anew(settings: Settings, round_: int) -> bool:
     """Return whether the clustering is made anew at this round of `make_networks`."""
     every = settings.network.recluster_every
