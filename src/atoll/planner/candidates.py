@@ -67,8 +67,9 @@ def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
         found.append(Axis("method.pattern", PATTERNS))
         found.append(Axis("clustering.method", (*PLACING, TIMED)))
         found.append(Axis("method.intra_rounds", tuple(map(str, sorted({max(1, period // 2), period, 2 * period})))))
-    named = {axis.name for axis in given}
-    axes = [axis for axis in found if axis.name not in named] + list(given)
+    named = {axis.name: axis for axis in given}
+    axes = [named.pop(axis.name, axis) for axis in found]
+    axes += named.values()
     if not axes:
         raise InputError(
             f"method.name = {settings.method.name!r}: has no pattern to choose; say what to vary, such as "

@@ -29,7 +29,7 @@ from atoll.sweep.planning import require_same
 
 SHARE = 3  # one plan in so many goes on, so many times as long
 FINALISTS = 2  # plans that run to the end, with every seed
-LEAST_EVENTS = 3  # merges of each cluster before any plan is out
+LEAST_EVENTS = 3  # merges of each cluster, in the middling plan, before any plan is out
 PROBES = 100  # of a run that fills the budget
 SAMPLES = 2_000  # that the training loss of a racing run is probed on, which decides nothing
 _SMOOTHED = 1 / 4  # of the time so far, over whose last part probes are averaged where a race decides
@@ -83,7 +83,8 @@ class Race:
 def lay_out(plans: Sequence[Scored], seeds: int) -> Race:
     """Return the race of these plans: each rung is three times as long as the one before, and has a third of them."""
     end = max(plan.score.seconds for plan in plans)
-    until = max(min(LEAST_EVENTS * plan.score.seconds / plan.score.merges, end) for plan in plans)
+    merge = float(np.median([plan.score.seconds / plan.score.merges for plan in plans]))
+    until = min(LEAST_EVENTS * merge, end)  # who has hardly merged by then is out
     rungs, left = list[tuple[float, int]](), len(plans)
     while left > FINALISTS and until * SHARE <= end:
         rungs.append((until, left))
