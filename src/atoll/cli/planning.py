@@ -16,11 +16,13 @@ from atoll.experiment.experiment import Experiment
 from atoll.planner import folder as folders
 from atoll.planner import table
 from atoll.planner.budget import Budget
+from atoll.planner.page import render
 from atoll.planner.planning import Field, facts_of, sort_out
 from atoll.planner.race import Entrant, Race, carry_out, lay_out, seconds_an_update
 from atoll.report.formats import rich_table
 from atoll.report.style import format_seconds
 from atoll.support.errors import RunError
+from atoll.support.files import write_atomically
 from atoll.sweep.axes import parse_axes
 
 
@@ -47,8 +49,8 @@ class Asked:
         budget = {name: getattr(self.budget, name) for name in ("seconds", "size", "target", "metric")}
         return {**told, "over": self.over, **budget, "seeds": self.seeds}
 
-    def resume_command(self) -> str:
-        """Return the command that goes on with the plan."""
+    def command(self) -> str:
+        """Return the command that makes the plan."""
         words = ["atoll", "plan", *experiment_words(self.experiment, self.scale, self.changes, self.only)]
         words += [word for over in self.over for word in ("--over", over)]
         budget = self.budget
@@ -56,7 +58,7 @@ class Asked:
             words += [] if value is None else [option, f"{value:g}"]
         words += [] if budget.metric is None else ["--metric", budget.metric]
         words += ["--seeds", str(self.seeds), "--out", str(self.folder)]
-        return shlex.join([*words, *(["--json"] if self.as_json else []), "--resume"])
+        return shlex.join([*words, *(["--json"] if self.as_json else [])])
 
     def say(self, text: str) -> None:
         """Tell how far it is."""
@@ -104,7 +106,7 @@ def _race(asked: Asked, race: Race, entrants: list[Entrant], field: Field) -> li
         try:
             return carry_out(race, entrants, asked.budget, field.pool, asked.say, lambda: interrupts.number is not None)
         except KeyboardInterrupt:
-            err.print(f"interrupted; to go on from here: {asked.resume_command()}", markup=False)
+            err.print(f"interrupted; to go on from here: {asked.command()} --resume", markup=False)
             raise typer.Exit(interrupts.exit_code) from None
 
 
@@ -121,6 +123,8 @@ def _finish(asked: Asked, ranked: Sequence[Entrant], field: Field) -> None:
     if not missed:
         folders.write_chosen(asked.folder, first.plan.candidate.settings, first.name, reason)
     folders.write_note(asked.folder, asked.note, **found)
+    page = render(ranked, budget, field, asked.command())
+    write_atomically(asked.folder / folders.PAGE, page.encode())
     if asked.as_json:
         print_json({**found, "folder": str(asked.folder)})
     else:
@@ -131,6 +135,7 @@ def _finish(asked: Asked, ranked: Sequence[Entrant], field: Field) -> None:
     if not asked.as_json:
         out.print(reason, markup=False)
         out.print(f"Run it: atoll run {asked.folder / folders.CHOSEN}", markup=False)
+        out.print(f"Page: {asked.folder / folders.PAGE}", markup=False)
 
 
 def _has_met(entrant: Entrant) -> bool:

@@ -51,6 +51,7 @@ class Dropped:
     """A plan that is not raced, and why, as the end of a sentence."""
 
     name: str
+    values: Mapping[str, str]
     why: str
 
 
@@ -102,9 +103,9 @@ def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) ->
         try:
             changed = with_changes(settings, _changes(values, seconds))
             whole = with_rounds(changed, changed.rounds)
-            made.append(Candidate(name, values, whole.model_copy(update={"label": name})))
+            made.append(Candidate(name, values, whole.model_copy(update={"label": name, "panel": ""})))
         except InputError as error:
-            dropped.append(Dropped(name, str(error)))
+            dropped.append(Dropped(name, values, str(error)))
     return made, dropped
 
 

@@ -1,6 +1,7 @@
 """A plan's folder: what was asked for, the runs of the race, the table, and the chosen experiment file."""
 
 import json
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,9 +88,8 @@ def write_chosen(out: Path, settings: Settings, name: str, reason: str) -> Path:
     Raises:
         RunError: it cannot be written.
     """
-    comment = (
-        f"# Chosen by atoll plan: {name}.\n# {reason}\n# Files that it names are looked for from where Atoll runs.\n"
-    )
+    told = f"Chosen by atoll plan: {name}. {reason} Files that it names are looked for from where Atoll runs."
+    comment = textwrap.fill(told, 118, initial_indent="# ", subsequent_indent="# ") + "\n\n"
     path = out / CHOSEN
     write_atomically(path, (comment + tomli_w.dumps(resolved(settings))).encode())
     return path

@@ -78,7 +78,7 @@ class Score:
 
 def score(experiment: Experiment) -> Score:
     """Return what the experiment's schedule comes to; its settings end it where the budget does."""
-    schedule, busy = experiment.method.schedule, _busy_seconds(experiment)
+    schedule, busy = experiment.method.schedule, busy_seconds(experiment)
     events = schedule.events
     lengths = np.array([event.seconds - min(event.began, default=event.seconds) for event in events])
     staleness = np.array([stale for event in events for stale in event.staleness] or [0])
@@ -113,7 +113,7 @@ def _cohorts(events: Sequence[Event]) -> list[np.ndarray]:
     return list({id(event.cohort): event.cohort for event in events}.values())
 
 
-def _busy_seconds(experiment: Experiment) -> Floats:
+def busy_seconds(experiment: Experiment) -> Floats:
     """Return how long each client computes and sends for one training, [clients]."""
     if not experiment.needs("network"):
         return experiment.clock.compute_seconds + experiment.clock.upload_seconds

@@ -58,12 +58,12 @@ def score_all(
             _require_whole(experiment)
             mark = _mark(experiment)
             if mark in seen:
-                yield Dropped(candidate.name, f"the same as {seen[mark]}")
+                yield Dropped(candidate.name, candidate.values, f"the same as {seen[mark]}")
                 continue
             seen[mark] = candidate.name
             found = Scored(replace(candidate, settings=experiment.settings), score(experiment))
         except InputError as error:
-            yield Dropped(candidate.name, str(error))
+            yield Dropped(candidate.name, candidate.values, str(error))
             continue
         yield found
 
@@ -133,7 +133,9 @@ def prune(plans: Sequence[Scored]) -> tuple[list[Scored], list[Dropped]]:
         better = next((other for other in kept if _outdoes(other, plan)), None)
         if better is not None:  # which itself is kept, or dropped for one that is
             kept.remove(plan)
-            dropped.append(Dropped(plan.name, f"{better.name} has {_how(better.score, plan.score)}"))
+            dropped.append(
+                Dropped(plan.name, plan.candidate.values, f"{better.name} has {_how(better.score, plan.score)}")
+            )
     return kept, dropped
 
 

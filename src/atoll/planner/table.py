@@ -32,10 +32,10 @@ def level_in_words(level: float, budget: Budget) -> str:
 
 def cells_of(ranked: Sequence[Entrant], budget: Budget) -> tuple[Cells, int]:
     """Return the table of a race, its header first, and how many columns of text it begins with."""
-    judged = "at the end" if budget.target is None else f"to {level_in_words(budget.target, budget)}"
-    header = ["", "plan", judged, *_FACTS]
+    title = "at the end" if budget.target is None else f"to {level_in_words(budget.target, budget)}"
+    header = ["", "plan", title, *_FACTS]
     lines = [
-        [str(place), in_words(entrant.name), _judged(entrant, budget), *_facts(entrant.plan.score)]
+        [str(place), in_words(entrant.name), judged(entrant, budget), *_facts(entrant.plan.score)]
         for place, entrant in enumerate(ranked, 1)
     ]
     return [header, *lines], 2
@@ -68,7 +68,8 @@ def in_words(name: str) -> str:
     return name.replace(",", ", ").replace("=", " ")
 
 
-def _judged(entrant: Entrant, budget: Budget) -> str:
+def judged(entrant: Entrant, budget: Budget) -> str:
+    """Return what a plan has come to, in a few words."""
     if entrant.problem:
         return "failed"
     level = level_in_words(entrant.level, budget)
