@@ -31,7 +31,7 @@ OPTIONS = {
             "--metric",
             "--seeds",
         ),
-        *("--race", "--out", "--resume", "--json", "--quiet", "--verbose"),
+        *("--from", "--race", "--out", "--resume", "--json", "--quiet", "--verbose"),
     ],
     "report": ["DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--json"],
     "reproduce": ["PAPER|FIGURE", "--scale", "--seeds", "--out", "--run", "--jobs", "--json"],

@@ -44,6 +44,10 @@ def plan(
         str | None, typer.Option(help="A column of metrics; else what the clients' models have on the test data.")
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Seeds that finalists run with.")] = 3,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="A run on a fleet, whose measured seconds and failures count."),
+    ] = None,
     race: Annotated[bool, typer.Option("--race/--no-race", help="Train the best, or stop at the schedules.")] = True,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for the plan; else plans/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the plan in the folder.")] = False,
@@ -67,7 +71,9 @@ def plan(
 
     budget = Budget(seconds, size, target, metric, is_regression=not runs[0].clients.data.classes)
     place = folder or Path("plans") / settings.name
-    asked = Asked(experiment, over or [], changes or [], scale, only, budget, seeds, place, as_json, quiet, verbose)
+    asked = Asked(
+        experiment, over or [], changes or [], scale, only, budget, seeds, source, place, as_json, quiet, verbose
+    )
     plan_it(asked, runs[0], race, resume)
 
 

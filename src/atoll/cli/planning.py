@@ -13,9 +13,11 @@ from atoll.cli.common import err, experiment_words, out, print_json
 from atoll.cli.interrupts import Interrupts
 from atoll.experiment.executor import require_no_fleet
 from atoll.experiment.experiment import Experiment
+from atoll.experiment.settings import Settings
 from atoll.planner import folder as folders
 from atoll.planner import table
 from atoll.planner.budget import Budget
+from atoll.planner.measured import apply, predicted_seconds, read_measurements
 from atoll.planner.page import render
 from atoll.planner.planning import Field, facts_of, sort_out
 from atoll.planner.race import Entrant, Race, carry_out, lay_out, seconds_an_update
@@ -37,6 +39,7 @@ class Asked:
     only: str | None
     budget: Budget
     seeds: int
+    source: Path | None
     folder: Path
     as_json: bool
     quiet: bool
@@ -47,7 +50,8 @@ class Asked:
         """What the folder is told."""
         told = {"experiment": self.experiment, "scale": self.scale, "set": self.changes, "only": self.only}
         budget = {name: getattr(self.budget, name) for name in ("seconds", "size", "target", "metric")}
-        return {**told, "over": self.over, **budget, "seeds": self.seeds}
+        source = None if self.source is None else str(self.source)
+        return {**told, "over": self.over, **budget, "from": source, "seeds": self.seeds}
 
     def command(self) -> str:
         """Return the command that makes the plan."""
@@ -57,6 +61,7 @@ class Asked:
         for option, value in (("--seconds", budget.seconds), ("--bytes", budget.size), ("--target", budget.target)):
             words += [] if value is None else [option, f"{value:g}"]
         words += [] if budget.metric is None else ["--metric", budget.metric]
+        words += [] if self.source is None else ["--from", str(self.source)]
         words += ["--seeds", str(self.seeds), "--out", str(self.folder)]
         return shlex.join([*words, *(["--json"] if self.as_json else [])])
 
@@ -72,6 +77,8 @@ def plan_it(asked: Asked, experiment: Experiment, race: bool, resume: bool) -> N
     require_no_fleet(settings.run.model_copy(update={"executor": "auto"}))
     if race:
         folders.require_folder(asked.folder, asked.note, resume)
+    if asked.source is not None:
+        settings = _measured(asked, asked.source, settings)
     begun = time.monotonic()
     field = sort_out(settings, parse_axes(asked.over), asked.budget)
     asked.say(
@@ -90,6 +97,18 @@ def plan_it(asked: Asked, experiment: Experiment, race: bool, resume: bool) -> N
     with folders.claimed(asked.folder, asked.note):
         ranked = _race(asked, laid_out, entrants, field)
         _finish(asked, ranked, field)
+
+
+def _measured(asked: Asked, source: Path, settings: Settings) -> Settings:
+    """Return settings by what a run on a fleet has measured, and say how well that run is predicted by it."""
+    measured = read_measurements(source)
+    predicted = predicted_seconds(measured, asked.folder)
+    asked.say(
+        f"{source}: its {measured.events} events took {format_seconds(measured.seconds)}; by what was measured of its "
+        f"clients {format_seconds(predicted)} ({predicted / measured.seconds - 1:+.0%}); {measured.lost:.1%} of its "
+        "trainings were lost"
+    )
+    return apply(measured, settings, asked.folder)
 
 
 def _forecast(asked: Asked, field: Field, race: Race) -> str:

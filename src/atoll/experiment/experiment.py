@@ -25,7 +25,7 @@ from atoll.experiment.executor import Choice, choose_executor, make_executor, re
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
 from atoll.experiment.foresight import foresee
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse, require_device
-from atoll.experiment.network import is_clustered_anew, is_same_network, make_networks, speeds
+from atoll.experiment.network import is_clustered_anew, is_same_network, make_networks, speeds, uploads
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
@@ -226,16 +226,17 @@ class Experiment:
     @cached_property
     def clock(self) -> Clock:
         """Seconds that each client's work takes."""
-        local, network = self.settings.local, self.settings.network
+        local = self.settings.local
         sizes = self.population.sizes
         batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
         zeta = speeds(self.settings, len(self.clients))
+        sending = uploads(self.settings, len(self.clients))
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
-            zeta = np.full(len(sizes), zeta.mean())
+            zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
         steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
         compute = np.asarray(batch * steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
-        return Clock(compute, np.full(len(sizes), network.upload_seconds), np.inf if deadline is None else deadline)
+        return Clock(compute, sending, np.inf if deadline is None else deadline)
 
     @cached_property
     def method(self) -> Method:

@@ -37,7 +37,7 @@ def make_networks(settings: Settings, sizes: npt.NDArray[np.int64], model_bytes:
         InputError: files that are faulty or do not fit, or numbers that make no network.
     """
     wanted, clients = settings.network, len(sizes)
-    table = _read_table(wanted, clients)
+    table = _read_table(wanted, clients, is_placed=True)
     compute_seconds = _speeds(settings, table, clients) * _samples(table, sizes)
     graph = _topology(settings)
     _check_timing(settings)
@@ -87,6 +87,16 @@ def speeds(settings: Settings, clients: int) -> Floats:
     return _speeds(settings, _read_table(settings.network, clients), clients)
 
 
+def uploads(settings: Settings, clients: int) -> Floats:
+    """Return each client's seconds to upload a model to the one server: of the file, or the same for all."""
+    wanted = settings.network
+    if wanted.clients_file is not None:
+        table = _read_table(wanted, clients)
+        if table is not None and table.upload_seconds is not None:
+            return table.upload_seconds
+    return np.full(clients, float(wanted.upload_seconds))
+
+
 def grid_of(settings: Settings) -> tuple[int, int]:
     """Return rows and columns of the aggregators: those of the settings, else as square as can be."""
     clusters, grid = settings.clustering.clusters, settings.network.grid
@@ -98,12 +108,15 @@ def grid_of(settings: Settings) -> tuple[int, int]:
     return grid[0], grid[1]
 
 
-def _read_table(wanted: NetworkSettings, clients: int) -> ClientTable | None:
+def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) -> ClientTable | None:
+    """Read the clients' file; they need positions where `is_placed`, or where it does not say how long they send."""
     if wanted.clients_file is None:
         return None
     places_them = wanted.upload_file is None and wanted.trace_file is None
     with reading("network.clients_file"):
-        table = read_network_clients(wanted.clients_file, ("x", "y") if places_them else ())
+        table = read_network_clients(wanted.clients_file, ())
+        if places_them and (is_placed or table.upload_seconds is None):
+            table = read_network_clients(wanted.clients_file, ("x", "y"))
     if table.clients != clients:
         raise InputError(
             f"network.clients_file = {wanted.clients_file!r}: has {table.clients} clients, but data.clients = {clients}"

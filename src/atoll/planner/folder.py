@@ -11,6 +11,7 @@ import tomli_w
 
 from atoll.experiment.file import resolved
 from atoll.experiment.settings import Settings
+from atoll.planner.measured import FILES
 from atoll.runs.folder import slug
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import to_json, write_atomically
@@ -33,7 +34,7 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
         return
     except OSError as error:
         raise InputError(f"--out {out}: cannot be used ({error.strerror or error})") from error
-    if not entries - {LOCK, f".{NOTE}.part"}:
+    if not entries - {LOCK, f".{NOTE}.part", *FILES}:
         return
     if NOTE not in entries:
         raise InputError(f"--out {out}: is not empty and holds no plan; give the path of a new folder")

@@ -27,8 +27,19 @@ HAPPENED = "happened.jsonl"
 CLUSTERINGS = "clusterings.jsonl"
 STRIKES = "strikes.jsonl"
 CLIENTS = "clients.json"
+MEASURED = "measured.json"
 FILES = (
-    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, "environment.json"),
+    *(
+        "config.toml",
+        "summary.json",
+        "metrics.jsonl",
+        HAPPENED,
+        CLUSTERINGS,
+        STRIKES,
+        CLIENTS,
+        MEASURED,
+        "environment.json",
+    ),
     *("schedule.npz", "checkpoint"),
 )
 TRACKED = "trackers"  # what `run.trackers` write; they manage it themselves
@@ -111,6 +122,7 @@ class RunFolder:
         self.happened = path / HAPPENED
         self.clusterings = path / CLUSTERINGS
         self.strikes = path / STRIKES
+        self.measured = path / MEASURED
 
     @property
     def is_run(self) -> bool:
