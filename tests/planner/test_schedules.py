@@ -95,6 +95,8 @@ def test_what_is_chosen_from_unless_the_user_says_otherwise(tmp_path: Path) -> N
     assert named["method.pattern"] == ("censyn", "cenasy", "decsyn", "decasy")
     assert named["clustering.method"] == ("comaw", "dataw", "feduc", "time")
     assert named["method.intra_rounds"] == ("1", "2", "4")
+    large = settings.model_copy(update={"data": settings.data.model_copy(update={"clients": 2_000})})
+    assert {axis.name: axis.texts for axis in usual_axes(large, [])}["clustering.method"] == ("comaw", "dataw", "feduc")
     axes = usual_axes(settings, parse_axes(["method.intra_rounds=3", "local.lr=0.1,0.2"]))
     assert [(axis.name, len(axis.texts)) for axis in axes] == [
         *(("method.pattern", 4), ("clustering.method", 4), ("method.intra_rounds", 1), ("local.lr", 2))

@@ -11,6 +11,7 @@ import typer
 
 from atoll.cli.common import err, experiment_words, out, print_json
 from atoll.cli.interrupts import Interrupts
+from atoll.cli.progress import LOG_SECONDS
 from atoll.experiment.executor import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
@@ -80,7 +81,7 @@ def plan_it(asked: Asked, experiment: Experiment, race: bool, resume: bool) -> N
     if asked.source is not None:
         settings = _measured(asked, asked.source, settings)
     begun = time.monotonic()
-    field = sort_out(settings, parse_axes(asked.over), asked.budget)
+    field = sort_out(settings, parse_axes(asked.over), asked.budget, _Counter(asked))
     asked.say(
         f"{len(field.plans) + len(field.dropped)} plans scored by their schedules in "
         f"{format_seconds(time.monotonic() - begun)}; {len(field.plans)} are worth a race"
@@ -97,6 +98,18 @@ def plan_it(asked: Asked, experiment: Experiment, race: bool, resume: bool) -> N
     with folders.claimed(asked.folder, asked.note):
         ranked = _race(asked, laid_out, entrants, field)
         _finish(asked, ranked, field)
+
+
+class _Counter:
+    """Tells now and then how many plans are scored."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked, self._told = asked, time.monotonic()
+
+    def __call__(self, done: int, of: int) -> None:
+        if time.monotonic() - self._told >= LOG_SECONDS:
+            self._told = time.monotonic()
+            self._asked.say(f"{done} of {of} plans scored")
 
 
 def _measured(asked: Asked, source: Path, settings: Settings) -> Settings:

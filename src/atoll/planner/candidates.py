@@ -19,6 +19,9 @@ TIMED = "time"
 PLACING = ("comaw", "dataw", "feduc")
 """Clusterings for aggregators that have places."""
 
+SLOW = {"feduc": 10_000_000, TIMED: 2_000}
+"""Clients times aggregators above which these take too long to be tried unasked: half a minute each, or minutes."""
+
 MOST = 1_000  # plans that are compared
 _TIMED = (
     "method=feduc",
@@ -66,7 +69,9 @@ def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
     if "pattern" in fields:
         period = int(settings.method.get("intra_rounds", 1))
         found.append(Axis("method.pattern", PATTERNS))
-        found.append(Axis("clustering.method", (*PLACING, TIMED)))
+        pairs = settings.data.clients * settings.clustering.clusters
+        quick = tuple(name for name in (*PLACING, TIMED) if pairs <= SLOW.get(name, pairs))
+        found.append(Axis("clustering.method", quick))
         found.append(Axis("method.intra_rounds", tuple(map(str, sorted({max(1, period // 2), period, 2 * period})))))
     named = {axis.name: axis for axis in given}
     axes = [named.pop(axis.name, axis) for axis in found]

@@ -1,6 +1,7 @@
 """From plans to those worth a race: each made to fill the budget, scored, and dropped if another does all better."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from atoll.planner.budget import Budget
 from atoll.planner.candidates import Candidate, Dropped, with_rounds
 from atoll.planner.pool import Pool
 from atoll.planner.scores import Score, score
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 
 ALIKE = 0.02  # two numbers this close, relative to the larger, are alike
 _GROWTH = 1.1  # more rounds than seem to be needed, so that the budget ends the run
@@ -54,7 +55,9 @@ def score_all(
     seen: dict[tuple[object, ...], str] = {}
     for candidate in candidates:
         try:
-            experiment = fill(candidate.settings, seconds, size, pool)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SettingWarning)  # of what one schedule takes: there are many
+                experiment = fill(candidate.settings, seconds, size, pool)
             _require_whole(experiment)
             mark = _mark(experiment)
             if mark in seen:

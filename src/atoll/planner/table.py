@@ -43,19 +43,12 @@ def cells_of(ranked: Sequence[Entrant], budget: Budget) -> tuple[Cells, int]:
 
 def score_cells(plans: Sequence[Scored]) -> tuple[Cells, int]:
     """Return the table of plans that were not raced, in the order of their clusters' merges."""
-    header = ["plan", "merges", "local steps", "mix (EMD)", "mean event", "longest", *_FACTS]
-    lines = [
-        [
-            in_words(plan.name),
-            f"{plan.score.merges:.4g}",
-            f"{plan.score.steps:.4g}",
-            f"{plan.score.emd:.2f}",
-            format_seconds(plan.score.mean_event),
-            format_seconds(plan.score.longest_event),
-            *_facts(plan.score),
-        ]
-        for plan in sorted(plans, key=lambda plan: -plan.score.merges)
-    ]
+    header = ["plan", "merges", "steps", "EMD", "mean event", "waiting", "MB per hop", "staleness"]
+    lines = []
+    for plan in sorted(plans, key=lambda plan: -plan.score.merges):
+        score, (_, waiting, _, megabytes, staleness) = plan.score, _facts(plan.score)
+        event, numbers = format_seconds(score.mean_event), (f"{score.merges:.4g}", f"{score.steps:.4g}")
+        lines.append([in_words(plan.name), *numbers, f"{score.emd:.2f}", event, waiting, megabytes, staleness])
     return [header, *lines], 1
 
 
