@@ -1,7 +1,8 @@
 """`atoll data`: list, fetch, inspect and split data sets."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -22,8 +23,16 @@ from atoll.cli.common import (
     read_experiments,
     read_width,
     save_plot,
+    title_of,
 )
 from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from atoll.data.population import Population
+    from atoll.experiment.experiment import Experiment
+    from atoll.support.arrays import Ids
+
+_SHOWN = 20  # clients of a table
 
 data_app = make_app(invoke_without_command=True)
 app.add_typer(data_app, name="data")
@@ -87,36 +96,58 @@ def data_inspect(
     plot: PlotOption = None,
     width: WidthOption = None,
 ) -> None:
-    """Show what the clients of an experiment hold: samples, and label shares per client.
+    """Show what the clients of an experiment hold: samples, and label shares per client; of each run where runs differ.
+
+    With --plot the first run is drawn.
 
     Example: atoll data inspect quickstart --plot shares
     """
     inches = read_width(width)
-    each = read_experiments(experiment, scale, changes, only)[0]
+    runs = read_experiments(experiment, scale, changes, only)
     claim_plot(plot)
-    population = each.clients
-    counts = population.class_counts()
+    held = [each.clients for each in runs]
+    counts = [population.class_counts() for population in held]
     if as_json:
-        print_json({"clients": len(population), "samples": population.sizes.tolist(), "class_counts": counts.tolist()})
+        print_json([_as_dict(*each) for each in zip(runs, held, counts, strict=True)])
     else:
-        sizes = population.sizes
-        out.print(
-            f"{len(population)} clients, {int(sizes.sum())} samples "
-            f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
-        )
-        table = Table("client", "samples", *map(str, range(counts.shape[1])), title="share of each class", box=None)
-        for client in range(min(len(population), 20)):
-            shares = (f"{share:.0%}" for share in counts[client] / sizes[client])
-            table.add_row(str(client), str(sizes[client]), *shares)
-        out.print(table)
-        if len(population) > 20:
-            out.print("(the first 20; --json prints all)")
+        for alike in _group(counts):
+            if len(runs) > 1:
+                out.print("; ".join(title_of(runs[place]) for place in alike), markup=False)
+            _print_shares(held[alike[0]], counts[alike[0]])
     if plot is not None:
         from atoll.report.figures import plot_shares
         from atoll.report.style import figure_width
 
         with figure_width(inches):
-            save_plot(plot_shares(counts, each.settings.name), plot)
+            save_plot(plot_shares(counts[0], runs[0].settings.name), plot)
+
+
+def _group(counts: "Sequence[Ids]") -> list[list[int]]:
+    """Return the places of runs whose clients hold as much of each class, together."""
+    groups: dict[bytes, list[int]] = {}
+    for place, held in enumerate(counts):
+        groups.setdefault(held.tobytes() + str(held.shape).encode(), []).append(place)
+    return list(groups.values())
+
+
+def _as_dict(each: "Experiment", population: "Population", counts: "Ids") -> dict[str, Any]:
+    told = {"panel": each.settings.panel, "label": each.settings.label, "clients": len(population)}
+    return told | {"samples": population.sizes.tolist(), "class_counts": counts.tolist()}
+
+
+def _print_shares(population: "Population", counts: "Ids") -> None:
+    sizes = population.sizes
+    out.print(
+        f"{len(population)} clients, {int(sizes.sum())} samples "
+        f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
+    )
+    table = Table("client", "samples", *map(str, range(counts.shape[1])), title="share of each class", box=None)
+    for client in range(min(len(population), _SHOWN)):
+        shares = (f"{share:.0%}" for share in counts[client] / sizes[client])
+        table.add_row(str(client), str(sizes[client]), *shares)
+    out.print(table)
+    if len(population) > _SHOWN:
+        out.print(f"(the first {_SHOWN}; --json prints all)")
 
 
 @data_app.command("split")

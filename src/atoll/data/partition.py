@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from atoll.data.partition_checks import checked_rule
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive, PositiveFloat
@@ -23,6 +24,7 @@ Parts = Indices | Sequence[Indices]
 _CHUNK = 100_000  # clients handled at a time, which bounds the scratch memory of a million clients
 
 
+@checked_rule
 def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
     """Give every client a uniform draw from the pool.
 
@@ -41,6 +43,7 @@ def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positi
     return rng.integers(pool, size=(clients, samples), dtype=np.int32)
 
 
+@checked_rule
 def dirichlet(
     labels: Indices,
     clients: int,
@@ -81,6 +84,7 @@ def dirichlet(
     )
 
 
+@checked_rule
 def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_client: Positive = 2) -> Parts:
     """Sort the pool by label, cut it into equal shards and give each client some of them (McMahan et al. 2017).
 
@@ -97,6 +101,7 @@ def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_c
     return [np.concatenate([pieces[i] for i in row]) for row in dealt]
 
 
+@checked_rule
 def major_class(
     labels: Indices,
     clients: int,
@@ -121,6 +126,7 @@ def major_class(
     return _draw(labels, exact_counts(major_shares(major, classes, rho_device), samples, major), rng)
 
 
+@checked_rule
 def one_label(
     labels: Indices,
     clients: int,
@@ -160,6 +166,7 @@ def _cuts(total: int, shares: Floats) -> Indices:
     return np.asarray(spare + np.arange(1, len(shares) + 1))[:-1]
 
 
+@checked_rule
 def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
     """Give client k samples of one planted group only, ``k * groups // clients``: one rotation, say (CFL-MGD, Sec. V).
 
@@ -183,6 +190,7 @@ def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: 
     return parts
 
 
+@checked_rule
 def natural(clients: int, owners: Indices | None = None) -> Parts:
     """Give each client what the data says it holds, such as its file of a folder; the first `clients` of them."""
     if owners is None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.clustering.describe import class_shares
 from atoll.experiment.experiment import Experiment
-from atoll.schedules.events import Event, Schedule
+from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
 
 
@@ -100,7 +100,7 @@ def score(experiment: Experiment) -> Score:
         slowest_seconds=float(busy[slowest]),
         mean_staleness=float(staleness.mean()),
         max_staleness=int(staleness.max()),
-        hops=_hops(schedule, experiment.message_bytes, experiment.needs("network")),
+        hops=_hops(experiment),
         emd=_emd(experiment),
         clients=len(taking_part),
         clusters=int((works > 0).sum()),
@@ -142,13 +142,17 @@ def _steps(experiment: Experiment) -> float:
     return float(np.mean([experiment.rule.steps_of(size) for size in np.unique(experiment.population.sizes).tolist()]))
 
 
-def _hops(schedule: Schedule, size: int, is_hierarchy: bool) -> tuple[Hop, ...]:
-    up, down = (size * sum(getattr(event, name) for event in schedule.events) for name in ("models_up", "models_down"))
-    if not is_hierarchy:
+def _hops(experiment: Experiment) -> tuple[Hop, ...]:
+    """Return the bytes of clients' links, and of those between aggregators and to the server, where there are any."""
+    schedule, size = experiment.method.schedule, experiment.message_bytes
+    events = schedule.events
+    updates = sum(event.client_updates for event in events)
+    up = experiment.bytes_up(sum(event.models_up for event in events), updates)
+    down = size * sum(event.models_down for event in events)
+    if not experiment.needs("network"):
         return (Hop("client to server", up, down),)
-    of_clients = [size * event.client_updates for event in schedule.events]
-    late = [size * event.late * event.intra_rounds for event in schedule.events]
-    first = Hop("client to aggregator", sum(of_clients), sum(of_clients) + sum(late))
+    late = sum(event.late * event.intra_rounds for event in events)
+    first = Hop("client to aggregator", updates * experiment.update_bytes, size * (updates + late))
     if schedule.has_server:
         return first, Hop("aggregator to server", up - first.up, down - first.down)
     return first, Hop("between aggregators", up - first.up, 0)  # what one sends up another is sent: counted once

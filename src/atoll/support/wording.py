@@ -1,6 +1,7 @@
 """Names and values in sentences: the nearest known name, what a type allows, and a value as a file holds it."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -49,6 +50,16 @@ _ALIASES = {
 _MEANT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
 
 
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """Return what sorts names as a reader would: numbers in them by size.
+
+    >>> sorted(["figure-10", "figure-9", "figure"], key=natural)
+    ['figure', 'figure-9', 'figure-10']
+    """
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
 def unknown(name: str, known: Iterable[str]) -> str:
     """Say that a name is unknown, with the nearest known name and all that are allowed.
 
@@ -57,7 +68,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     >>> unknown("learning_rate", ["lr", "steps"])
     "unknown, did you mean 'lr'? Allowed: lr, steps"
     """
-    names = sorted(known)
+    names = sorted(known, key=natural)
     meant = nearest(name, names)
     hint = f", did you mean {meant!r}?" if meant else ";"
     return f"unknown{hint} Allowed: {', '.join(names)}" if names else "unknown; none is allowed here"
