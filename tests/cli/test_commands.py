@@ -18,6 +18,21 @@ OPTIONS = {
     "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--ids"],
     "new": ["DIR"],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],
+    "plan": [
+        *(
+            "EXPERIMENT",
+            "--seconds",
+            "--bytes",
+            "--target",
+            "--over",
+            "--set",
+            "--scale",
+            "--only",
+            "--metric",
+            "--seeds",
+        ),
+        *("--from", "--race", "--out", "--resume", "--json", "--quiet", "--verbose"),
+    ],
     "report": ["DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--json"],
     "reproduce": ["PAPER|FIGURE", "--scale", "--seeds", "--out", "--run", "--jobs", "--json", "--quiet", "--verbose"],
     "run": [
