@@ -10,7 +10,7 @@ from atoll.support.errors import InputError
 from atoll.support.limits import Count, Number
 from atoll.support.requiring import require
 
-LOSSES = ("cross-entropy", "squared")
+LOSSES = ("cross-entropy", "squared", "binary-cross-entropy")
 POOLS = ("", "test_")
 _MOST_TURNS = 4
 
@@ -35,6 +35,8 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
     for pool in POOLS:
         if parts["classes"]:
             _require_labels(f"{pool}targets", parts[f"{pool}targets"], parts["classes"])
+        if data.loss == "binary-cross-entropy" and not np.isin(parts[f"{pool}targets"], (0, 1)).all():
+            raise InputError(f"{pool}targets must be 0 or 1 with loss = 'binary-cross-entropy'")
         parts |= _numbers_of_samples(data, pool, len(parts[f"{pool}inputs"]), len(parts["turns"]))
     return parts
 
@@ -57,7 +59,7 @@ def _require_loss(loss: Any, classes: int) -> None:
         raise InputError(f"loss must be {' or '.join(map(repr, LOSSES))}, it is {loss!r}")
     if (loss == "cross-entropy") != (classes > 0):
         raise InputError(
-            f"classes = {classes} does not fit loss = {loss!r}: cross-entropy needs classes, squared has 0"
+            f"classes = {classes} does not fit loss = {loss!r}: cross-entropy needs classes, the others have 0"
         )
 
 

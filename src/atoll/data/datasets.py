@@ -2,7 +2,8 @@
 
 import difflib
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from atoll.support.limits import NotNegative, Positive, PositiveFloat
 from atoll.support.seeds import generator
 
 BUILT_IN = ("digits", "regression")  # need no files
+_KINDS = {"squared": "real targets", "binary-cross-entropy": "labels that apply or not"}
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,14 @@ class Dataset:
     Attributes:
         name: what it is called.
         inputs: [samples, *shape]; uint8 stay bytes until a batch is gathered.
-        targets: [samples]; int64 class indices, or real numbers for regression.
+        targets: [samples]; int64 class indices, or real numbers for regression, also several: [samples, numbers].
         test_inputs: [test samples, *shape].
         test_targets: [test samples].
         classes: number of classes; 0 for regression.
         scale: what an input value is multiplied by when a batch is gathered.
         standard: how inputs are standardised after that; None: they are not.
-        loss: "cross-entropy", or "squared": half the squared error, for regression.
+        loss: "cross-entropy", or "squared": half the squared error, for regression; or "binary-cross-entropy" for several
+            labels that each apply or not, `targets` [samples, labels] of 0 and 1.
         turns: the pool holds every image once for each of these numbers of quarter turns: sample i is image
             ``i % len(inputs)`` turned by ``turns[i // len(inputs)]``; the copies are made when a batch is gathered.
         groups: the planted group of each sample, [samples]; by default its place in `turns`.
@@ -71,6 +74,7 @@ class Dataset:
         planted: the parameters planted in each group, [groups, parameters], where they are known.
         owners: the client that holds each sample, [samples], where the data says so (`partition.natural`).
         test_owners: the same for the test samples, where clients have their own.
+        names: what things are called, by number, where that is known: of "inputs", "targets", "owners", "groups".
 
     Arrays may be given as lists, tensors, or Series and frames of pandas, of any type of number; labels become int64.
 
@@ -93,6 +97,7 @@ class Dataset:
     planted: Floats | None = None
     owners: npt.NDArray[Any] | None = None
     test_owners: npt.NDArray[Any] | None = None
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read what was given as arrays, and refuse parts that do not fit each other."""
@@ -101,13 +106,18 @@ class Dataset:
 
     def __repr__(self) -> str:
         """Say how much there is of it, not all of it."""
-        kind = f"{self.classes} classes" if self.classes else "real targets"
+        kind = f"{self.classes} classes" if self.classes else _KINDS[self.loss]
         counts = f"{len(self):,} samples of {list(self.shape)}, {len(self.test_inputs):,} to test"
         return f"Dataset({self.name!r}: {counts}, {kind})"
 
     def __len__(self) -> int:
         """Return the number of training samples, turned copies included."""
         return len(self.inputs) * len(self.turns)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for an input: one a class, or one a target."""
+        return self.classes or int(np.prod(self.targets.shape[1:]))
 
     @property
     def labels(self) -> npt.NDArray[Any]:

@@ -196,8 +196,17 @@ def natural(clients: int, owners: Indices | None = None) -> Parts:
             f"data.clients = {clients}: the data is that of {known} clients; set data.clients = {known}, or fewer to "
             "take the first ones"
         )
+    return rows_by_owner(owners)[:clients]
+
+
+def rows_by_owner(owners: Indices) -> list[Indices]:
+    """Return the rows of each owner, ascending, by number.
+
+    >>> [rows.tolist() for rows in rows_by_owner(np.array([2, 0, 2]))]
+    [[1], [], [0, 2]]
+    """
     order = np.argsort(owners, kind="stable")
-    return np.split(order, np.searchsorted(owners[order], np.arange(1, known)))[:clients]
+    return np.split(order, np.searchsorted(owners[order], np.arange(1, int(owners.max(initial=-1)) + 1)))
 
 
 PARTITIONS: dict[str, Callable[..., Parts]] = {

@@ -5,9 +5,12 @@ A user's own is a function that returns a `Dataset`; it may ask for `root`, the 
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 from atoll.data.datasets import Dataset, load, make_regression
-from atoll.data.folders import read_folder
+from atoll.data.folders import folder_files, read_folder
+from atoll.data.tabular.read import read_table
+from atoll.data.tabular.source import table_files
 
 
 def digits() -> Dataset:
@@ -31,4 +34,18 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "mnist": mnist,
     "cifar10": cifar10,
     "folder": read_folder,
+    "table": read_table,
 }
+
+FILES: dict[str, Callable[[Path], list[Path]]] = {"folder": folder_files, "table": table_files}
+"""Of data sets that are a user's own files: which files `data.root` stands for."""
+
+
+def files_at(dataset: str, root: str | None) -> list[Path]:
+    """Return the files that a data set is read from, if they are a user's own."""
+    return FILES[dataset](Path(root).expanduser()) if dataset in FILES and root else []
+
+
+def stamp(dataset: str, root: str | None) -> tuple[tuple[str, int, int], ...]:
+    """Return what shows whether these files have changed: each one's path, time of change and size."""
+    return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files_at(dataset, root))

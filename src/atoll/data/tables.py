@@ -113,6 +113,27 @@ def _open_parquet(path: Path) -> Table:
     return {name: partial(read, name) for name in names}
 
 
+def read_column(column: Any, where: str) -> Array:
+    """Return an Arrow array of numbers, arrays or images as [rows, ...]; pixels with their channels first, as bytes.
+
+    Raises:
+        InputError: empty cells, arrays of different lengths, or what is no image.
+    """
+    values = _dense(column, where)
+    if values.dtype == object:
+        values = _decode(values, where)
+        return np.moveaxis(values, 3, 1) if values.ndim == 4 else values[:, None]
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"{where} holds values of the type {values.dtype}; they must be numbers")
+    if values.dtype == np.uint8:
+        return values[:, None] if values.ndim == 3 else values
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+    if not np.isfinite(values).all():
+        raise InputError(f"{where} holds numbers that are missing, infinite, or too large for 32 bits")
+    return values
+
+
 def _dense(column: Any, where: str) -> Array:
     """Return an Arrow array as [rows, ...]: nested lists of one length each become axes; images an array of bytes."""
     import pyarrow as pa

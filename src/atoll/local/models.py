@@ -137,7 +137,7 @@ def draw_model(make: "Callable[..., nn.Module]", data: Dataset, seed: int, clust
     """
     key = (cluster, 0) if cluster else ()
     with layers_drawing_from(seed, "model", *key):
-        return make(data.shape, data.classes or 1)
+        return make(data.shape, data.outputs)
 
 
 MODELS: dict[str, Callable[..., "nn.Module"]] = {

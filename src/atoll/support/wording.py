@@ -1,6 +1,7 @@
 """Names and values in sentences: the nearest known name, what a type allows, and a value as a file holds it."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -110,3 +111,13 @@ def show(value: Any) -> str:
         return f"the {'class' if isinstance(value, type) else 'function'} {getattr(value, '__name__', 'given')}"
     text = str(value).lower() if isinstance(value, bool) else "unset" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def natural(text: str) -> list[tuple[bool, int, str]]:
+    """Return the key by which names are sorted so that numbers in them count as numbers.
+
+    >>> sorted(["part-10", "part-2"], key=natural)
+    ['part-2', 'part-10']
+    """
+    pieces = re.split(r"(\d{1,18})", text)
+    return [(piece.isdecimal(), int(piece) if piece.isdecimal() else 0, piece) for piece in pieces]
