@@ -95,12 +95,23 @@ def main() -> int:
         write_tables(given.out, rows, clients)
         for ending in ("parquet", "csv"):
             file = given.out / f"{rows}.{ending}"
-            command = [sys.executable, __file__, "--out", str(given.out), "--measure", str(file), "--clients", str(clients)]
+            command = [
+                sys.executable,
+                __file__,
+                "--out",
+                str(given.out),
+                "--measure",
+                str(file),
+                "--clients",
+                str(clients),
+            ]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             found[file.name] = {**json.loads(done.stdout), "file_bytes": file.stat().st_size}
             print(file.name, found[file.name], flush=True)
     (given.out / "tables.json").write_text(json.dumps(found, indent=2) + "\n")
-    return judge([found[f"{rows}.{ending}"] for ending in ("parquet", "csv") for rows in (given.rows // 100, given.rows)])
+    return judge(
+        [found[f"{rows}.{ending}"] for ending in ("parquet", "csv") for rows in (given.rows // 100, given.rows)]
+    )
 
 
 def judge(found: list[dict[str, float]]) -> int:

@@ -31,12 +31,28 @@ def as_damage(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except InputError:
-        raise
     except (OSError, ValueError, OverflowError, MemoryError, KeyError, pyarrow.ArrowException) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        told = " ".join(reason.split())[:200] or type(error).__name__
-        raise InputError(f"{path}: cannot be read ({told})") from error
+        raise _damage(path, error) from error
+
+
+@contextmanager
+def refusing_damage(name: str) -> Iterator[None]:
+    """Say the same of whatever Arrow raises of values that have been read.
+
+    Raises:
+        InputError: one sentence.
+    """
+    import pyarrow
+
+    try:
+        yield
+    except pyarrow.ArrowException as error:
+        raise _damage(name, error) from error
+
+
+def _damage(name: Path | str, error: Exception) -> InputError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return InputError(f"{name}: cannot be read ({' '.join(reason.split())[:200] or type(error).__name__})")
 
 
 def open_parquet(path: Path) -> "tuple[pa.Schema, Reads]":
@@ -46,7 +62,7 @@ def open_parquet(path: Path) -> "tuple[pa.Schema, Reads]":
         InputError: it cannot be read, here or later.
     """
     with as_damage(path), opened_parquet(path) as parquet:
-        schema = parquet.schema_arrow
+        schema = _named(parquet.schema_arrow)
 
     def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
         with as_damage(path), opened_parquet(path) as parquet:
@@ -65,16 +81,16 @@ def open_arrow(path: Path) -> "tuple[pa.Schema, Reads]":
         InputError: it cannot be read, here or later.
     """
     with as_damage(path), _opened_arrow(path) as reader:
-        schema = reader.schema
+        schema = _named(reader.schema)
 
     def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
         with as_damage(path), _opened_arrow(path) as reader:
             packed = os.stat(path).st_size
             unpacked = 0
             for batch in _batches(reader):
-                unpacked += batch.nbytes
-                require_no_bomb(unpacked, packed)
                 whole = _checked(batch, columns)
+                unpacked += whole.nbytes  # which trusts offsets
+                require_no_bomb(unpacked, packed)
                 for low in range(0, whole.num_rows, BATCH):
                     yield whole.slice(low, BATCH)
 
@@ -90,6 +106,11 @@ def _opened_arrow(path: Path) -> Iterator[Any]:
         source = pa.PythonFile(file, mode="r")  # not mapped: whoever cuts a mapped file ends the process
         with pa.ipc.open_file(source) if has_footer else pa.ipc.open_stream(source) as reader:
             yield reader
+
+
+def _named(schema: "pa.Schema") -> "pa.Schema":
+    """Return a schema whose names are UTF-8; others raise UnicodeDecodeError when they are first looked at."""
+    return schema if schema.names else schema
 
 
 def _batches(reader: Any) -> "Iterator[pa.RecordBatch]":

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BLOCK = 1 << 22
-_WRONG = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to [^:]*: invalid (?:value '(.*)'|UTF8)", re.S)
+_WRONG = re.compile(
+    r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to [^:]*: invalid (?:value '(.*)'|UTF8)", re.S
+)
 
 
 class CsvFiles:
@@ -29,8 +31,9 @@ class CsvFiles:
             InputError: a file is empty, cannot be read, or is not UTF-8.
         """
         self._types: dict[str, pa.DataType] = {}
-        while not all([self._fit(file) for file in files]):
-            pass  # a column's type was widened, which happens to each three times at most
+        waiting = list(files)
+        while waiting:  # a column's type is widened twice at most; then all files are read again
+            waiting = waiting[1:] if self._fit(waiting[0]) else list(files)
 
     def open(self, path: Path) -> "tuple[pa.Schema, Reads]":
         """Return a file's columns, and what reads some of them."""

@@ -125,7 +125,7 @@ class Category:
 
         if self._missing == "refuse" and column.null_count:
             raise _lacks(self.name, column.null_count)
-        for pair in column.filter(pa.array(training)).value_counts().to_pylist():
+        for pair in plain(column).filter(pa.array(training)).value_counts().to_pylist():
             self._counts[pair["values"]] += pair["counts"]
         if len(self._counts) > self._most:
             raise self._too_many()
@@ -148,6 +148,7 @@ class Category:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        column = plain(column)
         values = pa.array(self._known, column.type) if self._known else pa.nulls(0, column.type)
         places = pc.index_in(column, value_set=values, skip_nulls=True).to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(~np.isnan(places))
@@ -231,8 +232,14 @@ def numbers(column: "pa.Array") -> Floats:
     """Return a column of numbers as float64, NaN where they are missing."""
     import pyarrow as pa
 
-    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    return np.asarray(plain.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return np.asarray(plain(column).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+
+
+def plain(column: "pa.Array") -> "pa.Array":
+    """Return a column whose values are not kept in a dictionary."""
+    import pyarrow as pa
+
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _no_rule(name: str, kind: "pa.DataType") -> InputError:

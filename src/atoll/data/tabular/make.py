@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from atoll.data.datasets import Dataset
 from atoll.data.join import PIXEL_SCALE
-from atoll.data.tabular.encoders import Missing, make_encoder
+from atoll.data.tabular.arrow import refusing_damage
+from atoll.data.tabular.encoders import Encoder, Missing, make_encoder
 from atoll.data.tabular.inputs import encode, fit, is_dense, read_dense
 from atoll.data.tabular.roles import Names, Roles, find_roles
 from atoll.data.tabular.rows import (
@@ -83,7 +84,13 @@ def make_table(source: Source, wanted: Wanted) -> Dataset:
     Raises:
         InputError: what does not fit, in one sentence.
     """
+    with refusing_damage(source.name):
+        return _make(source, wanted)
+
+
+def _make(source: Source, wanted: Wanted) -> Dataset:
     roles = _roles_of(source, wanted)
+    encoders = _encoders_of(source, roles, wanted)
     rows = _read_rows(source, roles, wanted)
     windows = _windows_of(rows, wanted)
     samples = np.arange(len(rows.uses)) if windows is None else windows.targets
@@ -91,8 +98,10 @@ def make_table(source: Source, wanted: Wanted) -> Dataset:
     parts = [samples[rows.uses[samples] == use] for use in (TRAIN, TEST)]
     for part, what in zip(parts, ("training", "the test"), strict=True):
         if not len(part):
-            raise InputError(f"{source.name}: no row is for {what}; see data.split, data.test_every and data.min_samples")
-    (inputs, test_inputs), names = _inputs_of(source, roles, wanted, rows.uses, windows)
+            raise InputError(
+                f"{source.name}: no row is for {what}; see data.split, data.test_every and data.min_samples"
+            )
+    (inputs, test_inputs), names = _inputs_of(source, roles, encoders, rows.uses, windows)
     owners = None if rows.owners is None else only(rows.owners, rows.uses != LEFT_OUT)
     groups = None if rows.groups is None else only(rows.groups, rows.uses != LEFT_OUT)
     targets = rows.targets
@@ -214,18 +223,23 @@ def _with_enough(rows: Rows, samples: Ids, wanted: Wanted, source: str) -> tuple
     return replace(rows, uses=np.where(short[rows.owners.codes], LEFT_OUT, rows.uses).astype(np.int8)), True
 
 
+def _encoders_of(source: Source, roles: Roles, wanted: Wanted) -> list[Encoder]:
+    """Return what encodes the inputs; nothing where they are one column of arrays or images."""
+    if is_dense(source.schema, roles.inputs):
+        if wanted.window is not None:
+            raise InputError(f"data.window = {wanted.window}: is for columns of numbers, not of arrays or images")
+        return []
+    given = wanted.missing, wanted.categories, wanted.hashes, wanted.categorical or (), wanted.text or ()
+    return [make_encoder(source.schema.field(name), *given) for name in roles.inputs]
+
+
 def _inputs_of(
-    source: Source, roles: Roles, wanted: Wanted, uses: Uses, windows: Windows | None
+    source: Source, roles: Roles, encoders: list[Encoder], uses: Uses, windows: Windows | None
 ) -> tuple[list[Array], list[str]]:
     """Return the inputs of the samples for training and for the test, and what their numbers are called."""
     kept = [uses == TRAIN, uses == TEST]
-    if is_dense(source.schema, roles.inputs):
-        if windows is not None:
-            raise InputError(f"data.window = {wanted.window}: is for columns of numbers, not of arrays or images")
+    if not encoders:
         return read_dense(source, roles.inputs[0], kept), []
-    fields = [source.schema.field(name) for name in roles.inputs]
-    given = wanted.missing, wanted.categories, wanted.hashes, wanted.categorical or (), wanted.text or ()
-    encoders = [make_encoder(field, *given) for field in fields]
     fit(source, encoders, uses)
     names = [name for encoder in encoders for name in encoder.names]
     if not names:

@@ -50,7 +50,7 @@ def find_roles(
 ) -> Roles:
     """Return the columns that settings name; inputs are all others, unless they are named, too.
 
-    With `may_repeat` the target may be an input too, as where rows come after each other.
+    With `may_repeat` the target is an input too, as where rows come after each other.
 
     Raises:
         InputError: a column that is not there, no target, or no inputs.
@@ -62,7 +62,7 @@ def find_roles(
     for role in ("group", "split", "time", "id"):
         if len(found[role]) > 1:
             raise InputError(f"data.{role} = {list(found[role])}: must be one column")
-    taken = {name for names in found.values() for name in names}
+    taken = {name for role, names in found.items() for name in names if not (may_repeat and role == "target")}
     chosen = _columns(source, "inputs", inputs) or tuple(name for name in source.schema.names if name not in taken)
     refused = found["split"] + found["id"] + (() if may_repeat else found["target"])
     if leaking := [name for name in chosen if name in refused]:

@@ -96,12 +96,16 @@ def open_source(root: str | None) -> Source:
         InputError: there is none, it cannot be read, or files do not have the same columns.
     """
     if root is None:
-        raise InputError("data.root is not set: with data.dataset = 'table' it is the table's file, or a folder of files")
+        raise InputError(
+            "data.root is not set: with data.dataset = 'table' it is the table's file, or a folder of files"
+        )
     base = Path(root).expanduser()
     files = table_files(base)
     if not files:
         state = "holds no table" if base.is_dir() else "does not exist" if not base.exists() else "is no table"
-        raise InputError(f"data.root = '{root}' {state}: give a file or a folder of files that end in {', '.join(ENDINGS)}")
+        raise InputError(
+            f"data.root = '{root}' {state}: give a file or a folder of files that end in {', '.join(ENDINGS)}"
+        )
     _require_pyarrow(files[0])
     splits = _splits_of(files, base)
     texts = CsvFiles([file for file in files if file.suffix in CSV])

@@ -51,7 +51,9 @@ def read_targets(table: "pa.Table", roles: Roles, task: Task | None, uses: Uses,
     found = task or _task_of(table, roles.target, kept)
     if found == "classes":
         if len(roles.target) > 1:
-            raise InputError(f"data.task = 'classes': needs one column, data.target = {list(roles.target)} names several")
+            raise InputError(
+                f"data.task = 'classes': needs one column, data.target = {list(roles.target)} names several"
+            )
         return _classes(table, roles.target[0], uses, schema)
     values = np.stack([_column(table, name, kept) for name in roles.target], axis=1)
     if found == "labels":

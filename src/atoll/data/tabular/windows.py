@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atoll.data.tabular.rows import LEFT_OUT, TEST, TRAIN, Codes, Uses, in_order
 from atoll.support.arrays import Ids
@@ -37,7 +36,9 @@ def find_windows(uses: Uses, owners: Codes, times: Any, window: int, horizon: in
     order = rows[in_order(owners[rows], times[rows])]
     own, when = owners[order], times[order]
     if (doubled := np.flatnonzero((own[1:] == own[:-1]) & (when[1:] == when[:-1]))).size:
-        raise InputError(f"data.time: rows {order[doubled[0]]} and {order[doubled[0] + 1]} have one client and one time")
+        raise InputError(
+            f"data.time: rows {order[doubled[0]]} and {order[doubled[0] + 1]} have one client and one time"
+        )
     last = np.arange(window - 1 + horizon, len(order))
     last = last[own[last - window + 1 - horizon] == own[last]]
     places = last[:, None] - horizon - np.arange(window)[::-1]
