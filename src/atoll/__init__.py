@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.data import datasets
     from atoll.data import partition as partitions
     from atoll.data.datasets import Dataset, load
+    from atoll.data.frames import from_pandas
     from atoll.data.population import Population, make_population
     from atoll.data.torch_data import from_torch
     from atoll.engine.assignment import as_scheduled, least_loss
@@ -106,6 +107,7 @@ _HOMES = {
     "atoll.clustering.clustering": "Clustering",
     "atoll.clustering.feduc.problem": "Problem",
     "atoll.data.datasets": "Dataset load",
+    "atoll.data.frames": "from_pandas",
     "atoll.data.population": "Population make_population",
     "atoll.data.torch_data": "from_torch",
     "atoll.engine.assignment": "as_scheduled least_loss",
@@ -268,6 +270,7 @@ __all__ = [
     "fesem",
     "find_runs",
     "flhc",
+    "from_pandas",
     "from_torch",
     "generator",
     "geometric_median",

@@ -1,6 +1,9 @@
 """Tables as data sets, against numbers worked out by hand, and what is wrong with tables in one sentence."""
 
+import importlib
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+import atoll
 from atoll import Dataset, InputError, Settings, run
 from atoll.data.tabular.read import read_table
 from atoll.experiment.clients import make_clients, make_test_clients
@@ -114,10 +118,8 @@ def test_a_class_of_one_row_is_not_held_out_alone(table: Callable[..., Dataset])
 def test_windows_are_rows_of_one_client_by_time(table: Callable[..., Dataset]) -> None:
     columns = {"c": list("abab" * 5), "t": [*range(20, 0, -1)], "x": [1.0 * i for i in range(20)]}
     data = table(columns, target="x", client="c", time="t", inputs="x", window=3, horizon=2, test_every=5)
-    scale = np.array(
-        [i for i in range(4, 20)]
-    ).std()  # the latest fifth, which comes first in the file, is for the test
-    mean = np.arange(4, 20).mean()
+    trains = np.arange(4, 20)  # the latest fifth, which comes first in the file, is for the test
+    scale, mean = trains.std(), trains.mean()
     seen = data.inputs[:, :, 0] * scale + mean
     by_hand = {(c, t): [t + 8, t + 6, t + 4] for c in (0, 1) for t in range(c, 20, 2) if t + 8 < 20}
     trained = {key: value for key, value in by_hand.items() if key[1] >= 4}
@@ -199,7 +201,7 @@ def test_natural_clients_hold_their_rows(tmp_path: Path) -> None:
     assert len(tests) == 30
     assert Experiment(settings).clustering.labels.tolist() == [k % 3 for k in range(30)]
     with pytest.raises(InputError, match=r"takes the data's groups, of which there are 3; set clustering.clusters = 3"):
-        Experiment(Settings(**(dict(settings) | {"clustering": {"method": "planted", "clusters": 4}}))).clustering
+        Experiment(Settings(**(dict(settings) | {"clustering": {"method": "planted", "clusters": 4}}))).check()
 
 
 GOOD = "c,x,y\na,1,0\na,2,1\na,3,0\nb,4,1\nb,5,0\n"
@@ -245,12 +247,12 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "mixed types": (
         "x,y\n" + "".join(f"{i},0\n" for i in range(200)) + "unknown,1\n",
         {"target": "y"},
-        r"column 'x' holds numbers, but also 'unknown'; mend it, leave it out of data.inputs",
+        r"column 'x' holds numbers, but also 'unknown'; mend it, leave it out of",
     ),
     "gigantic categories": (
         "x,y\n" + "".join(f"v{i},0\n" for i in range(200)),
         {"target": "y"},
-        r"data.categories = 100: column 'x' has more categories, such as 'v0'; leave it out of data.inputs",
+        r"data.categories = 100: column 'x' has more categories, such as 'v0'; leave it out of",
     ),
     "many whole numbers": (
         "x,y\n" + "".join(f"1,{i}\n" for i in range(200)),
@@ -339,3 +341,30 @@ def test_only_tables_are_read(tmp_path: Path, name: str, told: str) -> None:
     (tmp_path / "t.txt").write_text("x\n1\n")
     with pytest.raises(InputError, match=f"{told}: give a file or a folder of files that end in .csv, .tsv, .arrow"):
         read_table(str(tmp_path / name), target="y")
+
+
+def test_a_frame_is_a_data_set(tmp_path: Path) -> None:
+    expected = read_table(str(write_parquet(pa.table(COLUMNS), tmp_path / "t")), **ROLES, missing="flag")
+    frames = [pa.table(COLUMNS)]
+    for library in ("pandas", "polars"):
+        with suppress(ImportError):
+            frames.append(importlib.import_module(library).DataFrame(COLUMNS))
+    for frame in frames:
+        data = atoll.from_pandas(frame, **ROLES, missing="flag")
+        np.testing.assert_array_equal(data.inputs, expected.inputs)
+        assert data.names == expected.names
+    halves = (pa.table({"x": [1, 2], "y": [0, 1]}), pa.table({"x": [3], "y": [1]}))
+    assert len(atoll.from_pandas(halves[0], test=halves[1], target="y").test_inputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("frame", "settings", "told"),
+    [
+        ({"x": [1]}, {}, "frame: must be a data frame, it is 'dict'"),
+        (pa.table({"x": [1]}), {"clients": 3}, "from_pandas: clients: unknown, did you mean 'client'?"),
+        (pa.table({"x": [1]}), {"test": pa.table({"z": [1]})}, "frame: test has other columns than frame"),
+    ],
+)
+def test_what_is_no_frame_is_told(frame: Any, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(told)):
+        atoll.from_pandas(frame, target="x", **settings)

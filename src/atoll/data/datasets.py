@@ -65,8 +65,8 @@ class Dataset:
         classes: number of classes; 0 for regression.
         scale: what an input value is multiplied by when a batch is gathered.
         standard: how inputs are standardised after that; None: they are not.
-        loss: "cross-entropy", or "squared": half the squared error, for regression; or "binary-cross-entropy" for several
-            labels that each apply or not, `targets` [samples, labels] of 0 and 1.
+        loss: "cross-entropy", or "squared": half the squared error, for regression; or "binary-cross-entropy" for
+            several labels that each apply or not, `targets` [samples, labels] of 0 and 1.
         turns: the pool holds every image once for each of these numbers of quarter turns: sample i is image
             ``i % len(inputs)`` turned by ``turns[i // len(inputs)]``; the copies are made when a batch is gathered.
         groups: the planted group of each sample, [samples]; by default its place in `turns`.
@@ -76,7 +76,8 @@ class Dataset:
         test_owners: the same for the test samples, where clients have their own.
         names: what things are called, by number, where that is known: of "inputs", "targets", "owners", "groups".
 
-    Arrays may be given as lists, tensors, or Series and frames of pandas, of any type of number; labels become int64.
+    Arrays may be given as lists, tensors, or Series and frames of pandas, of any type of number; labels become int64,
+    those that are texts in the order of their names.
 
     Raises:
         InputError: parts that are no finite numbers, that do not fit each other, or labels out of range.

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from atoll.data.datasets import Dataset, load, make_regression
 from atoll.data.folders import folder_files, read_folder
+from atoll.data.hub import read_hub
+from atoll.data.images import image_files, read_images
+from atoll.data.leaf import leaf_files, read_leaf
 from atoll.data.tabular.read import read_table
 from atoll.data.tabular.source import table_files
 
@@ -35,9 +38,17 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "cifar10": cifar10,
     "folder": read_folder,
     "table": read_table,
+    "images": read_images,
+    "leaf": read_leaf,
+    "hf": read_hub,
 }
 
-FILES: dict[str, Callable[[Path], list[Path]]] = {"folder": folder_files, "table": table_files}
+FILES: dict[str, Callable[[Path], list[Path]]] = {
+    "folder": folder_files,
+    "table": table_files,
+    "images": image_files,
+    "leaf": leaf_files,
+}
 """Of data sets that are a user's own files: which files `data.root` stands for."""
 
 

@@ -165,7 +165,7 @@ def _decode(images: Array, source: str) -> Array:
         if not isinstance(content, bytes):
             raise InputError(f"{source}: its inputs must be numbers, lists of numbers or images, not {content!r:.40}")
         try:
-            decoded.append(_picture(content))
+            decoded.append(decode_picture(content))
             require_no_bomb(len(decoded) * decoded[0].nbytes, packed)
         except Exception as error:  # whatever bytes may do to Pillow
             raise InputError(f"{source}: row {row} holds no image that can be read ({error})") from error
@@ -175,8 +175,11 @@ def _decode(images: Array, source: str) -> Array:
     return np.stack(decoded) if decoded else np.empty(0, np.uint8)
 
 
-def _picture(content: bytes) -> Array:
-    """Return one image as [height, width] or [height, width, 3], its size seen before it is unpacked."""
+def decode_picture(content: bytes, side: int | None = None) -> Array:
+    """Return one image as [height, width] or [height, width, 3], its size seen before it is unpacked.
+
+    With `side` it is brought to a square of so many pixels.
+    """
     from PIL import Image
 
     with warnings.catch_warnings():
@@ -185,7 +188,8 @@ def _picture(content: bytes) -> Array:
     with opened as image:
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels are more than {MOST_PIXELS}")
-        return np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
+        return np.asarray(plain if side is None else plain.resize((side, side)))
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.fields import FieldInfo
 
 from atoll.experiment.choices import CHOICES, Choice, choices_that_take, chosen, every_parameter, taken, takers
+from atoll.experiment.given import with_names
 from atoll.experiment.settings import Section, Settings
 from atoll.experiment.signatures import REQUIRED, Function, Parameter, takes_any
 from atoll.experiment.wording import explain
@@ -35,6 +36,7 @@ def validate(table: Mapping[str, Any]) -> Settings:
     if odd := [key for key in table if not isinstance(key, str)]:
         raise InputError(f"{odd[0]!r}: settings have names, which are texts")
     table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
+    table = with_names(table)
     functions = chosen(table)
     model = settings_model(tuple(functions.items()))
     try:

@@ -109,8 +109,13 @@ def _opened_arrow(path: Path) -> Iterator[Any]:
 
 
 def _named(schema: "pa.Schema") -> "pa.Schema":
-    """Return a schema whose names are UTF-8; others raise UnicodeDecodeError when they are first looked at."""
-    return schema if schema.names else schema
+    """Return a schema, having looked at its names, which are decoded only then.
+
+    Raises:
+        UnicodeDecodeError: one is not UTF-8.
+    """
+    schema.names  # noqa: B018
+    return schema
 
 
 def _batches(reader: Any) -> "Iterator[pa.RecordBatch]":

@@ -135,8 +135,8 @@ class Category:
         odd = [text for text in texts if not is_number(text)]
         if texts and len(odd) < len(texts) / 2:
             return InputError(
-                f"data.inputs: column {self.name!r} holds numbers, but also {show((odd or texts)[0])}; mend it, leave it "
-                "out of data.inputs, or name it in data.categorical and raise data.categories"
+                f"data.inputs: column {self.name!r} holds numbers, but also {show((odd or texts)[0])}; mend it, leave "
+                "it out of data.inputs, or raise data.categories if they are names"
             )
         return InputError(
             f"data.categories = {self._most}: column {self.name!r} has more categories, such as "
@@ -247,14 +247,14 @@ def _no_rule(name: str, kind: "pa.DataType") -> InputError:
 
     if pa.types.is_temporal(kind):
         return InputError(
-            f"data.inputs: column {name!r} holds {kind}, dates or times; name it as data.time, in data.categorical if it "
-            "holds few dates, or leave it out"
+            f"data.inputs: column {name!r} holds {kind}, dates or times; name it as data.time, in data.categorical if "
+            "it holds few dates, or leave it out"
         )
     return InputError(f"data.inputs: column {name!r} holds {kind}, which there is no rule for; leave it out")
 
 
 def _lacks(name: str, lacking: int) -> InputError:
     return InputError(
-        f"data.missing = 'refuse': column {name!r} lacks {lacking} values or more; 'fill' takes the training rows' mean "
-        "(or no category), 'flag' also says where, 'drop' leaves such rows out"
+        f"data.missing = 'refuse': column {name!r} lacks {lacking} values or more; 'fill' takes the training rows' "
+        "mean (or no category), 'flag' also says where, 'drop' leaves such rows out"
     )

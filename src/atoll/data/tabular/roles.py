@@ -63,7 +63,9 @@ def find_roles(
         if len(found[role]) > 1:
             raise InputError(f"data.{role} = {list(found[role])}: must be one column")
     taken = {name for role, names in found.items() for name in names if not (may_repeat and role == "target")}
-    chosen = _columns(source, "inputs", inputs) or tuple(name for name in source.schema.names if name not in taken)
+    chosen = _columns(source, "inputs", inputs) or tuple(
+        name for name in source.schema.names if name not in taken and name not in source.added
+    )
     refused = found["split"] + found["id"] + (() if may_repeat else found["target"])
     if leaking := [name for name in chosen if name in refused]:
         raise InputError(f"data.inputs: column {leaking[0]!r} says what is predicted or tested; leave it out")

@@ -1,7 +1,7 @@
 """Where a table's rows come from: files of CSV, Parquet or Arrow, or a table in memory; read batch by batch."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ Split = Literal["train", "test", "other"]
 CSV, ARROW, PARQUET = (".csv", ".tsv"), (".arrow", ".feather", ".ipc"), ".parquet"
 ENDINGS = (*CSV, *ARROW, PARQUET)
 MOST_COLUMNS = 10_000
+FILE = "file"
 SPLITS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("test", "testing"), "test"),
@@ -49,11 +50,13 @@ class Source:
         name: what it is called.
         schema: its columns and their types.
         pieces: its rows.
+        added: of the columns, those that are not the table's own: "file", the name of a row's file without its ending.
     """
 
     name: str
     schema: "pa.Schema"
     pieces: tuple[Piece, ...]
+    added: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a table whose columns have no names of their own, or types that Atoll does not read."""
@@ -114,8 +117,29 @@ def open_source(root: str | None) -> Source:
     for file, (own, _) in opened.items():
         if own.names != schema.names or own.types != schema.types:
             raise InputError(f"{file}: has other columns than {first}, or others' types; a table's files are alike")
-    pieces = tuple(Piece(str(file), read, splits.get(file)) for file, (_, read) in opened.items())
-    return Source(base.resolve().stem, schema, pieces)
+    added = (FILE,) if base.is_dir() and FILE not in schema.names else ()
+    pieces = (Piece(str(file), read, splits.get(file)) for file, (_, read) in opened.items())
+    if not added:
+        return Source(base.resolve().stem, schema, tuple(pieces))
+    import pyarrow as pa
+
+    named = tuple(replace(piece, read=_with_file(piece.read, Path(piece.name).stem)) for piece in pieces)
+    return Source(base.resolve().stem, schema.append(pa.field(FILE, pa.string())), named, added)
+
+
+def _with_file(read: Reads, stem: str) -> Reads:
+    """Return what also gives the column of the file's name, if it is asked for."""
+
+    def read_named(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        own = [name for name in columns if name != FILE]
+        for batch in read(own):
+            names = pa.array([stem] * batch.num_rows, pa.string())
+            arrays = [names if name == FILE else batch.column(name) for name in columns]
+            yield pa.RecordBatch.from_arrays(arrays, list(columns))
+
+    return read_named
 
 
 def table_files(base: Path) -> list[Path]:

@@ -88,7 +88,7 @@ def _refusal(settings: Settings) -> str:
 def _own_file(settings: Settings) -> str:
     """Return which file the scene depends on, or nothing; what it says could show in the page, and be anything."""
     files = [f"{section}.{key}" for section, key, value in _values(settings) if key.endswith("_file") and value]
-    files += ["data.root"] if settings.data.dataset in FILES else []
+    files += ["data.root"] if settings.data.dataset in (*FILES, "hf") else []
     files += ["network.edges"] if isinstance(settings.network.get("edges"), str) else []
     return f"not drawn: {files[0]} names files, which a report does not read; `atoll cluster` does." if files else ""
 
