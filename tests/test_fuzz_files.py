@@ -151,7 +151,9 @@ def spilled(path: Path) -> None:
 
 
 def table(path: Path) -> object:
-    return read_table(str(path), target="y", client="c", time="t", group="g", missing="fill", min_samples=1, test_every=2)
+    return read_table(
+        str(path), target="y", client="c", time="t", group="g", missing="fill", min_samples=1, test_every=2
+    )
 
 
 STEM = "event-00000004"

@@ -87,6 +87,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.report import plot
     from atoll.report.curves import plot_curves
     from atoll.report.files import save_figure, write_report
+    from atoll.report.frames import read_runs
     from atoll.report.runs import Run, find_runs, read_run
     from atoll.report.tables import rounds_to_target
     from atoll.runs.export import Exported, export_model
@@ -161,6 +162,7 @@ _HOMES = {
     "atoll.network.wireless": "Radio draw_watts grid_positions place_clients wireless_network",
     "atoll.report.curves": "plot_curves",
     "atoll.report.files": "save_figure write_report",
+    "atoll.report.frames": "read_runs",
     "atoll.report.runs": "Run find_runs read_run",
     "atoll.report.tables": "rounds_to_target",
     "atoll.runs.export": "Exported export_model",
@@ -304,6 +306,7 @@ __all__ = [
     "read_model",
     "read_result",
     "read_run",
+    "read_runs",
     "rounds_to_target",
     "run",
     "run_all",

@@ -143,8 +143,8 @@ def test_hugging_face_s_data_sets_are_tables(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(InputError, match=r"'hf:other': cannot be loaded \(no other on the hub\)"):
         make_clients(Settings(data={**wanted, "dataset": "hf:other"}))
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r"'hf:some/reviews': needs Hugging Face's datasets; run pip install"):
-        make_clients(settings)
+    with pytest.raises(InputError, match=r"'hf:some/others': needs Hugging Face's datasets; run pip install"):
+        make_clients(Settings(data={**wanted, "dataset": "hf:some/others"}))
 
 
 def test_labels_may_be_texts() -> None:
