@@ -207,6 +207,15 @@ def test_more_workers_than_cores_are_allowed_with_a_warning(monkeypatch: pytest.
     assert experiment(executor="cores", workers=2).executor_choice.warning == ""
 
 
+def test_bfloat16_where_it_is_emulated_is_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(e, "lacks_bfloat16", lambda: True)
+    told = "run.precision = 'bfloat16': this processor has no such products; they take longer than float32's"
+    assert experiment(executor="serial", precision="bfloat16").executor_choice.warning == told
+    assert experiment(executor="serial").executor_choice.warning == ""
+    monkeypatch.setattr(e, "lacks_bfloat16", lambda: False)
+    assert experiment(executor="serial", precision="bfloat16").executor_choice.warning == ""
+
+
 @pytest.mark.parametrize(
     ("run", "told"),
     [

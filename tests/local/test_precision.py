@@ -18,6 +18,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import make_runs
 from atoll.local.models import MODELS
 from atoll.local.precision import Precision, products_in
+from atoll.local.rounded import Rounded
 from atoll.local.rule import sgd
 from atoll.support.seeds import layers_drawing_from
 from tests.executors.test_stacked import images
@@ -136,7 +137,8 @@ def test_executors_agree_in_bfloat16_and_it_is_near_float32(name: str) -> None:
     start = read_model(module)
     trainer = Trainer(module, images(shape), LocalRule(sgd, lr=0.05, steps=2, batch_size=3), seed=5)
     exact = trained(Serial, trainer, start, [0, 2])
-    trainer.precision = "bfloat16"
+    trainer = Trainer(module, images(shape), trainer.rule, seed=5, precision="bfloat16")
+    assert isinstance(trainer.outputs, Rounded)
     serial = trained(Serial, trainer, start, [0, 2])
     size = np.linalg.norm(exact - as_vector(start))
     assert 1e-5 < np.linalg.norm(serial - exact) / size < 0.1
@@ -148,11 +150,10 @@ def test_executors_agree_in_bfloat16_and_it_is_near_float32(name: str) -> None:
 def test_one_weighted_pass_in_bfloat16() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 3))
-    trainer = Trainer(module, classification(), LocalRule(sgd, lr=0.3, steps=1, batch_size=4), 0)
+    rule = LocalRule(sgd, lr=0.3, steps=1, batch_size=4)
     start = read_model(module)
-    exact = trained(Weighted, trainer, start, [0, 2])
-    trainer.precision = "bfloat16"
-    found = trained(Weighted, trainer, start, [0, 2])
+    exact = trained(Weighted, Trainer(module, classification(), rule, 0), start, [0, 2])
+    found = trained(Weighted, Trainer(module, classification(), rule, 0, precision="bfloat16"), start, [0, 2])
     assert 1e-5 < np.linalg.norm(found - exact) / np.linalg.norm(exact - as_vector(start)) < 0.1
 
 

@@ -90,7 +90,7 @@ class Weighted:
         if trainer.dense:
             outputs = trainer.dense.step(inputs, targets, trainer.rule.lr_at(cohort.round), weights)
             return float(trainer.batches.losses(outputs, targets) @ weights)
-        losses = trainer.batches.losses(trainer.module(inputs), targets)
+        losses = trainer.batches.losses(trainer.outputs(inputs), targets)
         parameters = dict(trainer.module.named_parameters())
         loss, _ = descend(trainer.rule, parameters, tasks[0], [losses @ weights], trainer.by_hand)
         return loss

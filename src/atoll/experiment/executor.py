@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -20,6 +20,7 @@ from atoll.executors.stacked.fit import why_not_stacked
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.settings import Run, Settings
 from atoll.local.models import Model
+from atoll.local.precision import lacks_bfloat16
 from atoll.local.trainer import Trainer
 from atoll.methods.requirements import refuse_epochs
 from atoll.support.errors import InputError
@@ -83,11 +84,16 @@ def choose_executor(
                 f"run.executor = {wanted.executor!r} does not; use 'serial' or 'auto'"
             )
         return Choice("serial", "run.debug = true")
-    if wanted.executor == "auto":
-        if device != "cpu":
-            return _choose_on_gpu(method, trainer)
-        return _choose_on_cpu(wanted, method, trainer, start, sent_bytes)
-    return _take_wanted(wanted, method, trainer, device)
+    if wanted.executor != "auto":
+        choice = _take_wanted(wanted, method, trainer, device)
+    elif device != "cpu":
+        choice = _choose_on_gpu(method, trainer)
+    else:
+        choice = _choose_on_cpu(wanted, method, trainer, start, sent_bytes)
+    if wanted.precision == "bfloat16" and device == "cpu" and lacks_bfloat16():
+        emulated = "run.precision = 'bfloat16': this processor has no such products; they take longer than float32's"
+        return replace(choice, warning="; ".join(filter(None, (choice.warning, emulated))))
+    return choice
 
 
 def make_executor(choice: Choice, wanted: Run, trainer: ClientTrainer, sent_bytes: int) -> Executor:

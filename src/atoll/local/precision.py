@@ -1,5 +1,6 @@
 """How exactly products are computed in training: matrix products and convolutions, which take nearly all the time."""
 
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -38,6 +39,13 @@ def products_in(precision: Precision) -> AbstractContextManager[object]:
     return _AS_IT_IS if exact_already and not torch.cuda.is_initialized() else _set_products(precision)  # type: ignore[no-untyped-call]
 
 
+def lacks_bfloat16() -> bool:
+    """Return whether the processor is known to have no products in bfloat16, which it must then emulate."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False  # PyTorch does not say
+    return not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 @contextmanager
 def _set_products(precision: Precision) -> Iterator[None]:
     cudnn, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
@@ -67,10 +75,15 @@ class _InBfloat16(TorchFunctionMode):
     ) -> Any:
         """Call a function of PyTorch."""
         named = dict(kwargs or {})
-        if function not in _PRODUCTS or "out" in named:
+        if function not in _PRODUCTS or "out" in named or _is_rounded(args[0]):
             return function(*args, **named)
         result = function(*map(_rounded, args), **{name: _rounded(value) for name, value in named.items()})
         return result.float() if isinstance(result, Tensor) and result.dtype == torch.bfloat16 else result
+
+
+def _is_rounded(value: Any) -> bool:
+    """Return whether a product is in bfloat16 anyway, as those of `rounded.Rounded` are."""
+    return isinstance(value, Tensor) and value.dtype == torch.bfloat16
 
 
 def _rounded(value: Any) -> Any:

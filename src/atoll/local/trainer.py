@@ -1,6 +1,6 @@
 """Training one client: batches drawn, steps taken, the model sent back."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
@@ -15,6 +15,7 @@ from atoll.local.batches import Batches, measure_models, measure_samples
 from atoll.local.dense import Dense, MakesLosses, is_plain_sgd
 from atoll.local.models import Model
 from atoll.local.precision import Precision
+from atoll.local.rounded import Rounded
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.weights import count_bytes, is_finite, load_model, load_moments, place, read_model, read_moments
@@ -72,6 +73,9 @@ class Trainer:
         self.by_hand = by_hand and self.batches.inputs.device.type == "cpu"
         # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
         self.dense = dense_steps(rule, module, self.batches.losses) if by_hand and precision != "bfloat16" else None
+        self.outputs: Callable[[Tensor], Tensor] = (
+            Rounded.of(self.module) if precision == "bfloat16" else None
+        ) or self.module
 
     @property
     def why_one_by_one(self) -> str:
@@ -96,7 +100,7 @@ class Trainer:
             if self.dense:
                 mean_loss, moments = self._step_by_hand(self.dense, task), Model()
             else:
-                losses = (self.batches.losses(self.module(x), y).mean() for x, y in self.draw_batches(task))
+                losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
                 mean_loss, moments = descend(
                     self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand
                 )

@@ -63,7 +63,7 @@ class HeadFirstTrainer(PartTrainer):
         body_steps = min(self.body_steps, total)
         summed = 0.0
         with layers_drawing_from(self.seed, "layers", *task.key):
-            losses = (self.batches.losses(self.module(x), y).mean() for x, y in self.draw_batches(task))
+            losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
             for part, steps in ((head, total - body_steps), (body, body_steps)):
                 if part and steps:
                     summed += steps * descend(self.rule, part, task, islice(losses, steps), self.by_hand)[0]

@@ -46,7 +46,7 @@ class PersonalTrainer(Trainer):
         load_model(self.module, before)
         self.module.train()
         with layers_drawing_from(self.seed, "layers", *task.key):
-            losses = (self.batches.losses(self.module(x), y).mean() for x, y in self.draw_batches(task))
+            losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
             loss, _ = descend(rule, dict(self.module.named_parameters()), task, losses, self.by_hand)
         after = read_model(self.module)
         if not self.tolerant:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 _SHOWN = 5  # aggregators named in an error
+_DIGITS = 18  # of a number in a file: more than any aggregator's has
 
 
 def grid(rows: int, columns: int) -> "nx.Graph[int]":
@@ -185,8 +186,8 @@ def _read_pairs(path: Path, given: str) -> list[tuple[int, ...]]:
         words = line.partition("#")[0].replace(",", " ").split()
         if not words:
             continue
-        if len(words) != 2 or not all(word.isascii() and word.isdecimal() for word in words):
-            raise InputError(f"{given}: line {number} is {line.strip()!r}; it must be two aggregators' numbers")
+        if len(words) != 2 or not all(word.isascii() and word.isdecimal() and len(word) <= _DIGITS for word in words):
+            raise InputError(f"{given}: line {number} is {line.strip()[:40]!r}; it must be two aggregators' numbers")
         pairs.append(tuple(map(int, words)))
     return pairs
 

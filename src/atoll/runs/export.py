@@ -85,8 +85,18 @@ def export_model(
 
 
 def load_module(settings: Settings, model: Model) -> nn.Module:
-    """Return the module that the settings name with a model's parameters, in evaluation mode, on the CPU."""
+    """Return the module that the settings name with a model's parameters, in evaluation mode, on the CPU.
+
+    Raises:
+        RunError: the settings name another model than the one that was kept.
+    """
     module = draw_module(settings, load_dataset(settings))
+    own = module.state_dict()
+    if unlike := [name for name, kept in model.items() if name not in own or own[name].shape != kept.shape]:
+        raise RunError(
+            f"model.name = {settings.model.name!r}: the run's kept model is not of its form (tensor {unlike[0]!r}); "
+            "its settings are not those it was trained with"
+        )
     load_model(module, model)
     return module.eval()
 

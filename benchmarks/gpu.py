@@ -1,0 +1,141 @@
+"""Measure how fast Atoll trains on a graphics card, all in one command of at most some minutes, and write one JSON.
+
+Run:  python benchmarks/gpu.py --out gpu.json [--minutes 8] [--device cuda] [--quick]
+
+Per case (models, 10, 100 and 1,000 clients of 20 steps, and a FedAvg round over 60,000 samples) and precision: the
+seconds of a round, its operations a second, their share of what the card's own matrix product reaches in that
+precision, and the memory that it took. What the minutes do not suffice for is listed as such. `--device cpu` tries it
+out without a card.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atoll import Serial, Stacked, Trainer
+from atoll.bench.contenders import make_clients, make_executor_round, make_module
+from atoll.bench.flops import count_flops
+from atoll.bench.work import Case
+from atoll.engine.cohorts import Executor
+from atoll.local.precision import Precision, products_in
+from atoll.local.rule import LocalRule, sgd
+from atoll.local.weights import read_model
+from atoll.support.environment import describe_environment
+from atoll.support.files import write_atomically
+
+EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {"stacked": Stacked, "serial": Serial}
+PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")
+CASES = (
+    Case("alexnet", 100),  # 100 clients of 600 samples: one pass over 60,000
+    *(Case(model, clients) for model in ("mlp", "cnn", "alexnet") for clients in (10, 100, 1000)),
+    Case("lr", 100, steps=1, batch_size=64),
+)
+ROUNDS, PRODUCTS, SIDE = 5, 10, 8192
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write, anew after every case")
+    parser.add_argument("--minutes", type=float, default=8.0, help="begin nothing more after so many")
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu to try it out")
+    parser.add_argument("--quick", action="store_true", help="one small case, for tests")
+    given = parser.parse_args()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch finds no card here; --device cpu tries the command out")
+    cases = [Case("mlp", 4, steps=2)] if given.quick else list(dict.fromkeys(CASES))
+    until = time.monotonic() + 60 * given.minutes
+    precisions = [each for each in PRECISIONS if given.device == "cuda" or each != "tf32"]
+    side = 256 if given.quick else SIDE
+    peaks = {each: products_rate(given.device, each, side) for each in precisions}
+    content: dict[str, Any] = {
+        "environment": describe_environment(seed=0),
+        "device": torch.cuda.get_device_name() if given.device == "cuda" else "cpu",
+        "matrix_product_gflops": peaks,
+        "results": [],
+    }
+    for name, case, precision in plan(cases, precisions):
+        content["results"].append(measure(name, case, precision, given.device, peaks[precision], until))
+        print(line(content["results"][-1]), flush=True)
+        write_atomically(given.out, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def plan(cases: list[Case], precisions: list[Precision]) -> Iterator[tuple[str, Case, Precision]]:
+    """Yield what is measured, what says most first: stacked clients, then the other precisions, then one by one."""
+    for precision in precisions:
+        yield from (("stacked", case, precision) for case in cases)
+    yield from (("serial", case, "float32") for case in cases if case.clients <= 100)
+
+
+def measure(
+    name: str, case: Case, precision: Precision, device: str, peak_gflops: float, until: float
+) -> dict[str, Any]:
+    """Return the figures of a case, or why there are none."""
+    found: dict[str, Any] = {"case": case.name, "executor": name, "precision": precision}
+    if time.monotonic() > until:
+        return found | {"failure": "no time was left"}
+    try:
+        seconds = time_rounds(name, case, precision, device, until)
+    except Exception as error:  # such as a card with too little memory: the other cases go on
+        return found | {"failure": f"{type(error).__name__}: {error}"}
+    gflops = count_flops(case) / statistics.median(seconds) / 1e9
+    memory = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    return found | {"seconds": seconds, "gflops": gflops, "share": gflops / peak_gflops, "memory_bytes": memory}
+
+
+def time_rounds(name: str, case: Case, precision: Precision, device: str, until: float) -> list[float]:
+    """Return the seconds of each timed round; one before them warms up."""
+    module = make_module(case)
+    model = read_model(module)
+    rule = LocalRule(sgd, case.lr, case.steps, case.batch_size)
+    trainer = Trainer(module, make_clients(case), rule, seed=0, device=device, precision=precision)
+    train = make_executor_round(case, EXECUTORS[name](trainer))
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    model = train({key: tensor.to(device) for key, tensor in model.items()})
+    seconds: list[float] = []
+    while len(seconds) < ROUNDS and not (seconds and time.monotonic() > until):
+        wait_for(device)
+        began = time.perf_counter()
+        model = train(model)
+        wait_for(device)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def products_rate(device: str, precision: Precision, side: int) -> float:
+    """Return the operations a second, in 1e9, of the product of two matrices [side, side]."""
+    one, other = torch.rand(2, side, side, device=device)
+    with products_in(precision):
+        for product in range(PRODUCTS + 1):
+            if product == 1:  # the first warms up
+                wait_for(device)
+                began = time.perf_counter()
+            torch.mm(one, other)
+    wait_for(device)
+    return 2 * side**3 * PRODUCTS / (time.perf_counter() - began) / 1e9
+
+
+def wait_for(device: str) -> None:
+    """Wait until the card has done all that it was told."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def line(result: dict[str, Any]) -> str:
+    """Return a result as a line for the terminal."""
+    title = f"{result['case']}, {result['executor']}, {result['precision']}"
+    if "failure" in result:
+        return f"{title}: {result['failure']}"
+    seconds = statistics.median(result["seconds"])
+    return f"{title}: {seconds:.3g} s a round, {result['gflops']:,.0f} GFLOP/s, {result['share']:.0%}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The benchmark of graphics cards, tried out without one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+
+
+def call(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, check=False)
+
+
+def test_all_figures_come_in_one_file(tmp_path: Path) -> None:
+    done = call("--device", "cpu", "--quick", "--out", str(tmp_path / "gpu.json"))
+    assert not done.returncode, done.stderr
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["matrix_product_gflops"].keys() == {"float32", "bfloat16"}
+    measured = [(each["executor"], each["precision"]) for each in found["results"]]
+    assert measured == [("stacked", "float32"), ("stacked", "bfloat16"), ("serial", "float32")]
+    assert all(each["gflops"] > 0 and len(each["seconds"]) == 5 for each in found["results"])
+    assert done.stdout.count(" s a round") == 3
+
+
+def test_what_time_is_not_left_for_is_listed(tmp_path: Path) -> None:
+    assert not call("--device", "cpu", "--quick", "--minutes", "0", "--out", str(tmp_path / "gpu.json")).returncode
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert {each["failure"] for each in found["results"]} == {"no time was left"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a card")
+def test_without_a_card(tmp_path: Path) -> None:
+    done = call("--out", str(tmp_path / "gpu.json"))
+    assert done.returncode == 2
+    assert "--device cuda: PyTorch finds no card here" in done.stderr
+    assert not list(tmp_path.iterdir())
