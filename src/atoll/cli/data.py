@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from atoll.cli.common import (
@@ -15,6 +16,7 @@ from atoll.cli.common import (
     SetOption,
     WidthOption,
     app,
+    claim_file,
     claim_plot,
     make_app,
     out,
@@ -24,6 +26,7 @@ from atoll.cli.common import (
     save_plot,
 )
 from atoll.support.errors import InputError
+from atoll.support.files import write_atomically
 
 data_app = make_app(invoke_without_command=True)
 app.add_typer(data_app, name="data")
@@ -86,6 +89,10 @@ def data_inspect(
     as_json: JsonOption = False,
     plot: PlotOption = None,
     width: WidthOption = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FILE", help="Write who holds what, for data.partition = 'file' (.npz)."),
+    ] = None,
 ) -> None:
     """Show what the clients of an experiment hold: samples, and label shares per client.
 
@@ -94,6 +101,9 @@ def data_inspect(
     inches = read_width(width)
     each = read_experiments(experiment, scale, changes, only)[0]
     claim_plot(plot)
+    claim_file("--write", write)
+    from atoll.data.population import partition_as_bytes
+
     population = each.clients
     counts = population.class_counts()
     if as_json:
@@ -104,13 +114,18 @@ def data_inspect(
             f"{len(population)} clients, {int(sizes.sum())} samples "
             f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
         )
-        table = Table("client", "samples", *map(str, range(counts.shape[1])), title="share of each class", box=None)
+        kind = "targets" if population.data.classes else "groups"
+        names = population.data.names.get(kind) or tuple(map(str, range(counts.shape[1])))
+        table = Table("client", "samples", *map(escape, names), title="share of each class", box=None)
         for client in range(min(len(population), 20)):
             shares = (f"{share:.0%}" for share in counts[client] / sizes[client])
             table.add_row(str(client), str(sizes[client]), *shares)
         out.print(table)
         if len(population) > 20:
             out.print("(the first 20; --json prints all)")
+    if write is not None:
+        write_atomically(write, partition_as_bytes(population, each.test_clients))
+        out.print(str(write), markup=False)
     if plot is not None:
         from atoll.report.figures import plot_shares
         from atoll.report.style import figure_width

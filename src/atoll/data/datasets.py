@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.dataset_checks import checked_parts
-from atoll.data.download import SOURCES, download, explain_by_hand, locate, missing
-from atoll.data.readers import check_labels, damaged, read_cifar, read_idx, show_shape
+from atoll.data.download import SOURCES, download, explain_by_hand, missing
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
@@ -154,7 +153,7 @@ def available() -> tuple[str, ...]:
     """Return the names that `load` knows.
 
     >>> available()
-    ('digits', 'regression', 'mnist', 'cifar10')
+    ('digits', 'regression', 'mnist', 'cifar10', 'fashion-mnist', 'emnist', 'cifar100')
     """
     return (*BUILT_IN, *SOURCES)
 
@@ -182,7 +181,9 @@ def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Datas
         if not fetch:
             raise _not_found(name, base)
         folder = download(name, base)
-    return _load_mnist(folder) if name == "mnist" else _load_cifar10(folder)
+    from atoll.data.official import LOADERS  # which makes such data sets
+
+    return LOADERS[name](folder)
 
 
 def find(name: str, root: str | Path | None = None) -> Path | None:
@@ -310,47 +311,4 @@ def _load_digits() -> Dataset:
         test_targets=targets[is_test],
         classes=10,
         scale=1 / 16,
-    )
-
-
-def _load_mnist(folder: Path) -> Dataset:
-    shapes = (60_000, 28, 28), (60_000,), (10_000, 28, 28), (10_000,)
-    arrays = []
-    for file, shape in zip(SOURCES["mnist"].files, shapes, strict=True):
-        path = locate(folder, file) or folder / file
-        array = read_idx(path)
-        if array.shape != shape:
-            raise damaged(path, show_shape(shape), show_shape(array.shape))
-        if array.ndim == 1:
-            check_labels(path, array)
-        arrays.append(array)
-    inputs, targets, test_inputs, test_targets = arrays
-    return Dataset(
-        name="mnist",
-        inputs=inputs[:, None],
-        targets=targets.astype(np.int64),
-        test_inputs=test_inputs[:, None],
-        test_targets=test_targets.astype(np.int64),
-        classes=10,
-        scale=1 / 255,
-    )
-
-
-def _load_cifar10(folder: Path) -> Dataset:
-    batches = []
-    for file in SOURCES["cifar10"].files:
-        path = locate(folder, file) or folder / file
-        inputs, targets = read_cifar(path)
-        if len(targets) != 10_000:
-            raise damaged(path, "10000 images", f"{len(targets)}")
-        batches.append((inputs, targets))
-    *training, (test_inputs, test_targets) = batches
-    return Dataset(
-        name="cifar10",
-        inputs=np.concatenate([inputs for inputs, _ in training]),
-        targets=np.concatenate([targets for _, targets in training]),
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        classes=10,
-        scale=1 / 255,
     )

@@ -31,11 +31,29 @@ def cifar10(root: str | None = None, fetch: bool = True) -> Dataset:
     return load("cifar10", root, fetch)
 
 
+def fashion_mnist(root: str | None = None, fetch: bool = True) -> Dataset:
+    """Fashion-MNIST: 70,000 pictures of clothes, 28 x 28 (`load`)."""
+    return load("fashion-mnist", root, fetch)
+
+
+def emnist(root: str | None = None, fetch: bool = True) -> Dataset:
+    """EMNIST's balanced split: 131,600 images of 47 digits and letters, 28 x 28 (`load`)."""
+    return load("emnist", root, fetch)
+
+
+def cifar100(root: str | None = None, fetch: bool = True) -> Dataset:
+    """CIFAR-100: 60,000 coloured images of 100 classes, 32 x 32 (`load`)."""
+    return load("cifar100", root, fetch)
+
+
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "digits": digits,
     "regression": make_regression,
     "mnist": mnist,
     "cifar10": cifar10,
+    "fashion-mnist": fashion_mnist,
+    "emnist": emnist,
+    "cifar100": cifar100,
     "folder": read_folder,
     "table": read_table,
     "images": read_images,
