@@ -175,3 +175,21 @@ def test_functions_and_data_sets_may_stand_for_their_names() -> None:
         Settings(model={"name": lambda shape, classes: nn.Identity()})
     with pytest.raises(InputError, match=r"'gone_1' in 'atoll.data.given' is unknown"):
         make_clients(Settings(data={"dataset": "atoll.data.given:gone_1"}))
+
+
+def test_what_save_to_disk_writes_is_a_table(tmp_path: Path) -> None:
+    told = {"info": {"features": {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}}}
+    schema = pa.schema([("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("label", pa.int64())])
+    paint(tmp_path, "picture.png", size=(4, 4))
+    picture = {"bytes": (tmp_path / "picture.png").read_bytes(), "path": None}
+    for half, rows in (("train", 4), ("test", 2)):
+        place = tmp_path / "saved" / half
+        place.mkdir(parents=True)
+        table = pa.table({"image": [picture] * rows, "label": [0, 1] * (rows // 2)}, schema)
+        table = table.replace_schema_metadata({"huggingface": json.dumps(told)})
+        with pa.ipc.new_stream(str(place / "data-00000-of-00001.arrow"), table.schema) as writer:
+            writer.write_table(table)
+        (place / "state.json").write_text("{}")
+    data = read_table(str(tmp_path / "saved"), target="label", inputs="image")
+    assert (data.shape, data.inputs.dtype, data.scale) == ((1, 4, 4), np.uint8, 1 / 255)
+    assert (len(data), len(data.test_inputs), data.names["targets"]) == (4, 2, ("neg", "pos"))
