@@ -18,6 +18,9 @@ from PIL import Image
 
 from atoll import Experiment, make_runs, read_experiment, run_events
 from atoll.data.folders import read_folder
+from atoll.data.images import read_images
+from atoll.data.leaf import read_leaf
+from atoll.data.partition_file import digest_of, from_file
 from atoll.data.population import read_clients
 from atoll.data.readers import read_cifar, read_idx
 from atoll.data.tabular.read import read_table
@@ -100,6 +103,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made_run(folder / "run")
     client(folder)
     tables(folder)
+    both = {"indices": np.arange(6), "offsets": np.array([0, 3, 6]), "digest": np.array(digest_of(np.arange(6) % 2))}
+    np.savez(folder / "who.npz", **both, **{f"test_{name}": value for name, value in both.items()})  # type: ignore[arg-type]
     init_fleet(folder / "fleet", FleetPlan(nodes=2, host="127.0.0.1"))
     shelf = Shelf(folder, torch.device("cpu"))
     shelf.write([(3, _Kept({"w": torch.arange(4.0)}))])
@@ -117,6 +122,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "rates.csv": b"0.5,1\n2,3\n",
         "edges.txt": b"0 1\n1,2 # near\n",
         "pictures.parquet": pictures(png()),
+        "picture.png": png(),
+        "leaf.json": json.dumps({"users": ["u"], "user_data": {"u": {"x": [[0.5, 1]] * 4, "y": [0, 1] * 2}}}).encode(),
         "images.idx": idx(),
         "batch.bin": bytes(2 * 3073),
     }
@@ -191,6 +198,9 @@ BOUNDARIES: dict[str, tuple[str, str, Read]] = {
     "a Parquet table": ("table.parquet", "table/t.parquet", table),
     "an Arrow file": ("file.arrow", "table/t.arrow", table),
     "an Arrow stream": ("stream.arrow", "table/t.arrow", table),
+    "LEAF's JSON": ("leaf.json", "leaf/a.json", lambda path: read_leaf(str(path.parent), test_every=2)),
+    "a picture": ("picture.png", "images/a/1.png", lambda path: read_images(str(path.parents[1]), test_every=2)),
+    "a partition": ("who.npz", "who.npz", lambda path: from_file(np.arange(6) % 2, 2, str(path))),
     "an IDX file": ("images.idx", "images.idx", read_idx),
     "a CIFAR file": ("batch.bin", "batch.bin", read_cifar),
 }
@@ -203,8 +213,9 @@ def place(whole: Path, tmp_path: Path) -> Path:
 
     for name in ("run", "good"):
         shutil.copytree(whole / "run", tmp_path / name, ignore=shutil.ignore_patterns("happened.jsonl"))
-    for name in ("shard", "data", "table"):
-        (tmp_path / name).mkdir()
+    for name in ("shard", "data", "table", "leaf", "images/a"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(whole / "picture.png", tmp_path / "images/a/2.png")
     for name in ("inputs.npy", "targets.npy", "form.json"):
         shutil.copy(whole / name, tmp_path / "shard" / name)
     return tmp_path
