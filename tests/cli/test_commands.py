@@ -58,7 +58,7 @@ OPTIONS = {
     "data list": ["--root", "--json"],
     "data fetch": ["NAME", "--root"],
     "data split": ["EXPERIMENT", "--out", "--set", "--scale", "--only"],
-    "data inspect": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width"],
+    "data inspect": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--write"],
     "fleet": [],
     "fleet init": ["--nodes", "--host", "[DIR]", "--listen", "--port", "--days", "--max-mib"],
     "fleet renew": ["--config", "--days"],

@@ -225,7 +225,7 @@ def is_discrete(kind: "pa.DataType") -> bool:
     """Return whether values of a type can be categories."""
     import pyarrow as pa
 
-    return pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind)
+    return any(check(kind) for check in (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date))
 
 
 def numbers(column: "pa.Array") -> Floats:
