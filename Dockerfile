@@ -14,13 +14,13 @@ FROM python:3.11-slim AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/atoll
 ENV PATH=/opt/atoll/bin:$PATH
-# The versions of the lock, of which a fleet needs a part. They change seldom, so they have a layer of their own.
-COPY requirements.lock /src/
-RUN grep '^torch==' /src/requirements.lock > /tmp/torch.txt \
-    && pip install -c /src/requirements.lock -r /tmp/torch.txt --extra-index-url https://download.pytorch.org/whl/cpu
+# The versions of the larger lock, of which a fleet needs a part. They change seldom, so they have a layer of their own.
+COPY requirements-dev.lock /src/
+RUN grep '^torch==' /src/requirements-dev.lock > /tmp/torch.txt \
+    && pip install -c /src/requirements-dev.lock -r /tmp/torch.txt --extra-index-url https://download.pytorch.org/whl/cpu
 COPY pyproject.toml README.md LICENSE /src/
 COPY src /src/src
-RUN pip install -c /src/requirements.lock "/src[fleet]"
+RUN pip install -c /src/requirements-dev.lock "/src[fleet]"
 
 FROM python:3.11-slim AS base
 RUN useradd --create-home --uid 10001 atoll && mkdir /work && chown atoll /work

@@ -1,4 +1,5 @@
-# Everything runs in .venv, which is made from requirements.lock. PYTHON names the interpreter it is made with.
+# Everything runs in .venv. PYTHON names the interpreter it is made with. `make demo` puts in what requirements.lock has, which is what
+# users need; the other targets add the rest of requirements-dev.lock, which has the same versions and more.
 PYTHON ?= python3
 TORCH ?= 2.13.0
 BIN := .venv/bin
@@ -13,15 +14,20 @@ PYTEST := $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
-.venv/.stamp: requirements.lock pyproject.toml
+# Not compiled here: Python compiles what it imports, a tenth of it.
+.venv/.demo: requirements.lock pyproject.toml
 	@test -x $(BIN)/python || { echo "Making .venv with $$($(PYTHON) --version)"; $(PYTHON) -m venv .venv; }
-	@echo "Installing the packages of requirements.lock (a few minutes the first time)"
-	@$(PIP) install -r requirements.lock
-	@echo "Installing atoll from this folder"
+	@echo "Installing the $$(grep -c == requirements.lock) packages of requirements.lock (about a minute the first time)"
+	@$(PIP) install --no-compile -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: .venv/.stamp ## run the quickstart experiment into runs/quickstart
+.venv/.stamp: .venv/.demo requirements-dev.lock
+	@echo "Installing the other packages of requirements-dev.lock (a few minutes the first time)"
+	@$(PIP) install -r requirements-dev.lock
+	@touch $@
+
+demo: .venv/.demo ## run the quickstart experiment into runs/quickstart
 	@$(BIN)/atoll run quickstart --overwrite --out runs/quickstart
 
 test: .venv/.stamp ## run the tests, without the slow ones
@@ -53,15 +59,20 @@ package: .venv/.stamp ## build the source archive and the wheel into dist/
 
 # torch's builds (CPU, CUDA) share one version but not its suffix, nor the CUDA packages: the lock names neither, so that each
 # machine takes the build its package index offers.
-lock: ## pin the newest packages in requirements.lock (run it with Python 3.11, the oldest supported)
+LOCK = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile pyproject.toml --quiet --strip-extras --unsafe-package pip \
+  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options --annotation-style line
+
+# Users get the versions that the tests have run with: the smaller lock is a part of the larger one.
+lock: ## pin the newest packages in both locks (run it with Python 3.11, the oldest supported)
 	@test -x $(BIN)/pip-compile || { $(PYTHON) -m venv .venv && $(PIP) install pip-tools; }
 	@echo "Resolving the newest packages, with torch $(TORCH)"
-	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile pyproject.toml --quiet --extra dev --strip-extras --upgrade \
-	  --upgrade-package torch==$(TORCH) --unsafe-package pip --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-	  --no-emit-options --annotation-style line --output-file requirements.lock
-	@sed -E -i.old -e 's/^(torch==[0-9.]+)\+[a-z0-9.]+/\1/' -e '/^(nvidia-|cuda-|triton==)/d' requirements.lock
-	@rm requirements.lock.old
-	@echo "Wrote requirements.lock; run make test-all before you commit it"
+	@$(LOCK) --extra dev --upgrade --upgrade-package torch==$(TORCH) --output-file requirements-dev.lock
+	@sed -E -i.old -e 's/^(torch==[0-9.]+)\+[a-z0-9.]+/\1/' -e '/^(nvidia-|cuda-|triton==)/d' requirements-dev.lock
+	@$(LOCK) --build-deps-for editable --upgrade --constraint requirements-dev.lock --output-file requirements.lock
+	@sed -E -i.old -e 's/^(torch==[0-9.]+)\+[a-z0-9.]+/\1/' -e '/^(nvidia-|cuda-|triton==)/d' \
+	  -e 's/-c requirements-dev.lock(, )?//' requirements.lock
+	@rm requirements.lock.old requirements-dev.lock.old
+	@echo "Wrote requirements.lock and requirements-dev.lock; run make test-all before you commit them"
 
 # In an environment of their own: what reads the lock needs none of what is in it, and the other way round.
 .venv-audit/.stamp:
@@ -69,12 +80,12 @@ lock: ## pin the newest packages in requirements.lock (run it with Python 3.11, 
 	@.venv-audit/bin/python -m pip --disable-pip-version-check -qq install cyclonedx-bom==7.5.0 pip-audit==2.10.1
 	@touch $@
 
-sbom: .venv-audit/.stamp ## list the lock's packages in sbom.json (CycloneDX)
-	@.venv-audit/bin/cyclonedx-py requirements requirements.lock --output-format JSON --output-file sbom.json
+sbom: .venv-audit/.stamp ## list the locked packages in sbom.json (CycloneDX)
+	@.venv-audit/bin/cyclonedx-py requirements requirements-dev.lock --output-format JSON --output-file sbom.json
 	@echo "Wrote sbom.json"
 
-audit: .venv-audit/.stamp ## look the lock's packages up among known weaknesses, on PyPI
-	@.venv-audit/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip --strict
+audit: .venv-audit/.stamp ## look the locked packages up among known weaknesses, on PyPI
+	@.venv-audit/bin/pip-audit --requirement requirements-dev.lock --no-deps --disable-pip --strict
 
 clean: ## remove caches and builds (.venv, .data and runs stay)
 	@rm -rf site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ LATE = 15  # minutes, as the Bureau counts
 FEWEST = 500  # flights of a client
 BUSY = 0.02  # of a client's flights that an hour must have to count as one of its hours
 RECIPE = """name = "flights"
-rounds = 30
+rounds = 50
 local.steps = 10
 clustering = {{ method = "planted", clusters = 3 }}
 runs = [{{ label = "IFCA", method.name = "ifca" }}, {{ label = "airports", method.name = "hierarchical" }}]

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-few = settings(max_examples=100, derandomize=True, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=500, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(some, max_examples=100)  # where a reading takes as long as five others
 many = settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
 
 TOKENS = (

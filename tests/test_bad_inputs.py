@@ -103,6 +103,26 @@ model.name=json:loads
 model.travels=none
 model.travels=[]
 model.travels=['nothing.*']
+travel=int8
+travel.codec=
+travel.codec=5
+travel.codec=int4
+travel.codec=json:loads
+travel.codec=no.such.module:function
+travel.codecs=int8
+travel.share=0.1
+travel.feedback=often
+travel.codec=topk travel.share=0
+travel.codec=topk travel.share=-0.5
+travel.codec=topk travel.share=1.01
+travel.codec=topk travel.share=nan
+travel.codec=topk travel.share=half
+travel.codec=int8 travel.rounding=up
+travel.codec=int8 travel.share=0.1
+travel.codec=int8 method.name=centralized
+travel.codec=int8 method.name=local
+travel.codec=int8 method.name=fesem
+travel.codec=int8 run.executor=stacked
 model.layers=3
 local.lr=0
 local.lr=-0.1
@@ -500,7 +520,10 @@ Settings(rounds=0)
 Settings(5)
 Settings(rounds="5")
 Settings(epochs=3)
-Settings(method="fedavg")
+Settings(method="fedavgg")
+Settings(model=nn.Linear(2, 2))
+Experiment("quickstart")
+Experiment(clusterings=print)
 Settings(method={"name": "fedprox"})
 Settings(method={"name": "fedavg", "fraction": 2})
 Settings(local={"lr": float("nan")})
@@ -522,7 +545,6 @@ run("quickstart", only="FedAvg", local=5)
 run("quickstart", only="FedAvg", lr=0.1)
 run("quickstart", only="FedAvg", local={"learning_rate": 0.1})
 run("quickstart", only="FedAvg", data={"dataset": x})
-run("quickstart", only="FedAvg", data={"dataset": own})
 run("quickstart", only="FedAvg", resume=True)
 run({"run": {"trackers": ["tensorboard"]}})
 run_all("quickstart", scale="huge")
@@ -539,6 +561,36 @@ load("mnist", root="none", fetch=False)
 draw_attackers(10, 2, 0)
 partitions.dirichlet(y, 5, 3, rng, alpha=-1)
 partitions.iid(y, 1000, rng)
+partitions.iid(y, 0, rng)
+partitions.iid(y, 2.5, rng)
+partitions.iid(y, 5, 0)
+partitions.iid(y, 5, rng, samples=0)
+partitions.iid(None, 5, rng)
+partitions.shards(names_of, 5, rng)
+partitions.shards(one_hot, 5, rng)
+partitions.shards(y, 5, rng, shards_per_client="two")
+partitions.dirichlet(y, 5, 2, rng)
+partitions.dirichlet(y - 1, 5, 3, rng)
+partitions.dirichlet(y + 0.5, 5, 3, rng)
+partitions.major_class(y, 5, 0, rng)
+partitions.one_label(y, -5, 3, rng)
+partitions.one_group("ab", 2, rng)
+partitions.natural(5)
+partitions.natural(2, y - 1)
+matrix_network(None, None)
+matrix_network([1, 2], [1, 2])
+matrix_network(["a"], [[1]])
+matrix_network([1], [[-1]])
+matrix_network([1], [[1, 1]], neighbours=5)
+matrix_network([1], [[1, 1]], neighbours=["ab", "c"])
+matrix_network([1], [[1, 1]], neighbours=[[1], [0.0]])
+matrix_network([1], [[1, 1]], neighbours=[[1], [2]])
+Trainer(None, population, rule, 0)
+Trainer(module, data, rule, 0)
+Trainer(module, population, sgd, 0)
+Trainer(module, population, rule, -1)
+Trainer(module, population, rule, 0, device="gpu")
+Trainer(module, population, rule, 0, precision="float64")
 partitions.major_class(y, 5, 3, rng, rho_device=2)
 Network(np.ones(2), np.ones((3, 2)), np.ones(2), np.ones((2, 2)), ((1,), (0,)))
 """
@@ -603,6 +655,7 @@ def names() -> dict[str, Any]:
     own |= {"data": data, "population": population, "clustering": atoll.Clustering(np.arange(20) % 2, 2)}
     own |= {"sgd": atoll.optimizers.sgd, "rule": atoll.LocalRule(atoll.optimizers.sgd, 0.1), "change": change}
     own |= {"clock": atoll.Clock(np.ones(20), np.ones(20)), "rng": np.random.default_rng(0), "own": lambda: data}
+    own["module"] = nn.Linear(4, 3)
     own["network"] = atoll.matrix_network(np.ones(20), np.ones((20, 2)), neighbours=[[1], [0]])
     return own
 

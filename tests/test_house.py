@@ -18,8 +18,8 @@ house = hook_of("house")
 # From the ground up: a room imports only from rooms before it. `atoll` is the package's own __init__.py.
 # fmt: off
 ROOMS = [
-    "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "faults",
-    "executors", "methods", "experiment", "fleet", "bench", "runs", "report", "trackers", "api", "atoll",
+    "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "codecs",
+    "faults", "executors", "methods", "experiment", "fleet", "bench", "runs", "report", "trackers", "api", "atoll",
     "sweep", "reproduce", "cli", "__main__",
 ]
 # fmt: on

@@ -3,11 +3,14 @@
 import ast
 import importlib
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
 
 import atoll
+from tests.cli.pages import ROOT
+from tests.hooks import hook_of
 
 
 def names_for_type_checkers() -> dict[str, tuple[str, str]]:
@@ -51,11 +54,33 @@ def test_what_the_issue_missed_is_there() -> None:
     assert wanted <= set(atoll.__all__)
 
 
-def test_every_module_is_in_the_reference_once_room_by_room() -> None:
+def test_every_public_name_is_in_one_table_of_the_reference_and_has_a_page() -> None:
+    reference = hook_of("reference")
+    tables = re.findall(r"<!-- objects: ([\w\s]+?) -->", (ROOT / "docs/api.md").read_text())
+    told = [name for table in tables for name in table.split()]
+    assert sorted([*told, "__version__"]) == sorted(atoll.__all__)
+    assert {f"api/{name}.md" for name in told} <= set(reference.pages())
+
+
+def test_every_module_has_a_page_and_every_definition_one_place() -> None:
+    reference = hook_of("reference")
     package = Path(str(atoll.__file__)).parent
-    modules = [path.relative_to(package.parent).with_suffix("").parts for path in package.rglob("*.py")]
-    documented = {".".join(m) for m in modules if not m[-1].startswith("__") and m[1] != "cli"}
-    reference = (package.parents[1] / "docs/api.md").read_text()
-    told = [line.split()[1] for line in reference.splitlines() if line.startswith("::: ")]
-    assert sorted(name for name in told if name in documented) == sorted(documented)
-    assert len(set(told)) == len(told)
+    parts = [path.relative_to(package.parent).with_suffix("").parts for path in package.rglob("*.py")]
+    modules = {".".join(m) for m in parts if not m[-1].startswith("__") and m[1] != "cli"}
+    inner = {page.removeprefix("internals/").removesuffix(".md").replace("/", ".") for page in reference.pages()}
+    assert {f"atoll.{name}" for name in inner} >= modules
+    shown = re.findall(r"^::: (\S+)", "\n".join(reference.pages().values()), re.MULTILINE)
+    assert len(set(shown)) == len(shown)
+    inside = reference.pages()["internals/engine/engine.md"]
+    assert "'advance'" in inside
+    assert "'Method'" not in inside
+
+
+def test_links_to_what_the_code_defines_lead_to_its_page() -> None:
+    page_of = hook_of("reference").page_of
+    assert page_of("atoll.engine.engine.Method") == "api/Method.md"
+    assert page_of("atoll.clustering.fedcluster.random") == "api/clusterings.md#atoll.clustering.fedcluster.random"
+    assert page_of("atoll.engine.engine.advance") == "internals/engine/engine.md#atoll.engine.engine.advance"
+    assert page_of("atoll.engine") == "internals/engine/index.md"
+    with pytest.raises(KeyError):
+        page_of("atoll.nothing.there")

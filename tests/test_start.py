@@ -16,9 +16,9 @@ COMMANDS = (
 )
 # Whose parameters say what settings there are.
 CHOICES = (
-    *("atoll.aggregation.robust", "atoll.clustering.table", "atoll.data.datasets", "atoll.data.partition"),
-    *("atoll.experiment.file", "atoll.experiment.plugins", "atoll.experiment.settings", "atoll.local.models"),
-    *("atoll.local.rule", "atoll.methods.table", "atoll.network.topology"),
+    *("atoll.aggregation.robust", "atoll.clustering.table", "atoll.codecs.table", "atoll.data.datasets"),
+    *("atoll.data.partition", "atoll.experiment.file", "atoll.experiment.plugins", "atoll.experiment.settings"),
+    *("atoll.local.models", "atoll.local.rule", "atoll.methods.table", "atoll.network.topology"),
 )
 
 

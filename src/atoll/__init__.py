@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.clustering import table as clusterings
     from atoll.clustering.clustering import Clustering
     from atoll.clustering.feduc.problem import Problem
+    from atoll.codecs.codec import Codec
     from atoll.data import datasets
     from atoll.data import partition as partitions
     from atoll.data.datasets import Dataset, load
@@ -107,6 +108,7 @@ _HOMES = {
     "atoll.api": "run run_all",
     "atoll.clustering.clustering": "Clustering",
     "atoll.clustering.feduc.problem": "Problem",
+    "atoll.codecs.codec": "Codec",
     "atoll.data.datasets": "Dataset load",
     "atoll.data.frames": "from_pandas",
     "atoll.data.population": "Population make_population",
@@ -197,6 +199,7 @@ __all__ = [
     "ClientUpdate",
     "Clock",
     "Clustering",
+    "Codec",
     "Cores",
     "Dataset",
     "Evaluator",

@@ -10,6 +10,7 @@ from typing import Any
 from atoll.experiment.executor import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import make_runs, read_experiment, resolved
+from atoll.experiment.objects import named
 from atoll.experiment.plugins import import_from
 from atoll.experiment.settings import Settings
 from atoll.runs.folder import begin_folders, prepare_folders
@@ -23,11 +24,13 @@ from atoll.trackers import require_trackers, tracked
 _TITLE = 30  # characters of a bar's title, so that counter and remaining time stay in sight at 80 columns
 
 Source = str | Path | Mapping[str, Any] | Settings | Experiment
-"""A recipe's name, the path of a ``.toml`` file, what such a file holds as a table, settings, or an experiment."""
+"""A recipe's name, a ``.toml`` file's path, what such a file holds as a table, settings or an experiment."""
+
+_DEFAULTS: Mapping[str, Any] = {}
 
 
 def run(
-    experiment: Source,
+    experiment: Source = _DEFAULTS,
     out: Path | str | None = None,
     *,
     scale: str | None = None,
@@ -43,14 +46,16 @@ def run(
     array([0., 1.])
 
     Args:
-        experiment: a recipe's name, the path of a ``.toml`` file, such a file's table, `Settings` or an `Experiment`.
+        experiment: a recipe's name, the path of a ``.toml`` file, such a file's table, `Settings` or an `Experiment`;
+            without one all settings have their defaults.
         out: the run's folder; None: a temporary one, which is gone afterwards.
         scale: one of the file's scales, such as ``"small"``.
         only: of several runs, the one with this in its panel or label.
         resume: go on from the last checkpoint in `out`, if there is one; a finished run is only read.
         overwrite: replace the run in `out`.
         progress: whether to draw a bar, in a terminal or a notebook; nothing is printed otherwise.
-        settings: laid over those of the experiment, such as ``rounds=5`` or ``local={"lr": 0.1}``.
+        settings: laid over those of the experiment, such as ``rounds=5`` or ``local={"lr": 0.1}``; functions and data
+            sets of yours as they are, such as ``clustering=function``, ``model=function`` or ``data=dataset``.
 
     Raises:
         InputError: bad settings, a folder that cannot be used, or an experiment of several runs (see `run_all`).
@@ -67,7 +72,7 @@ def run(
 
 
 def run_all(
-    experiment: Source,
+    experiment: Source = _DEFAULTS,
     out: Path | str | None = None,
     *,
     scale: str | None = None,
@@ -98,8 +103,8 @@ def _experiments(source: Source, scale: str | None, only: str | None, settings: 
     if isinstance(source, str | Path):
         import_from(Path(source).parent)
         source = read_experiment(source)
-    table = resolved(source) if isinstance(source, Settings) else dict(source)
-    return [Experiment(each) for each in choose_runs(make_runs(table, scale, settings), only)]
+    table = resolved(source) if isinstance(source, Settings) else named(source)
+    return [Experiment(each) for each in choose_runs(make_runs(table, scale, named(settings)), only)]
 
 
 def _run_each(

@@ -228,3 +228,34 @@ def test_no_run_of_several_begins_when_one_has_no_room(atoll: Command, folder: P
     (folder / "both" / "b" / "thesis.txt").write_text("mine")
     assert "both/b" in atoll("run", "two.toml", "--out", "both").refused()
     assert [path.name for path in (folder / "both").iterdir()] == ["b"]
+
+
+MEANT = {
+    "run tiny.toml --lr 0.1": "No such option '--lr'; a setting is given as --set local.lr=VALUE; see atoll run --help",
+    "cluster tiny.toml --num-clusters 3": "a setting is given as --set clustering.clusters=VALUE",
+    "run tiny.toml --epochs 3": "a setting is given as --set local.epochs=VALUE",
+    "run tiny.toml --ressume": "Did you mean '--resume'?; see atoll run --help",
+    "run tiny.toml --set rounds 2": "Got unexpected extra argument (2); give --set rounds=2; see atoll run --help",
+    "sweep tiny.toml --over seed=0 1": "Got unexpected extra argument (1); give --over seed=0,1; see",
+    "run tiny.toml more": "Got unexpected extra argument (more); see atoll run --help",
+    "run mine": "experiment 'mine': no recipe has this name, and a folder; did you mean 'mine/own.toml'?",
+    "report tiny": "tiny does not exist; did you mean runs/tiny?",
+    "report runs/tyny": "runs/tyny does not exist; did you mean runs/tiny?",
+    "report nothing": "nothing does not exist.",
+    "report runs --target 80": "--target 80: must be greater than 0 and at most 1; 80 % is 0.8",
+    "report runs --target 0": "--target 0: must be greater than 0 and at most 1",
+}
+
+
+@pytest.mark.parametrize("words", MEANT)
+def test_what_is_meant_is_said(atoll: Command, folder: Path, words: str) -> None:
+    (folder / "runs" / "tiny").mkdir(parents=True)
+    (folder / "mine").mkdir()
+    (folder / "mine" / "own.toml").touch()
+    told = atoll(*words.split()).refused()
+    assert MEANT[words] in told
+
+
+def test_only_takes_capitals_for_small_letters_where_nothing_else_fits(atoll: Command, folder: Path) -> None:
+    (folder / "two.toml").write_text(TINY + "[[runs]]\nlabel = 'FedAvg'\n[[runs]]\nlabel = 'Other'\n")
+    assert "FedAvg" in atoll("schedule", "two.toml", "--only", "fedavg").succeeded()

@@ -30,7 +30,7 @@ OPTIONS = {
         "--csv",
         "--parquet",
     ],
-    "reproduce": ["PAPER|FIGURE", "--scale", "--seeds", "--out", "--run", "--jobs", "--json"],
+    "reproduce": ["PAPER|FIGURE", "--scale", "--seeds", "--out", "--run", "--jobs", "--json", "--quiet", "--verbose"],
     "run": [
         *("EXPERIMENT", "--set", "--scale", "--only", "--out", "--resume", "--overwrite", "--schedule", "--json"),
         *("--quiet", "--verbose"),
@@ -48,12 +48,15 @@ OPTIONS = {
         "--metric",
         "--target",
         "--resume",
+        "--part",
         "--tune",
         "--trials",
         "--json",
+        "--quiet",
+        "--verbose",
     ],
     "verify": ["--json"],
-    "watch": ["DIR...", "--port", "--host", "--browser", "--target"],
+    "watch": ["DIR...", "--port", "--host", "--browser", "--target", "--overlay"],
     "data": [],
     "data list": ["--root", "--json"],
     "data fetch": ["NAME", "--root"],
@@ -223,12 +226,28 @@ def test_data(atoll: Command, folder: Path) -> None:
     }
     assert "atoll data fetch mnist" in atoll("data", "list", "--root", "empty").succeeded()
     assert atoll("data", "fetch", "digits").succeeded() == "digits: 1437 training and 360 test samples, built in\n"
-    made = json.loads(atoll("data", "inspect", "tiny.toml", "--json").succeeded())
+    (made,) = json.loads(atoll("data", "inspect", "tiny.toml", "--json").succeeded())
     assert made["samples"] == [8] * 6
     assert [sum(row) for row in made["class_counts"]] == [8] * 6
     assert "share of each class" in atoll("data", "inspect", "tiny.toml", "--plot", "shares").succeeded()
     assert (folder / "shares.png").is_file()
     assert "(the first 20; --json prints all)" in atoll("data", "inspect", "quickstart").succeeded()
+
+
+def test_what_clients_hold_is_shown_of_each_run(atoll: Command, folder: Path) -> None:
+    runs = "".join(f'[[runs]]\nlabel = "{label}"\ndata.samples = {n}\n' for label, n in (("a", 8), ("b", 8), ("c", 9)))
+    (folder / "several.toml").write_text(TINY + runs)
+    printed = atoll("data", "inspect", "several.toml", "--plot", "shares").succeeded()
+    assert [
+        line for line in printed.splitlines() if line in ("tiny, a; tiny, b", "tiny, c") or "6 clients" in line
+    ] == [
+        "tiny, a; tiny, b",
+        "6 clients, 48 samples (8 to 8 a client) from a pool of 1437",
+        "tiny, c",
+        "6 clients, 54 samples (9 to 9 a client) from a pool of 1437",
+    ]
+    shown = json.loads(atoll("data", "inspect", "several.toml", "--json").succeeded())
+    assert [(run["label"], run["samples"][0]) for run in shown] == [("a", 8), ("b", 8), ("c", 9)]
 
 
 def test_scale(atoll: Command, folder: Path) -> None:

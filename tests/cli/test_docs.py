@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from nbclient.exceptions import CellExecutionError
 
 import atoll.cli  # noqa: F401  (registers the commands)
 from atoll.cli.common import app
@@ -20,6 +21,7 @@ from tests.cli.pages import ROOT, blocks, commands, shell, write_files
 from tests.hooks import hook_of
 
 DOCS = ROOT / "docs"
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 # All command lines in one process, since starting PyTorch takes longer than these commands do.
 ONE_PROCESS = """
@@ -41,7 +43,7 @@ def run_together(lines: list[str], folder: Path) -> str:
 def test_every_file_on_the_extending_page_runs(tmp_path: Path) -> None:
     names = write_files(DOCS / "extending.md", tmp_path)
     experiments = [name for name in names if name.endswith(".toml")]
-    assert len(experiments) == 18
+    assert len(experiments) == 19
     run_together([f"atoll run {name}" for name in experiments], tmp_path)
     for name in experiments:
         assert (tmp_path / "runs" / name.removesuffix(".toml") / "summary.json").is_file()
@@ -161,26 +163,100 @@ def rows_of(text: str, first: str) -> list[list[str]]:
     return [re.split(r"\s{2,}", line.strip()) for line in lines[start + 1 :]]
 
 
-def test_the_site_builds_and_shows_every_setting_and_module(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, for which the notebooks have been carried out."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "site/settings/index.html").read_text().replace("[", "").replace("]", "")
+    return folder
+
+
+@pytest.mark.timeout(900)  # it carries out two notebooks besides
+def test_the_site_builds_and_shows_every_setting(site: Path) -> None:
+    page = (site / "settings/index.html").read_text().replace("[", "").replace("]", "")
     for name, field in Settings.model_fields.items():
         inside = getattr(field.annotation, "model_fields", {})
         assert [key for key in (name, *inside) if f"<code>{key}</code>" not in page] == []
-    assert list((tmp_path / "site").rglob("*.py")) == []
-    for file in (tmp_path / "site").rglob("*.html"):
+    assert list(site.rglob("*.py")) == []
+    for file in site.rglob("*.html"):
         assert 'src="http' not in file.read_text(), f"{file.name} fetches something from the network"
 
 
-def test_the_python_page_shows_every_module() -> None:
-    text = (DOCS / "api.md").read_text()
-    package = ROOT / "src/atoll"
-    modules = [file.stem for file in package.glob("*.py") if not file.stem.startswith("_")]
-    modules += [file.parent.name for file in package.glob("*/__init__.py")]
-    hidden = {"cli", "recipes", "claims"}  # the command line has a page of its own, the others hold no code
-    assert [name for name in modules if f"\n::: atoll.{name}\n" not in text and name not in hidden] == []
+def test_links_to_the_code_lead_to_the_page_of_what_they_name(site: Path) -> None:
+    assert 'href="../api/Event/"' in (site / "concepts/index.html").read_text()
+    page = (site / "api/Event/index.html").read_text()
+    assert 'id="atoll.schedules.events.Event"' in page
+    assert 'href="../#methods-of-your-own"' in page
+    inside = (site / "internals/schedules/events/index.html").read_text()
+    assert 'id="atoll.schedules.events.Event"' not in inside
+    assert 'href="../../../api/Event/"' in inside
+
+
+def test_the_notebooks_are_shown_with_what_they_give(site: Path) -> None:
+    assert {path.stem for path in NOTEBOOKS} == {"first-comparison", "own-rules"}
+    for path in NOTEBOOKS:
+        page = (site / "notebooks" / path.stem / "index.html").read_text()
+        assert "<table" in page
+        assert f'src="../{path.stem}-1.svg"' in page
+        assert (site / "notebooks" / path.name).read_bytes() == path.read_bytes()
+    assert "gave 3 labels for 24 clients" in page
+    assert "three models (IFCA)" in page
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_what_it_gave(path: Path) -> None:
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert [cell for cell in cells if cell["outputs"] or cell["execution_count"] is not None] == []
+
+
+def test_a_failing_cell_stops_the_build(tmp_path: Path) -> None:
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "id": "a",
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+        "source": "1 / 0",
+    }
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "wrong.ipynb").write_text(json.dumps(notebook))
+    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+        hook_of("run_notebooks").carried_out(tmp_path / "wrong.ipynb")
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
+    assert write_files(DOCS / "tutorial.md", tmp_path) == ["draw_stations.py", "weather.py", "rain.toml", "figure.py"]
+    shell(blocks_of("tutorial.md", "sh"), tmp_path)
+    assert (tmp_path / "rain.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "figures/table.tex").is_file()
+    assert (tmp_path / "runs/rain/fedavg/model.safetensors").is_file()
+    rows = {row["label"]: row for row in json.loads((tmp_path / "runs/rain/report/table.json").read_text())}
+    assert rows["IFCA"]["final_test_accuracy"] > rows["FedAvg"]["final_test_accuracy"] + 0.1, "as the page has it"
+
+
+@pytest.mark.slow
+def test_the_answers_to_questions_run(tmp_path: Path) -> None:
+    lines = [line for line in commands(DOCS / "faq.md") if not re.search("cuda|SLURM|verify", line)]
+    assert len(lines) >= 7
+    run_together(lines, tmp_path)
+    assert (tmp_path / "gantt.pdf").is_file()
+    exec(blocks_of("faq.md", "python"), {})
+
+
+def test_the_code_of_the_python_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks(DOCS / "api.md", "python"):
+        exec(compile(block.text, "api.md", "exec"), {})
+    assert "[10 10 10 10 10 10 10 10 10 10]" in capsys.readouterr().out
+
+
+def test_each_pattern_is_drawn_with_the_links_of_its_schedule() -> None:
+    links = hook_of("method_figures").links
+    central = {(-1, k) for k in range(3)} | {(k, -1) for k in range(3)}
+    assert links("censyn") == links("cenasy") == central
+    assert links("decsyn") == links("decasy") == {(0, 1), (1, 0), (1, 2), (2, 1)}
 
 
 def blocks_of(page: str, language: str) -> str:

@@ -70,7 +70,7 @@ def test_a_folder_of_clients_is_trained_on(atoll: Command) -> None:
     last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])
     assert last["test_accuracy"] > 0.9
     atoll("run", "tiny.toml", "--out", "ifca", *words, "--set", "method.name=ifca").succeeded()
-    shown = json.loads(atoll("data", "inspect", "tiny.toml", "--json", *words).succeeded())
+    (shown,) = json.loads(atoll("data", "inspect", "tiny.toml", "--json", *words).succeeded())
     assert shown["samples"] == [20] * 6
 
 

@@ -231,6 +231,8 @@ def test_the_page_is_printed_whole_and_on_white(browser: Any, page_file: Path) -
         assert page.evaluate("document.documentElement.scrollWidth") == 700
         cut = "[...document.querySelectorAll('.scroll, table')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
         assert page.evaluate(cut) == 0
+        assert page.get_by_role("heading", name="One run in detail: ").is_visible(), "whose the figures are"
+        assert not page.get_by_text("Drag across a chart").is_visible()
         page.evaluate("dispatchEvent(new Event('afterprint'))")
         page.emulate_media(media="screen", color_scheme="dark")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 27)"

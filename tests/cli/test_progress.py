@@ -1,11 +1,14 @@
 """How far runs are: in a terminal of 80 columns, in a log, and not at all."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from atoll.cli import common, progress
+from atoll.cli import common, progress, sweep_progress
+from atoll.experiment.settings import Settings
+from atoll.sweep.worker import Job, News
 from tests.cli.conftest import Command
 
 LATEST = "loss 0.1234  accuracy 0.912  virtual 12.3 min"
@@ -75,6 +78,46 @@ def test_quiet_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
             view.show(1, 2, LATEST)
         assert isinstance(written, io.StringIO)
         assert written.getvalue() == ""
+
+
+def sweep_of(view: sweep_progress._View, *steps: tuple[str, News]) -> None:
+    for name, news in steps:
+        view.show(Job(name, Settings(), Path(name)), news)
+
+
+def running(done: int, accuracy: float = 0.5) -> News:
+    return News("running", done, 300, {"test_accuracy": accuracy})
+
+
+def test_a_sweep_has_two_lines_one_of_which_stays_with_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    console(monkeypatch, 80)
+    view = sweep_progress._View("test_accuracy", quiet=False, verbose=False, total=12, done=3)
+    sweep_of(view, ("lr=0.1", running(30)), ("lr=0.2", running(150)), ("lr=0.1", running(60)))
+    whole, unit = lines_of(view.runs, 80)
+    assert "3/12" in whole
+    assert ("lr=0.1" in unit, "60/300" in unit) == (True, True)
+    assert view.runs.title == "run 4 of 12, lr=0.1"
+    sweep_of(view, ("lr=0.1", News("finished")), ("lr=0.2", running(180)))
+    whole, unit = lines_of(view.runs, 80)
+    assert "4/12" in whole
+    assert ("lr=0.2" in unit, "180/300" in unit) == (True, True)
+    assert view.runs.title == "run 5 of 12, lr=0.2"
+    assert all(len(line) <= 80 for line in (whole, unit))
+
+
+def test_a_sweep_logs_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(0, 10_000, 10))
+    monkeypatch.setattr("atoll.cli.progress.time.monotonic", lambda: float(next(seconds)))
+    logged = console(monkeypatch, None)
+    written = logged.file
+    monkeypatch.setattr(sweep_progress, "err", logged)
+    assert isinstance(written, io.StringIO)
+    view = sweep_progress._View("test_accuracy", quiet=False, verbose=False, total=2, done=0)
+    sweep_of(view, *(("lr=0.1", running(done)) for done in range(1, 6)), ("lr=0.1", News("finished")))
+    first, *_, last = written.getvalue().splitlines()
+    assert first.startswith("run 1 of 2, lr=0.1: ")
+    assert first.endswith("test_accuracy 0.5")
+    assert last == "lr=0.1: finished  test_accuracy 0.5"
 
 
 def test_the_executor_is_told_on_demand(atoll: Command) -> None:

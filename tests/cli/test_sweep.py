@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from atoll import report
 from tests.cli.conftest import Command, Done
+from tests.cli.pages import ROOT, write_files
 
 GRID = ("sweep", "tiny.toml", "--over", "local.lr=0.1,0.2")
 
@@ -152,6 +154,57 @@ def test_a_sweep_compares_the_time_to_a_target(atoll: Command, folder: Path) -> 
     assert json.loads((folder / "s/sweep.json").read_bytes())["target"] == 0.1
 
 
+@pytest.mark.slow
+def test_the_job_array_of_the_page_makes_the_whole_sweep(folder: Path) -> None:
+    """Its tasks at once, as Slurm would start them; then the sweep without parts, into another folder."""
+    assert write_files(ROOT / "docs/sweeps.md", folder) == ["array.sbatch"]
+    script = (folder / "array.sbatch").read_text()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    tasks = [
+        subprocess.Popen(
+            ["bash", "array.sbatch"],
+            cwd=folder,
+            env={**os.environ, "PATH": path, "SLURM_ARRAY_TASK_ID": f"{task}"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for task in (1, 2, 3)
+    ]
+    printed = [task.communicate(timeout=280)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0, 0]
+    assert any("Best: atoll" in text for text in printed), "who ends last has seen all"
+    alone = re.sub(r"--part \S+ --jobs \S+ --out \S+", "--out whole", script)
+    subprocess.run(["bash", "-c", alone], cwd=folder, env={**os.environ, "PATH": path}, check=True, capture_output=True)
+    assert (folder / "sweeps/array/table.csv").read_bytes() == (folder / "whole/table.csv").read_bytes()
+    notes = [json.loads((folder / place / "sweep.json").read_bytes()) for place in ("sweeps/array", "whole")]
+    assert notes[0] == notes[1]
+    assert not list((folder / "sweeps/array").glob(".*"))
+
+
+def test_a_part_leaves_the_rest_and_says_so(atoll: Command, folder: Path) -> None:
+    words = (*GRID, "--over", "seed=0..1", "--out", "s")
+    printed = atoll(*words, "--part", "2/2").succeeded()
+    assert "2 of 4 runs are not finished yet" in printed
+    assert "Best: atoll" not in printed
+    assert sorted(path.parent.name for path in (folder / "s").glob("*/summary.json")) == [
+        "lr=0.1,seed=1",
+        "lr=0.2,seed=1",
+    ]
+    assert "Best: atoll" in atoll(*words, "--resume").succeeded()
+    told = json.loads(atoll(*words, "--part", "9/9", "--json").succeeded())
+    assert [line["finished"] for line in told["settings"]] == [2, 2], "a part without runs"
+    other = ("sweep", "tiny.toml", "--over", "seed=5..6", "--out", "s", "--part", "1/2")
+    assert "holds another sweep, with 4 runs that this one lacks" in atoll(*other).refused()
+
+
+def test_quiet_and_verbose(atoll: Command) -> None:
+    assert atoll(*GRID, "--out", "a", "--quiet").told == []
+    told = atoll(*GRID, "--out", "b", "-v").told
+    assert [line.partition(" (")[0] for line in told if "executor" in line] == [
+        f"lr={lr}: run.executor = 'auto': serial" for lr in ("0.1", "0.2")
+    ]
+
+
 BAD = {
     "--over local.lr": "--over 'local.lr': must have the form section.key=value,value or section.key=first..last",
     "--over local.lrr=1,2": "local.lrr: unknown, did you mean 'lr'?",
@@ -174,6 +227,11 @@ BAD = {
     "--over run.workers=1..2 --tune": "--over run.workers: changes no number of a run",
     "--over seed=0..1 --metric virtual_time": "--metric virtual_time: is a cost",
     "--over seed=0..1 --metric test_loss --target 0.5": "--target 0.5: goes with a cost",
+    "--over seed=0..1 --part 0/2": "--part 0/2: must have the form I/N, such as 2/8, with I from 1 to N",
+    "--over seed=0..1 --part 3/2": "--part 3/2: must have the form I/N",
+    "--over seed=0..1 --part 2": "--part 2: must have the form I/N",
+    "--over seed=0..1 --part 1/99999": "N at most 10,000",
+    "--over local.lr=0.1..1 --tune --part 1/2": "--part 1/2: is for a grid",
     "--over run.executor=fleet,serial": "executor=fleet: run.executor = 'fleet': needs a fleet",
 }
 

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
-from torch import nn
 
 import atoll
 from atoll import InputError, Settings
@@ -157,24 +156,6 @@ def test_labels_may_be_texts() -> None:
     )
     with pytest.raises(InputError, match="test_targets: 'maybe' is no class of targets, which has no, yes"):
         atoll.Dataset("t", inputs, ["no", "yes", "no", "yes"], inputs[:1], ["maybe"], classes=2)
-
-
-def narrow(shape: tuple[int, ...], classes: int, width: int = 3) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], width), nn.Linear(width, classes))
-
-
-def test_functions_and_data_sets_may_stand_for_their_names() -> None:
-    table = pa.table({"c": ["a", "b"] * 20, "x": np.arange(40) % 7, "y": ["n", "s"] * 20})
-    data = atoll.from_pandas(table, client="c", target="y", name="2 wards")
-    wanted = {"data": {"dataset": data, "partition": "natural", "clients": 2}, "model": {"name": narrow, "width": 5}}
-    result = atoll.run({**wanted, "rounds": 1, "method": {"name": "fedavg", "fraction": 1.0}})
-    assert result.settings.model.name == f"{__name__}:narrow"
-    assert result.settings.data.dataset.startswith("atoll.data.given:wards_")
-    assert result.model()["1.weight"].shape == (5, 1)
-    with pytest.raises(InputError, match=r"model.name: no name leads to the function .*lambda.*; define it at the top"):
-        Settings(model={"name": lambda shape, classes: nn.Identity()})
-    with pytest.raises(InputError, match=r"'gone_1' in 'atoll.data.given' is unknown"):
-        make_clients(Settings(data={"dataset": "atoll.data.given:gone_1"}))
 
 
 def test_what_save_to_disk_writes_is_a_table(tmp_path: Path) -> None:

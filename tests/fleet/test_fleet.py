@@ -60,6 +60,19 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "trainable tensors travel": {"model": {"name": "tests.fleet.test_fleet:half_frozen", "travels": "trainable"}},
     "regression": {"data": {"dataset": "regression"}, "model": {"name": "linear"}, "local": {"batch_size": "full"}},
+    "bfloat16": {"travel": {"codec": "bfloat16"}, "method": {"name": "scaffold"}},
+    "int8": {
+        "travel": {"codec": "int8", "rounding": "stochastic"},
+        "model": {"name": "tests.fleet.test_fleet:dropping"},
+    },
+    "int8, moments": {"travel": {"codec": "int8"}, "method": {"name": "cfl-mgd", "clusters": 2}},
+    "topk": {
+        "travel": {"codec": "topk"},
+        "rounds": 20,
+        "method": {"name": "hierarchical", "pattern": "cenasy", "intra_rounds": 2},
+        "local": {"steps": 2},
+    },
+    "topk, nothing kept": {"travel": {"codec": "topk", "feedback": False}},
 }
 
 

@@ -27,6 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "feddyn": {"method": {"name": "feddyn"}},
     "ditto": {"method": {"name": "ditto"}},
     "fedper": {"method": {"name": "fedper"}},
+    "int8": {"method": {"name": "fedcluster"}, "travel": {"codec": "int8", "rounding": "stochastic"}},
     "travels": {"method": {"name": "fedcluster"}, "model": {"travels": ["1.*"]}},
 }
 
@@ -87,7 +88,7 @@ def test_a_killed_server_and_restarted_nodes_give_the_same_bits(name: str, tmp_p
     assert not any(value for key, value in last.items() if key.startswith("refused_"))
 
 
-@pytest.mark.parametrize("name", ["scaffold", "ditto", "fedper"])
+@pytest.mark.parametrize("name", ["scaffold", "ditto", "fedper", "int8"])
 def test_a_replay_in_simulation_gives_the_same_bits_where_replies_were_lost(name: str, tmp_path: Path) -> None:
     """A client whose result was not combined goes on from what it kept before, although its node kept more."""
     experiment = made(name, method={"fraction": 1.0}, fleet={"deadline_seconds": 30.0})

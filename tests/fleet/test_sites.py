@@ -24,7 +24,7 @@ from atoll.support.errors import InputError
 from tests.fleet.test_hostile import carry
 from tests.fleets import agreement_of, small
 
-ALL = ("seed", "rounds", "clustering.clusters", "model.*", "local.*", "method.*")
+ALL = ("seed", "rounds", "clustering.clusters", "model.*", "travel.*", "local.*", "method.*")
 OWN = small()
 OTHER = small(local={"steps": 3, "lr": 0.2}, rounds=2)
 (START,) = OWN.initial_models()
@@ -244,6 +244,7 @@ def test_what_is_announced_is_what_a_clients_work_may_depend_on() -> None:
         "seed",
         "rounds",
         "model",
+        "travel",
         "local",
         "method",
         "clustering",

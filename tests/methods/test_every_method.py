@@ -1,7 +1,7 @@
-"""Every method of the table, and every selection, on every executor, killed once: the bits of `serial`.
+"""Every method of the table, every selection and every codec, on every executor, killed once: the bits of `serial`.
 
-A method or selection that is added to its table is tested here without being named. Its settings are defaults but for
-those in `SMALLER`; `NEEDS` holds what a method asks of the other sections.
+A method, selection or codec that is added to its table is tested here without being named. Its settings are defaults
+but for those in `SMALLER`; `NEEDS` holds what a method asks of the other sections.
 """
 
 import importlib.util
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, make_runs
+from atoll.codecs.table import CODECS
 from atoll.experiment.signatures import parameters_of
 from atoll.methods.kind import kind_of
 from atoll.methods.selection import SELECTIONS
@@ -56,7 +57,12 @@ ON = {
 
 METHOD_CASES = {name: (f"method.name={name}",) for name in METHODS}
 SELECTION_CASES = {f"select {name}": ("method.name=fedavg", f"method.select={name}") for name in SELECTIONS}
-CASES = METHOD_CASES | SELECTION_CASES
+CODEC_CASES = {
+    f"codec {name}": ("method.name=fedcluster", f"travel.codec={name}", *NEEDS["fedcluster"])
+    for name in CODECS
+    if name != "none"
+}
+CASES = METHOD_CASES | SELECTION_CASES | CODEC_CASES
 
 
 def experiment(case: str, *changes: str) -> Experiment:
@@ -134,6 +140,25 @@ def test_workers_of_ray_killed_once_give_the_bits_of_serial(
 ) -> None:
     made = experiment(case, *ON["ray"], f"run.address={cluster}")
     kill_once_and_compare(case, made, tmp_path / "run", whole(case, "serial"))
+
+
+UNCODED = {
+    "centralized": "whose one client holds all data",
+    "fedbcd": "whose parties share all samples",
+    "local": "whose clients send nothing",
+    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem"), "whose clusters are found from updates"),
+}
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_clients_of_every_method_code_their_updates_or_have_none(case: str) -> None:
+    made = experiment(case, "travel.codec=int8")
+    if case in UNCODED:
+        assert UNCODED[case] in refusal(made)
+        return
+    made.check()
+    assert 0.25 * made.message_bytes <= made.update_bytes <= 0.3 * made.message_bytes
+    assert made.method.keeps_state
 
 
 @pytest.mark.parametrize("case", CASES)

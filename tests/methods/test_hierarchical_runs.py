@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +17,7 @@ import torch
 from atoll import Experiment, Serial, State, generator, init, make_runs, run_events, train
 from atoll.clustering.feduc.problem import PATTERNS
 from atoll.network.base import Network
+from atoll.support.errors import SettingWarning
 from tests.made_runs import timeless
 
 CLIENTS, AGGREGATORS, INTRA_ROUNDS, EVENTS = 12, 4, 2, 12
@@ -364,6 +366,16 @@ def test_a_warning_when_empty_aggregators_cut_the_graph(
 def test_a_warning_of_clients_left_out() -> None:
     (found,) = warnings_of(made("clustering.method=placing:some"), "run")
     assert found == "clients that belong to no cluster and never train (2): 5, 11"
+
+
+def test_a_warning_where_rounds_end_a_run_before_its_time() -> None:
+    """Else patterns that are to be compared at one time would end at times of their own."""
+    told = r"run\.virtual_seconds = 1e\+06: rounds = .* ends the run at .* s already; raise rounds to use the time"
+    with pytest.warns(SettingWarning, match=told):
+        made("run.virtual_seconds=1e6").method  # noqa: B018
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made("run.virtual_seconds=3").method  # noqa: B018
 
 
 # Composing

@@ -131,6 +131,7 @@ def test_bad_tables_of_clients(tmp_path: Path, name: str, changes: dict[str, Any
     [
         (b"client,x\n0,a\n", "column 'x', row 1 is 'a'; it must be a number"),
         (b"client,x\n0,1\n1,\n", "column 'x', row 2 is ''; it must be a number"),
+        (b"client;x\n0;1\n", "its columns are separated by ';'; they must be by commas"),
         (b"client,x\n0,1\n1\n", "row 2 has 1 cells, but the header has 2"),
         (b"client,x\n0,1\n", "has only one of the columns 'x' and 'y'"),
         (b"client,client\n0,0\n", "has the column 'client' twice"),

@@ -205,6 +205,17 @@ class TestFindRuns:
         with pytest.raises(InputError, match="is not a run"):
             find_runs([tmp_path / "file"])
 
+    def test_experiments_in_a_folder_are_looked_into(self, tmp_path: Path) -> None:
+        """`atoll watch runs` and `atoll report runs` are of all that is in it, one experiment after the other."""
+        write_run(tmp_path / "alone", make_rows([0.1]), label="alone")
+        for name in ("first", "second"):
+            for run in ("b", "a"):
+                write_run(tmp_path / name / run, make_rows([0.1]), label=run)
+            (tmp_path / name / "experiment.json").write_text('{"runs": ["b", "a"]}')
+        write_run(tmp_path / "no-experiment" / "deeper", make_rows([0.1]))
+        labels = [run.label for run in find_runs([tmp_path])]
+        assert labels == ["alone", "b (first/b)", "a (first/a)", "b (second/b)", "a (second/a)"]
+
     def test_equal_labels_are_told_apart_within_a_panel_only(self, tmp_path: Path) -> None:
         paths = [write_run(tmp_path / name, make_rows([0.1]), label="x", panel="p") for name in ("a", "b")]
         paths.append(write_run(tmp_path / "c", make_rows([0.1]), label="x", panel="q"))
@@ -325,9 +336,9 @@ class TestTables:
         first, stable = (rounds_to_target(runs, [0.5], stable=stable) for stable in (False, True))
         assert [row.targets[0].round for row in first] == [1, 1]
         assert [row.targets[0].round for row in stable] == [3, None]
-        assert "bytes sent of the first probe from which on all meet it." in as_markdown(stable)
+        assert "bytes sent of the first measurement from which on all meet it." in as_markdown(stable)
         assert [row.get("stable") for row in (as_dicts(first)[0], as_dicts(stable)[0])] == [None, True]
-        assert as_rich(stable).caption == "To a target: round of the first probe from which on all meet it."
+        assert as_rich(stable).caption == "To a target: round of the first measurement from which on all meet it."
 
     def test_best_may_come_before_the_last(self, tmp_path: Path) -> None:
         run = read_run(write_run(tmp_path / "r", make_rows([0.1, 0.9, None, 0.8])))
@@ -377,7 +388,7 @@ class TestTables:
             "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min / 6 kB |\n"
             "| slow |     0.6667 |        50.00 % |       50.00 % |                      – |\n"
             "\n"
-            "To a target: round / client updates / virtual time / bytes sent of the first probe that meets it.\n"
+            "To a target: round / client updates / virtual time / bytes sent of the first measurement that meets it.\n"
         )
 
     def test_markdown_of_panels_pipes_and_unfinished_runs(self, tmp_path: Path) -> None:
@@ -428,7 +439,7 @@ class TestTables:
     def test_latex(self, tmp_path: Path) -> None:
         folder = write_run(tmp_path / "r", make_rows([0.1, 0.5]), label="a_b & 50 %")
         assert as_latex(rounds_to_target([read_run(folder)], [0.5, 0.9])) == (
-            "% To a target: round / client updates / virtual time / bytes sent of the first probe that meets it.\n"
+            "% To a target: round / client updates / virtual time / bytes sent of the first measurement that meets it.\n"
             "\\begin{tabular}{lrrrrr}\n\\toprule\n"
             "Run & Final loss & Final accuracy & Best accuracy & To 50 \\% & To 90 \\% \\\\\n\\midrule\n"
             "a\\_b \\& 50 \\% & 1 & 50.00 \\% & 50.00 \\% & 1 / 100 / 60 s / 3 kB & -- \\\\\n"
@@ -658,6 +669,18 @@ class TestFiles:
         assert all(file.stat().st_size > 0 for file in files)
         assert json.loads(files[-1].read_text())[1]["targets"][-1]["round"] is None
         assert files[-4].read_text().startswith("| Run ")
+
+    def test_runs_that_differ_in_bytes_an_update_are_drawn_against_bytes(self, tmp_path: Path) -> None:
+        one, other = write_pair(tmp_path / "runs")
+        coded = replace(other, rows=other.rows | {"bytes_up": other.rows["bytes_up"] / 4})
+        names = {file.name for file in write_report([one, coded], tmp_path / "out")}
+        assert {"curves-bytes-up.png", "curves-bytes-up.svg", "curves-bytes-up.pdf"} < names
+        axes = plot_curves([one, coded], "bytes_up").axes[1]
+        whole, quarter = (np.asarray(line.get_xdata()) for line in axes.lines)
+        assert axes.get_xscale() == "log"
+        assert axes.get_xlabel() == "Sent up (kB)"
+        np.testing.assert_allclose(whole, one.rows["bytes_up"] / 1000)
+        assert quarter.max() < whole.max()
 
     def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no runs"):

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,18 @@ def test_a_result_is_what_the_folder_holds(tmp_path: Path) -> None:
     assert result.settings == atoll.make_runs(SETTINGS)[0]
     again = atoll.read_result(tmp_path / "run")
     assert all(torch.equal(again.model()[name], tensor) for name, tensor in result.model().items())
+
+
+def test_a_frame_has_a_row_a_measurement_and_a_column_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = atoll.run(SETTINGS, method={"name": "ifca"}, data={"partition": "iid", "clients": 10})
+    frame = found.frame()
+    assert frame["test_accuracy"].tolist() == found.history["test_accuracy"].tolist()
+    assert frame["cluster_accuracy/1"].tolist() == found.history["cluster_accuracy"][:, 1].tolist()
+    assert len(frame) == 3
+    assert {str(kind) for kind in frame.dtypes} == {"float64"}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(atoll.InputError, match=r'frame\(\) needs pandas: pip install "atoll\[pandas\]"'):
+        found.frame()
 
 
 def test_without_a_folder_nothing_is_kept_or_printed(

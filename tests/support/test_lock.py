@@ -2,14 +2,18 @@
 
 import errno
 import fcntl
+import importlib.util
 import os
 import signal
+import sys
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from atoll import Experiment, make_runs, run_events
+from atoll.support import lock
 from atoll.support.errors import InputError, RunError
 from atoll.support.lock import LOCK, locked
 from tests.killing import fork, wait_for
@@ -95,6 +99,56 @@ def test_a_file_system_without_locks_is_used_all_the_same(tmp_path: Path, monkey
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with locked(tmp_path):
+        pass
+
+
+def test_who_is_patient_waits_for_the_holder(tmp_path: Path) -> None:
+    child = hold(tmp_path, seconds=0.3)
+    with locked(tmp_path, patience=60):
+        assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+    assert wait_for(child) == 0
+
+
+def as_on_windows(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Load the module as Windows would, where bytes of a file are locked, and an open file cannot be removed."""
+    opened: set[int] = set()
+
+    def locking(descriptor: int, mode: int, count: int) -> None:
+        assert (mode, count, os.lseek(descriptor, 0, os.SEEK_CUR) > 20) == (2, 1, True), "the number stays readable"
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PermissionError(errno.EACCES, "Permission denied") from error
+        opened.add(descriptor)
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        for descriptor in opened:
+            try:
+                is_open = os.path.samestat(os.fstat(descriptor), path.stat())
+            except OSError:
+                continue
+            assert not is_open
+        os.unlink(path)
+
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(Path, "unlink", unlink)
+    spec = importlib.util.spec_from_file_location("lock_on_windows", str(lock.__file__))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_windows_has_the_same_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_it = as_on_windows(monkeypatch).locked
+    with hold_it(tmp_path):
+        assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+        with pytest.raises(InputError, match=f"is in use by process {os.getpid()};"), hold_it(tmp_path):
+            raise AssertionError("two hold the lock")
+    assert list(tmp_path.iterdir()) == []
+    with hold_it(tmp_path):
         pass
 
 

@@ -1,8 +1,10 @@
 """Sweeps without processes: what `--over` says, the runs it makes, and what their metrics come to."""
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from atoll import InputError
 from atoll.experiment.file import make_runs, read_experiment
 from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep import axes, planning, table
-from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
+from atoll.sweep.axes import Axis, Interval, parse_axes, parse_part, parse_space
 from atoll.sweep.effect import require_effect
 from atoll.sweep.goal import Goal, make_goal
 from atoll.sweep.planning import Member, make_members
@@ -427,3 +429,26 @@ def test_a_recipe_can_be_swept() -> None:
     members = make_members(read_experiment("quickstart"), parse_axes(["seed=0..1"]))
     assert [member.name for member in members][:2] == ["fedcluster-m-10,seed=0", "fedavg,seed=0"]
     assert axes.file_part("../up") == "..-up"
+
+
+def test_processes_that_share_a_folder_agree_on_it(tmp_path: Path) -> None:
+    """Eight begin it at once; one that sweeps over something else is refused."""
+    note = {"kind": "grid", "runs": {"lr=0.1": {"local.lr": 0.1}}, "over": {"local.lr": ("0.1",)}}
+
+    def join(_: int) -> None:
+        with planning.shared(tmp_path / "s", note):
+            pass
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(join, range(8))) == [None] * 8
+    assert planning.read_note(tmp_path / "s") == {**note, "over": {"local.lr": ["0.1"]}}
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["experiment.json", "sweep.json"]
+    with pytest.raises(InputError, match="holds another sweep"), planning.shared(tmp_path / "s", {**note, "runs": {}}):
+        pass
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 20])
+def test_parts_have_every_run_once_and_about_as_many(parts: int) -> None:
+    runs = [list(range(13))[parse_part(f"{number}/{parts}")] for number in range(1, parts + 1)]
+    assert sorted(itertools.chain(*runs)) == list(range(13))
+    assert max(map(len, runs)) - min(map(len, runs)) <= 1

@@ -25,6 +25,7 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     watch,
 )
 from atoll.cli.common import app, err
+from atoll.cli.usage import tell_usage
 from atoll.support.errors import AtollError, SettingWarning
 
 __all__ = ["app", "main"]
@@ -53,9 +54,7 @@ def _main(words: list[str]) -> int:
             err.print(note, markup=False)
         return _fail(str(error), error.exit_code)
     except _UsageError as error:
-        context = getattr(error, "ctx", None)
-        hint = f"; see {context.command_path} --help" if context else ""
-        return _fail(f"{error.format_message().rstrip('.')}{hint}", 2)  # type: ignore[attr-defined]
+        return _fail(tell_usage(error, words), 2)
     except (KeyboardInterrupt, typer.Abort):  # which click makes of it; `atoll run` says how to go on
         return _fail("interrupted", 130)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough

@@ -100,20 +100,25 @@ def _complete_recipe(incomplete: str) -> list[str]:
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
+def setting_paths() -> list[str]:
+    """Return the settings as `--set` takes them, section by section."""
+    from atoll.experiment.validation import full_model
+
+    sections = {
+        name: getattr(field.annotation, "model_fields", {}) for name, field in full_model().model_fields.items()
+    }
+    return [path for name, keys in sections.items() for path in ([f"{name}.{key}" for key in keys] or [name])]
+
+
 def _complete_setting(incomplete: str) -> list[str]:
     """Return the settings of this beginning, with what a setting that names a function may be."""
     from atoll.experiment.choices import CHOICES
-    from atoll.experiment.validation import full_model
 
     path, equals, _ = incomplete.partition("=")
     if equals:
         named = [name for choice in CHOICES if choice.setting == path for name in choice.functions]
         return [word for word in (f"{path}={name}" for name in named) if word.startswith(incomplete)]
-    sections = {
-        name: getattr(field.annotation, "model_fields", {}) for name, field in full_model().model_fields.items()
-    }
-    paths = [word for name, keys in sections.items() for word in ([f"{name}.{key}=" for key in keys] or [f"{name}="])]
-    return [word for word in paths if word.startswith(incomplete)]
+    return [f"{path}=" for path in setting_paths() if path.startswith(incomplete)]
 
 
 ExperimentArg = Annotated[

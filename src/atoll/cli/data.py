@@ -1,7 +1,8 @@
 """`atoll data`: list, fetch, inspect and split data sets."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -24,9 +25,17 @@ from atoll.cli.common import (
     read_experiments,
     read_width,
     save_plot,
+    title_of,
 )
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
+
+if TYPE_CHECKING:
+    from atoll.data.population import Population
+    from atoll.experiment.experiment import Experiment
+    from atoll.support.arrays import Ids
+
+_SHOWN = 20  # clients of a table
 
 data_app = make_app(invoke_without_command=True)
 app.add_typer(data_app, name="data")
@@ -94,44 +103,68 @@ def data_inspect(
         typer.Option("--write", metavar="FILE", help="Write who holds what, for data.partition = 'file' (.npz)."),
     ] = None,
 ) -> None:
-    """Show what the clients of an experiment hold: samples, and label shares per client.
+    """Show what the clients of an experiment hold: samples, and label shares per client; of each run where runs differ.
+
+    With --plot the first run is drawn.
 
     Example: atoll data inspect quickstart --plot shares
     """
     inches = read_width(width)
-    each = read_experiments(experiment, scale, changes, only)[0]
+    runs = read_experiments(experiment, scale, changes, only)
     claim_plot(plot)
     claim_file("--write", write)
-    from atoll.data.population import partition_as_bytes
-
-    population = each.clients
-    counts = population.class_counts()
+    if write is not None and len(runs) > 1:
+        raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
+    held = [each.clients for each in runs]
+    counts = [population.class_counts() for population in held]
     if as_json:
-        print_json({"clients": len(population), "samples": population.sizes.tolist(), "class_counts": counts.tolist()})
+        print_json([_as_dict(*each) for each in zip(runs, held, counts, strict=True)])
     else:
-        sizes = population.sizes
-        out.print(
-            f"{len(population)} clients, {int(sizes.sum())} samples "
-            f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
-        )
-        kind = "targets" if population.data.classes else "groups"
-        names = population.data.names.get(kind) or tuple(map(str, range(counts.shape[1])))
-        table = Table("client", "samples", *map(escape, names), title="share of each class", box=None)
-        for client in range(min(len(population), 20)):
-            shares = (f"{share:.0%}" for share in counts[client] / sizes[client])
-            table.add_row(str(client), str(sizes[client]), *shares)
-        out.print(table)
-        if len(population) > 20:
-            out.print("(the first 20; --json prints all)")
+        for alike in _group(counts):
+            if len(runs) > 1:
+                out.print("; ".join(title_of(runs[place]) for place in alike), markup=False)
+            _print_shares(held[alike[0]], counts[alike[0]])
     if write is not None:
-        write_atomically(write, partition_as_bytes(population, each.test_clients))
+        from atoll.data.population import partition_as_bytes
+
+        write_atomically(write, partition_as_bytes(held[0], runs[0].test_clients))
         out.print(str(write), markup=False)
     if plot is not None:
         from atoll.report.figures import plot_shares
         from atoll.report.style import figure_width
 
         with figure_width(inches):
-            save_plot(plot_shares(counts, each.settings.name), plot)
+            save_plot(plot_shares(counts[0], runs[0].settings.name), plot)
+
+
+def _group(counts: "Sequence[Ids]") -> list[list[int]]:
+    """Return the places of runs whose clients hold as much of each class, together."""
+    groups: dict[bytes, list[int]] = {}
+    for place, held in enumerate(counts):
+        groups.setdefault(held.tobytes() + str(held.shape).encode(), []).append(place)
+    return list(groups.values())
+
+
+def _as_dict(each: "Experiment", population: "Population", counts: "Ids") -> dict[str, Any]:
+    told = {"panel": each.settings.panel, "label": each.settings.label, "clients": len(population)}
+    return told | {"samples": population.sizes.tolist(), "class_counts": counts.tolist()}
+
+
+def _print_shares(population: "Population", counts: "Ids") -> None:
+    sizes = population.sizes
+    out.print(
+        f"{len(population)} clients, {int(sizes.sum())} samples "
+        f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
+    )
+    kind = "targets" if population.data.classes else "groups"
+    names = population.data.names.get(kind) or tuple(map(str, range(counts.shape[1])))
+    table = Table("client", "samples", *map(escape, names), title="share of each class", box=None)
+    for client in range(min(len(population), _SHOWN)):
+        shares = (f"{share:.0%}" for share in counts[client] / sizes[client])
+        table.add_row(str(client), str(sizes[client]), *shares)
+    out.print(table)
+    if len(population) > _SHOWN:
+        out.print(f"(the first {_SHOWN}; --json prints all)")
 
 
 @data_app.command("split")

@@ -21,8 +21,10 @@ def export(
     Example: atoll export runs/quickstart/fedavg --format onnx
     """
     check_file("--out", file)
+    from atoll.experiment.plugins import import_from
     from atoll.runs.export import export_model
 
+    import_from(run)
     made = export_model(run, file_format, file, cluster)
     if not made.is_finished:
         err.print(f"notice: the run is not finished; this is its model after {made.events_done} events", markup=False)

@@ -41,9 +41,9 @@ class Runs:
         """Stop, and leave what was drawn last."""
         self.bars.stop()
 
-    def begin(self, title: str) -> None:
-        """Show the next run."""
-        self.number += 1
+    def begin(self, title: str, number: int | None = None) -> None:
+        """Show the next run, or the one of this number, counted from 1."""
+        self.number = self.number + 1 if number is None else number
         self.title = f"run {self.number} of {self.count}, {title}" if self.count > 1 else title
         self.latest, self._begun = "", time.monotonic()
         self.bars.reset(self._run, total=None, visible=True, latest="", description=_fit(title))
@@ -52,8 +52,7 @@ class Runs:
         """Show how many events of the run are over, and what was measured last, if anything new was."""
         self.latest = latest or self.latest
         self.bars.update(self._run, completed=done, total=total, latest=self.latest[: max(0, self._room)])
-        if self._all is not None:
-            self.bars.update(self._all, completed=self.number - 1 + (done / total if total else 1))
+        self.show_all(self.number - 1 + (done / total if total else 1))
         now = time.monotonic()
         if self.logs and now - self._told >= self.log_seconds:
             self._told = now
@@ -61,6 +60,11 @@ class Runs:
             about = "" if left is None else f", about {_minutes(left)} left"
             measured = f", {self.latest}" if self.latest else ""
             err.print(f"{self.title}: {done:,} of {total:,} events{about}{measured}", markup=False)
+
+    def show_all(self, over: float) -> None:
+        """Show how many runs are over, with the shares of those under way."""
+        if self._all is not None:
+            self.bars.update(self._all, completed=over)
 
     def say(self, sentence: str) -> None:
         """Print a line above the bars, broken between words."""

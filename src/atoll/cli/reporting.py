@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 TargetOption = Annotated[
     list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1; repeatable.")
 ]
+OverlayOption = Annotated[bool, typer.Option("--overlay", help="Show the runs of all panels in one.")]
 
 
 @app.command("report")
@@ -31,7 +32,7 @@ def report_command(
         bool, typer.Option("--stable", help="Targets count from the first probe from which on all meet them.")
     ] = False,
     width: WidthOption = None,
-    overlay: Annotated[bool, typer.Option("--overlay", help="Show the runs of all panels in one.")] = False,
+    overlay: OverlayOption = False,
     as_json: JsonOption = False,
     as_csv: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Write all probes of all runs, a row each, as CSV.")
@@ -95,7 +96,8 @@ def check_targets(targets: Sequence[float] | None) -> None:
     """Refuse target accuracies that are none."""
     for value in targets or ():
         if not 0 < value <= 1:
-            raise InputError(f"--target {value}: must be greater than 0 and at most 1")
+            meant = f"; {value:g} % is {value / 100:g}" if 1 < value <= 100 else ""
+            raise InputError(f"--target {value:g}: must be greater than 0 and at most 1{meant}")
 
 
 def _check_page(page: Path) -> None:

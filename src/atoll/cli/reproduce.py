@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, app
+from atoll.cli.common import JsonOption, QuietOption, VerboseOption, app
 
 
 @app.command()
@@ -24,6 +24,8 @@ def reproduce(
     run: Annotated[bool, typer.Option("--run/--no-run", help="Or only make the page of what is there.")] = True,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; else one a processor core.")] = None,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Run papers' figures and tables again, and write one page that holds them against what the papers say.
 
@@ -33,5 +35,5 @@ def reproduce(
     """
     from atoll.cli.reproducing import Asked, reproduce_papers
 
-    if reproduce_papers(Asked(what, scale, seeds, folder, run, jobs, as_json)):
+    if reproduce_papers(Asked(what, scale, seeds, folder, run, jobs, as_json, quiet, verbose)):
         raise typer.Exit(1)

@@ -40,6 +40,8 @@ class Asked:
     run: bool
     jobs: int | None
     as_json: bool
+    quiet: bool
+    verbose: bool
 
     @property
     def place(self) -> Path:
@@ -78,7 +80,7 @@ def reproduce_papers(asked: Asked) -> int:
     if asked.run:
         begin_tasks(tasks)
         try:
-            problems, failures = _run(tasks, progress, asked.as_json)
+            problems, failures = _run(tasks, progress, asked.quiet or asked.as_json, asked.verbose)
         except KeyboardInterrupt:
             err.print(f"interrupted, {progress}; to go on from here: {asked.command(seeds)}", markup=False)
             raise
@@ -92,7 +94,8 @@ def reproduce_papers(asked: Asked) -> int:
         told = {result.recipe: list(dict.fromkeys(result.problems)) for result in results}
         print_json({**made, "page": str(page), "problems": told})
     else:
-        out.print(_table(results))
+        if any(result.verdicts for result in results):
+            out.print(_table(results))
         out.print(f"{sum(len(r.verdicts) for r in results)} claims: {count(v for r in results for v in r.verdicts)}")
         out.print(f"Time: {progress}", markup=False)
         out.print(f"Page: {page}", markup=False)
@@ -164,7 +167,7 @@ def _read_note(note: Path) -> dict[str, Any]:
     return said
 
 
-def _run(tasks: Sequence[Task], progress: Progress, quiet: bool) -> tuple[dict[str, list[str]], int]:
+def _run(tasks: Sequence[Task], progress: Progress, quiet: bool, verbose: bool) -> tuple[dict[str, list[str]], int]:
     """Carry the tasks out; return what went wrong by recipe, and how many failed."""
     problems: dict[str, list[str]] = {}
     missing = find_missing(tasks)
@@ -187,6 +190,8 @@ def _run(tasks: Sequence[Task], progress: Progress, quiet: bool) -> tuple[dict[s
         elif not quiet:
             told = "was finished" if outcome.was_finished else str(progress)
             err.print(f"[{number}/{len(going)}] {task.recipe}: {task.title} ({told})", markup=False)
+        if verbose and outcome.executor:
+            err.print(f"{task.recipe}, {task.title}: {outcome.executor}", markup=False)
     return problems, failures
 
 

@@ -1,6 +1,7 @@
 """`atoll recipes` and `atoll schedule`: what an experiment is, without training."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -94,7 +95,6 @@ def schedule(
     claim_plot(plot)
     for each in runs:
         table = each.method.schedule
-        size = each.message_bytes
         totals: dict[str, Any] = {
             "label": each.settings.label,
             "panel": each.settings.panel,
@@ -102,12 +102,11 @@ def schedule(
             "rounds": table.rounds,
             "virtual_seconds": table.events[-1].seconds,
             "client_updates": sum(event.client_updates for event in table.events),
-            "bytes_up": size * sum(event.models_up for event in table.events),
-            "bytes_down": size * sum(event.models_down for event in table.events),
+            **_bytes_of(each, table.events),
             "max_updates_per_client_round": table.max_updates_per_client_round(),
             "frequencies": table.frequencies.tolist(),
         }
-        shown.append(totals | {"rows": [_event_row(event, size) for event in table.events]})
+        shown.append(totals | {"rows": [_event_row(event, each) for event in table.events]})
     if as_json:
         print_json(shown)
     else:
@@ -140,7 +139,15 @@ def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Tabl
     return table
 
 
-def _event_row(event: "Event", message_bytes: int) -> dict[str, Any]:
+def _bytes_of(experiment: "Experiment", events: Sequence["Event"]) -> dict[str, int]:
+    updates = sum(event.client_updates for event in events)
+    return {
+        "bytes_up": experiment.bytes_up(sum(event.models_up for event in events), updates),
+        "bytes_down": experiment.message_bytes * sum(event.models_down for event in events),
+    }
+
+
+def _event_row(event: "Event", experiment: "Experiment") -> dict[str, Any]:
     return {
         "event": event.index,
         "round": event.round,
@@ -149,6 +156,5 @@ def _event_row(event: "Event", message_bytes: int) -> dict[str, Any]:
         "clusters": list(event.active),
         "cohort": event.cohort.tolist(),
         "staleness": list(event.staleness),
-        "bytes_up": event.models_up * message_bytes,
-        "bytes_down": event.models_down * message_bytes,
+        **_bytes_of(experiment, [event]),
     }

@@ -9,8 +9,10 @@ from atoll.cli.common import (
     ExperimentArg,
     JsonOption,
     OnlyOption,
+    QuietOption,
     ScaleOption,
     SetOption,
+    VerboseOption,
     app,
     err,
     read_experiments,
@@ -46,9 +48,19 @@ def sweep(
         typer.Option(metavar="VALUE", help="A test accuracy (or loss) to reach, at the least cost."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder.")] = False,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Carry out the I-th of N parts of the runs, beside processes that do the others; goes on if it has "
+            "begun.",
+        ),
+    ] = None,
     tune: Annotated[bool, typer.Option("--tune", help="Search for the best setting with Optuna.")] = False,
     trials: Annotated[int | None, typer.Option(metavar="N", help="With --tune: runs in all; else 20.")] = None,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Run an experiment with every combination of settings, or search for the best one.
 
@@ -59,6 +71,11 @@ def sweep(
             raise InputError(f"{option} {number}: must be at least 1")
     if trials is not None and not tune:
         raise InputError(f"--trials {trials}: is for --tune; without it every combination is run")
+    if part is not None and tune:
+        raise InputError(f"--part {part}: is for a grid; a search proposes its trials one after the other")
+    from atoll.sweep.axes import parse_part
+
+    chosen = slice(None) if part is None else parse_part(part)
     runs = [each.settings for each in read_experiments(experiment, scale, changes, only)]
     from atoll.cli.sweeping import Asked, run_all, search, usual_metric
     from atoll.sweep.goal import make_goal
@@ -66,8 +83,8 @@ def sweep(
     goal = make_goal(metric, target, usual_metric(runs[0]), runs)
     place = folder or Path("sweeps") / runs[0].name
     count = (trials or 20) if tune else None
-    asked = Asked(experiment, over, changes or [], scale, only, place, jobs, goal, count, as_json)
-    watched = search(asked, runs, resume) if tune else run_all(asked, runs, resume)
+    asked = Asked(experiment, over, changes or [], scale, only, place, jobs, goal, count, part, as_json, quiet, verbose)
+    watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)
     if watched.exit_code:
         err.print(f"interrupted; to go on from here: {asked.resume_command()}", markup=False)
         raise typer.Exit(watched.exit_code)

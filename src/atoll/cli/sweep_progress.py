@@ -1,18 +1,15 @@
-"""Watching the runs of a sweep in the terminal: one bar over all of them."""
+"""Watching the runs of a sweep: those of one process as `atoll run` shows them, and how many of all are over."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 from atoll.cli.common import err
 from atoll.cli.interrupts import Interrupts
+from atoll.cli.progress import Runs
 from atoll.runs.folder import Row
 from atoll.sweep.jobs import run_jobs
 from atoll.sweep.worker import Answer, Job, News
-
-_OTHERS = 8 + 12 + 11 + 8 + 4  # columns of title, bar, counter, remaining time and the gaps between them
 
 
 @dataclass
@@ -35,6 +32,7 @@ def watch(
     done: int,
     metric: str,
     quiet: bool,
+    verbose: bool = False,
     judge: Callable[[Job, News], Answer] | None = None,
     settle: Callable[[Job, News], str] | None = None,
 ) -> Watched:
@@ -47,14 +45,15 @@ def watch(
         done: runs that were done before.
         metric: the column of rows that is shown.
         quiet: whether to show warnings alone.
+        verbose: whether to say which executor trains each run, and why.
         judge: says of a row whether its run goes on.
         settle: is told how a run has ended, and says what is wrong with it.
     """
-    watched, view = Watched(), _View(metric, quiet, total, done)
+    watched, view = Watched(), _View(metric, quiet, verbose, total, done)
     with Interrupts() as interrupts:
         interrupts.is_patient = True
         try:
-            with view.bar, closing(run_jobs(jobs, at_once, judge)) as steps:
+            with view.runs, closing(run_jobs(jobs, at_once, judge)) as steps:
                 for step in steps:
                     if step is not None:
                         job, news = step
@@ -71,43 +70,57 @@ def watch(
 
 
 class _View:
-    """The bar, and lines for what does not go into it."""
+    """The two lines of `Runs`, of which one stays with a run until it is over, and lines for the rest."""
 
-    def __init__(self, metric: str, quiet: bool, total: int, done: int) -> None:
-        columns = (
-            TextColumn("all runs"),
-            BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[latest]}", markup=False),
-        )
-        self.bar = Progress(*columns, console=err, disable=quiet or not err.is_terminal)
-        self.metric, self.quiet, self.done = metric, quiet, done
-        self.task: TaskID = self.bar.add_task("", total=total, completed=done, latest="")
-        self.shares: dict[str, float] = {}
+    def __init__(self, metric: str, quiet: bool, verbose: bool, total: int, done: int) -> None:
+        self.runs = Runs(total, quiet)
+        self.metric, self.quiet, self.verbose = metric, quiet, verbose
+        self.over = self.begun = done
+        self.going: dict[str, News] = {}
+        self.numbers: dict[str, int] = {}
         self.latest: dict[str, str] = {}
         self.told: set[str] = set()
+        self.shown = ""
 
     def show(self, job: Job, news: News) -> None:
         """Show the news of a job: warnings once for all runs, and where there is no bar, how each run has ended."""
+        self._tell(job, news)
+        if job.name not in self.numbers:
+            self.begun += 1
+            self.numbers[job.name] = self.begun
+        if news.row is not None:
+            self.latest[job.name] = _latest(news.row, self.metric)
+        self.going[job.name] = news
+        if news.state != "running":
+            del self.going[job.name]
+            self.over += 1
+            if self.runs.logs:
+                err.print(f"{job.name}: {news.state}{self._measured(job.name)}", markup=False)
+        self._draw()
+
+    def _tell(self, job: Job, news: News) -> None:
+        """Print what has no place in the two lines."""
         for warning in news.warnings:
             if warning not in self.told:
                 self.told.add(warning)
                 err.print(f"warning: {job.name}: {warning}", markup=False)
+        if self.verbose and news.executor:
+            self.runs.say(f"{job.name}: {news.executor}")
         if news.trace:
             err.print(news.trace.rstrip(), markup=False)
-        if news.row is not None:
-            self.latest[job.name] = _latest(news.row, self.metric)
-        self.shares[job.name] = news.done
-        if news.state != "running":
-            del self.shares[job.name]
-            self.done += 1
-            if self.bar.disable and not self.quiet:
-                err.print(f"{job.name}: {news.state}{self.latest.get(job.name, '')}", markup=False)
-        latest = f"{job.name}{self.latest.get(job.name, '')}"[: max(0, err.width - _OTHERS)]
-        self.bar.update(self.task, completed=self.done + sum(self.shares.values()), latest=latest)
+
+    def _draw(self) -> None:
+        if self.shown not in self.going and self.going:
+            self.shown = next(iter(self.going))
+            self.runs.begin(self.shown, self.numbers[self.shown])
+        if (news := self.going.get(self.shown)) is not None:
+            self.runs.show(news.done, news.events, self.latest.get(self.shown, ""))
+        self.runs.show_all(self.over + sum(each.done / (each.events or 1) for each in self.going.values()))
+
+    def _measured(self, name: str) -> str:
+        return f"  {self.latest[name]}" if self.latest.get(name) else ""
 
 
 def _latest(row: Row, metric: str) -> str:
     value = row.get(metric)
-    return "" if value is None else f"  {metric} {value:.4g}"
+    return "" if value is None else f"{metric} {value:.4g}"

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,20 @@ class Asked:
     jobs: int
     goal: Goal
     trials: int | None
+    part: str | None
     as_json: bool
+    quiet: bool
+    verbose: bool
 
     @property
     def modules(self) -> tuple[Path, ...]:
         """Where the user's own modules are found."""
         return (Path(self.experiment).parent.resolve(),)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no progress is shown."""
+        return self.quiet or self.as_json
 
     def run_command(self, changes: Sequence[str] = (), only: str | None = None) -> str:
         """Return the command that carries out one run."""
@@ -59,6 +68,7 @@ class Asked:
         words += ["--out", str(self.folder), "--metric", self.goal.metric]
         words += [] if self.goal.target is None else ["--target", f"{self.goal.target:g}"]
         words += [] if self.trials is None else ["--tune", "--trials", str(self.trials)]
+        words += [] if self.part is None else ["--part", self.part]
         return shlex.join([*words, *(["--json"] if self.as_json else []), "--resume"])
 
     def _experiment(self, changes: Sequence[str] = (), only: str | None = None) -> list[str]:
@@ -70,40 +80,52 @@ def usual_metric(settings: Settings) -> str:
     return "test_accuracy" if Experiment(settings).clients.data.classes else "test_loss"
 
 
-def run_all(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
-    """Run every combination, and show each setting's metric over seeds."""
+def run_all(asked: Asked, runs: Sequence[Settings], part: slice, resume: bool) -> Watched:
+    """Run every combination, or a part of them, and show each setting's metric over seeds."""
     axes = parse_axes(asked.over)
     titles = [title_of(settings) for settings in runs] if asked.only is not None else []
     members = planning.make_members(read_experiment(asked.experiment), axes, asked.scale, asked.changes, titles)
     told = {member.name: {"run": member.run, **member.values} for member in members}
     note = {"kind": "grid", **_note(asked), "over": {axis.name: axis.texts for axis in axes}, "runs": told}
-    planning.require_folder(asked.folder, note, resume)
+    planning.require_folder(asked.folder, note, resume or asked.part is not None)
     for told_once in require_effect([axis.name for axis in axes], members, asked.goal):
         err.print(f"warning: {told_once}", markup=False)
-    for member in members:
+    mine = members[part]
+    for member in mine:
         planning.require_same(asked.folder / member.name, member.settings)
-    todo = [member for member in members if not RunFolder(asked.folder / member.name).is_finished]
+    todo = [member for member in mine if not RunFolder(asked.folder / member.name).is_finished]
     planning.check_members(todo)
     at_once = min(asked.jobs, len(todo))
     jobs = (Job(each.name, each.settings, asked.folder / each.name, asked.modules, at_once) for each in todo)
-    with planning.claimed(asked.folder, note):
-        watched = watch(jobs, at_once, len(members), len(members) - len(todo), asked.goal.metric, asked.as_json)
+    done = len(mine) - len(todo)
+    with planning.claimed(asked.folder, note) if asked.part is None else planning.shared(asked.folder, note):
+        watched = watch(jobs, at_once, len(mine), done, asked.goal.metric, asked.is_quiet, asked.verbose)
         if watched.exit_code:
             return watched
-        lines = table.sum_up(asked.folder, members, asked.goal)
-        write_atomically(asked.folder / "table.md", table.as_markdown(lines, asked.goal).encode())
-        write_atomically(asked.folder / "table.csv", table.as_csv(lines, asked.goal).encode())
-    best = next((line for line in lines if line.is_best_last), None)
+        with nullcontext() if asked.part is None else planning.in_turn(asked.folder):
+            lines = _write_table(asked, members)
+    left = sum(not RunFolder(asked.folder / member.name).is_finished for member in members) if asked.part else 0
+    best = next((line for line in lines if line.is_best_last), None) if not left else None
     values = [f"{name}={table.show_value(value)}" for name, value in best.values.items()] if best else []
     command = asked.run_command(values, best.run if best else None) if best else None
     if asked.as_json:
         _print_json(asked, watched, command, settings=table.as_dicts(lines, asked.goal))
     else:
         out.print(rich_table(*table.cells_of(lines, asked.goal), note=table.note_of(asked.goal)))
+        if left:
+            out.print(f"{left} of {len(members)} runs are not finished yet, in this part or in others")
         _print_end(asked, watched, command)
     if watched.failed:
         raise typer.Exit(1)
     return watched
+
+
+def _write_table(asked: Asked, members: Sequence[planning.Member]) -> list[table.Line]:
+    """Sum up the runs that are finished."""
+    lines = table.sum_up(asked.folder, members, asked.goal)
+    write_atomically(asked.folder / "table.md", table.as_markdown(lines, asked.goal).encode())
+    write_atomically(asked.folder / "table.csv", table.as_csv(lines, asked.goal).encode())
+    return lines
 
 
 def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
@@ -138,7 +160,8 @@ def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
 
         done = sum(each.state != "running" for each in study.trials())
         jobs = study.jobs(count, asked.modules, asked.jobs, write_down)
-        watched = watch(jobs, asked.jobs, count, done, asked.goal.metric, asked.as_json, study.judge, study.settle)
+        how = asked.goal.metric, asked.is_quiet, asked.verbose
+        watched = watch(jobs, asked.jobs, count, done, *how, study.judge, study.settle)
         if watched.exit_code:
             return watched
         found, best = study.trials(), study.best()

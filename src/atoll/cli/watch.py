@@ -10,7 +10,7 @@ import typer
 
 from atoll.cli.common import app, err, out
 from atoll.cli.interrupts import Interrupts
-from atoll.cli.reporting import TargetOption, check_targets
+from atoll.cli.reporting import OverlayOption, TargetOption, check_targets
 from atoll.support.errors import InputError
 
 
@@ -23,6 +23,7 @@ def watch_command(
     ] = "127.0.0.1",
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     target: TargetOption = None,
+    overlay: OverlayOption = False,
 ) -> None:
     """Show runs while they go on: the page of `atoll report --html`, kept fresh. It only reads.
 
@@ -34,8 +35,8 @@ def watch_command(
             raise InputError(f"{folder} is a file: give the folder of a run, or one in which runs are or will be")
     from atoll.report.server import Watch, make_server
 
-    command = shlex.join(["atoll", "watch", *map(str, folders)])
-    server = make_server(Watch(folders, target or None, command), host, port)
+    command = shlex.join(["atoll", "watch", *map(str, folders), *(["--overlay"] if overlay else [])])
+    server = make_server(Watch(folders, target or None, command, overlay), host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
     if not _is_loopback(host):
         err.print(f"warning: --host {host}: whoever reaches this machine can read these runs", markup=False)

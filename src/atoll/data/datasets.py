@@ -121,8 +121,9 @@ class Dataset:
 
     @property
     def labels(self) -> npt.NDArray[Any]:
-        """Targets of all training samples, turned copies included, [len(self)]."""
-        return np.tile(self.targets, (len(self.turns),) + (1,) * (self.targets.ndim - 1))
+        """Targets of all training samples, turned copies included, [len(self)]; of several, the first of each."""
+        first = self.targets if self.targets.ndim == 1 else self.targets.reshape(len(self.targets), -1)[:, 0]
+        return np.tile(first, len(self.turns))
 
     def labels_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the targets of these training samples."""

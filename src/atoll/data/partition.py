@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from atoll.data.dealing import Indices, Parts, cuts_of, permutation, require_enough
+from atoll.data.partition_checks import checked_rule
 from atoll.data.partition_file import from_file
 from atoll.data.skewed import labels_and_quantity, quantity, some_labels
 from atoll.support.arrays import Floats, Ids
@@ -22,6 +23,7 @@ from atoll.support.limits import Number, Positive, PositiveFloat
 _CHUNK = 100_000  # clients handled at a time, which bounds the scratch memory of a million clients
 
 
+@checked_rule
 def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
     """Give every client a uniform draw from the pool.
 
@@ -40,6 +42,7 @@ def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positi
     return rng.integers(pool, size=(clients, samples), dtype=np.int32)
 
 
+@checked_rule
 def dirichlet(
     labels: Indices,
     clients: int,
@@ -80,6 +83,7 @@ def dirichlet(
     )
 
 
+@checked_rule
 def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_client: Positive = 2) -> Parts:
     """Sort the pool by label, cut it into equal shards and give each client some of them (McMahan et al. 2017).
 
@@ -96,6 +100,7 @@ def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_c
     return [np.concatenate([pieces[i] for i in row]) for row in dealt]
 
 
+@checked_rule
 def major_class(
     labels: Indices,
     clients: int,
@@ -120,6 +125,7 @@ def major_class(
     return _draw(labels, exact_counts(major_shares(major, classes, rho_device), samples, major), rng)
 
 
+@checked_rule
 def one_label(
     labels: Indices,
     clients: int,
@@ -153,6 +159,7 @@ def one_label(
     return parts
 
 
+@checked_rule
 def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
     """Give client k samples of one planted group only, ``k * groups // clients``: one rotation, say (CFL-MGD, Sec. V).
 
@@ -176,6 +183,7 @@ def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: 
     return parts
 
 
+@checked_rule
 def natural(clients: int, owners: Indices | None = None, min_samples: Positive | None = None) -> Parts:
     """Give each client what the data says it holds, such as its file of a folder; the first `clients` of them.
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from atoll.data.dealing import Indices, Parts
+from atoll.data.partition_checks import checked_rule
 from atoll.support.errors import InputError, reading
 from atoll.support.numpy_files import read_npz
 
 
+@checked_rule
 def from_file(labels: Indices, clients: int, partition_file: str) -> Parts:
     """Give each client the samples that a file says, which `atoll data inspect --write` has written.
 

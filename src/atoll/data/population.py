@@ -16,7 +16,7 @@ from atoll.data.datasets import Dataset
 from atoll.data.dealing import Parts
 from atoll.data.partition_file import digest_of
 from atoll.support.arrays import Floats, Ids, Mask
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of
 from atoll.support.requiring import require
 from atoll.support.untrusted import read_bytes
 
@@ -207,7 +207,7 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
         text = read_bytes(Path(path)).decode("utf-8-sig")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"data.clients_file = {str(path)!r}: cannot be read ({error})") from error
+        raise InputError(f"data.clients_file = {str(path)!r}: cannot be read ({reason_of(error)})") from error
     if len(rows) != clients:
         raise InputError(f"data.clients_file = {str(path)!r}: has {len(rows)} rows, but data.clients = {clients}")
     unknown = set(rows[0]) - {"client", "utc_offset", "longitude", "slots"}

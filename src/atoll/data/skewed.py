@@ -5,10 +5,12 @@ from typing import Literal
 import numpy as np
 
 from atoll.data.dealing import Indices, Parts, cuts_of, permutation, require_enough
+from atoll.data.partition_checks import checked_rule
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
 
 
+@checked_rule
 def quantity(
     labels: Indices,
     clients: int,
@@ -29,6 +31,7 @@ def quantity(
     return np.split(permutation(len(labels), rng), cuts_of(len(labels), shares))
 
 
+@checked_rule
 def some_labels(
     labels: Indices, clients: int, classes: int, rng: np.random.Generator, labels_per_client: Positive = 2
 ) -> Parts:
@@ -57,6 +60,7 @@ def some_labels(
     return [np.concatenate(own) for own in parts]
 
 
+@checked_rule
 def labels_and_quantity(
     labels: Indices,
     clients: int,

@@ -80,6 +80,7 @@ CHOICES = (
            frozenset({"root", "fetch", "rng", "seed", "clients"})),
     Choice("data", "partition", "iid", "atoll.data.partition:PARTITIONS", frozenset(_OF_CLIENTS)),
     Choice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
+    Choice("travel", "codec", "none", "atoll.codecs.table:CODECS", frozenset()),
     Choice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
     Choice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
            frozenset({"aggregators", "rows", "columns", "rng"})),

@@ -4,6 +4,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
@@ -21,29 +22,34 @@ from atoll.evaluation.scores import ClusterEvaluator, Evaluator
 from atoll.experiment.checks import read_clustering
 from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_all_clients, make_test_clients
+from atoll.experiment.coding import code_updates, coding_of, upload_share
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
+from atoll.experiment.file import make_runs, resolved
 from atoll.experiment.foresight import foresee
-from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse, require_device
+from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
 from atoll.experiment.network import is_clustered_anew, make_networks, speeds
+from atoll.experiment.objects import named
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
-from atoll.local.models import Model, without
+from atoll.local.models import Model, form_of, without
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
 from atoll.local.trainer import carried_bytes
 from atoll.local.travel import staying
-from atoll.local.weights import check_outputs, count_bytes, place, read_model
+from atoll.local.weights import check_outputs, count_bytes, place, read_model, require_device
 from atoll.methods.hierarchical import Phase
 from atoll.methods.ifca import choose_start
 from atoll.network.base import Network
 from atoll.schedules.events import Clock, Schedule
 from atoll.schedules.files import fitting
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 from atoll.support.seeds import generator
+
+_NEARLY = 0.9  # of run.virtual_seconds; the next event may not have fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +67,18 @@ class ReportedClients:
     network: Network | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Experiment:
     """The objects of one run, each made from the settings when it is first asked for.
 
-    Whatever is wrong with the settings comes out as an `InputError` from the property that meets it.
+    Settings may be given by name, and functions and data sets as they are; an object, or a name, in the place of a
+    section stands for its clustering, method, model or data set. Whatever is wrong with the settings comes out as an
+    `InputError` from the property that meets it.
+
+    >>> Experiment(
+    ...     clustering=lambda population, clusters: [k % clusters for k in range(len(population))]
+    ... ).clustering.sizes
+    array([10, 10, 10, 10, 10, 10, 10, 10, 10, 10])
 
     Attributes:
         settings: all settings.
@@ -76,6 +89,28 @@ class Experiment:
     settings: Settings
     schedule: Schedule | None = None
     known: ReportedClients | None = None
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        schedule: Schedule | None = None,
+        known: ReportedClients | None = None,
+        **changes: Any,
+    ) -> None:
+        """Lay changes by name, such as ``rounds=5`` or ``clustering=function``, over the settings or the defaults.
+
+        Raises:
+            InputError: a setting that is unknown, of a wrong type or out of range.
+        """
+        if not isinstance(settings, Settings | None):
+            raise InputError(
+                "Experiment: takes Settings, or settings by name; those of a recipe or a file are "
+                "atoll.make_runs(atoll.read_experiment(NAME))"
+            )
+        if changes or settings is None:
+            (settings,) = make_runs({} if settings is None else resolved(settings), None, named(changes))
+        for name, value in (("settings", settings), ("schedule", schedule), ("known", known)):
+            object.__setattr__(self, name, value)
 
     def given(self, known: ReportedClients) -> "Experiment":
         """Return the experiment with other knowledge of its clients; what does not depend on it is shared."""
@@ -129,7 +164,7 @@ class Experiment:
         """The network from round 0 on, and for clients that move from each round on that changes something."""
         if self.known is not None and self.known.network is not None:
             return {0: self.known.network}
-        return make_networks(self.settings, self.reported.sizes, self._bytes_without(self._staying))
+        return make_networks(self.settings, self.reported.sizes, self._bytes_without(self._staying), self._upload_share)
 
     @cached_property
     def problem(self) -> Problem:
@@ -220,7 +255,8 @@ class Experiment:
         steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
         compute = np.asarray(batch * steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
-        return Clock(compute, np.full(len(sizes), network.upload_seconds), np.inf if deadline is None else deadline)
+        upload = np.full(len(sizes), network.upload_seconds * self._upload_share)
+        return Clock(compute, upload, np.inf if deadline is None else deadline)
 
     @cached_property
     def method(self) -> Method:
@@ -261,13 +297,20 @@ class Experiment:
         clock = self.clock if self.needs("clock") else None
         method = choose_clients(self.settings, method, self.reported, clock)
         if (seconds := self.settings.run.virtual_seconds) is not None:
-            method = replace(method, schedule=method.schedule.until(seconds))
+            method = replace(method, schedule=self._until(method.schedule, seconds))
         method = add_faults(self.settings, method, self.population, clock)
-        method = let_stay(self.settings, method, self.module)
+        method = code_updates(self.settings, let_stay(self.settings, method, self.module))
         if self.schedule is not None:
             replayed = fitting(self.schedule, method.schedule, len(self.population))
             method = replace(method, schedule=replayed, arrivals=None)
         return method
+
+    def _until(self, schedule: Schedule, seconds: float) -> Schedule:
+        """Return what of the schedule is over by then; warn if `rounds` ends it long before."""
+        if (end := schedule.events[-1].seconds) < _NEARLY * seconds:
+            told = f"run.virtual_seconds = {seconds:g}: rounds = {self.settings.rounds} ends the run at {end:.4g} s"
+            warn(f"{told} already; raise rounds to use the time", SettingWarning, 2)
+        return schedule.until(seconds)
 
     @cached_property
     def _staying(self) -> tuple[str, ...]:
@@ -295,6 +338,24 @@ class Experiment:
         size = self.method.schedule.message_bytes
         return self.sent_bytes if size is None else size
 
+    @cached_property
+    def update_bytes(self) -> int:
+        """Bytes of what a client sends up: a message, or its update as `travel.codec` codes it."""
+        coding = coding_of(self.method)
+        if coding is None:
+            return self.message_bytes
+        update = self._rehearse()
+        return coding.bytes_of(form_of(self._start() if update is None else update.model))
+
+    def bytes_up(self, messages: int, updates: int) -> int:
+        """Return the bytes of so many messages that are sent up, of which so many are clients' updates."""
+        return updates * self.update_bytes + (messages - updates) * self.message_bytes
+
+    @cached_property
+    def _upload_share(self) -> float:
+        """Bytes of an update as it is uploaded, as a share of the model's."""
+        return upload_share(self.settings, self.module)
+
     @property
     def device(self) -> str:
         """Where training takes place."""
@@ -314,8 +375,11 @@ class Experiment:
     def _rehearse(self) -> ClientUpdate | None:
         """Train one client for one step; return what it sends back, unless that is not finite."""
         trainer = self._make_trainer(replace(self.method.rule, steps=1, epochs=None))
-        first = self.method.schedule.occupied.events[0]
-        return rehearse(self.settings, trainer, first, self.method.sent(read_model(self._copy_module())))
+        return rehearse(self.settings, trainer, self.method.schedule.occupied.events[0], self._start())
+
+    def _start(self) -> Model:
+        """Return what travels of a first model."""
+        return self.method.sent(read_model(self._copy_module()))
 
     def initial_models(self, restart: int = 0) -> tuple[Model, ...]:
         """Return the models that a run begins with, on the device: one, or one a cluster, drawn anew each restart."""
@@ -351,8 +415,7 @@ class Experiment:
         require_single_results(self.settings)
         if self.schedule is None:
             require_measuring(self.settings)
-        start = self.method.sent(read_model(self._copy_module()))
-        trainer = self._make_trainer(self.method.rule)
+        trainer, start = self._make_trainer(self.method.rule), self._start()
         method = replace(self.method, schedule=self.method.schedule.occupied)
         return choose_executor(self.settings.run, method, trainer, start, self.sent_bytes, self.device)
 

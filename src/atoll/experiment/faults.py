@@ -9,6 +9,7 @@ import numpy.typing as npt
 from atoll.aggregation.mean import Combine, is_weighted_mean, needs_only_mean, says
 from atoll.aggregation.robust import ROBUST, TIMES_BYZANTINE
 from atoll.aggregation.screening import Screening
+from atoll.codecs.trainer import Coded
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
@@ -82,6 +83,8 @@ def add_attackers(settings: Settings, trainer: ClientTrainer) -> ClientTrainer:
     wanted = settings.faults
     if not wanted.attackers and not wanted.tolerate:
         return trainer
+    if isinstance(trainer, Coded):  # what attackers send is coded too
+        return trainer.around(add_attackers(settings, trainer.trainer))
     if wanted.attackers and wanted.attack == "not-finite" and not wanted.tolerate:
         raise InputError(
             "faults.attack = 'not-finite': needs faults.tolerate = true, as such results cannot be combined"

@@ -22,7 +22,7 @@ from atoll.experiment.settings import Settings
 from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.untrusted import parse_toml, read_toml
-from atoll.support.wording import nearest, unknown
+from atoll.support.wording import natural, nearest, unknown
 
 Table = dict[str, Any]
 
@@ -52,7 +52,7 @@ def read_experiment(name: str | Path) -> Table:
 def recipe_names() -> list[str]:
     """Return the names of the built-in experiments, the one to begin with first."""
     found = (f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml"))
-    return sorted(found, key=lambda name: (name != "quickstart", name))
+    return sorted(found, key=lambda name: (name != "quickstart", *natural(name)))
 
 
 def recipe_path(name: str) -> Path | None:
@@ -192,6 +192,8 @@ def resolved(settings: Settings) -> Table:
 
 
 def _nearest_recipe(name: str) -> str:
+    if files := sorted(Path(name).glob("*.toml")):
+        return f", and a folder; did you mean {str(files[0])!r}?"
     for choice in CHOICES:
         if (meant := nearest(name, choice.functions, cutoff=1)) and choice.default != meant:
             return f", but it is a value of {choice.setting}: atoll run quickstart --set {choice.setting}={meant}"

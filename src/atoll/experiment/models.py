@@ -117,20 +117,6 @@ def make_trainer(
     return trainer
 
 
-def require_device(device: str) -> str:
-    """Return the device if tensors can be put on it.
-
-    Raises:
-        InputError: they cannot.
-    """
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"run.device = {device!r}: is not available here ({reason}); use 'cpu'") from error
-    return device
-
-
 def rehearse(settings: Settings, trainer: ClientTrainer, event: Event, start: Model) -> ClientUpdate | None:
     """Train one client for one step, so that a model, optimiser or trainer that fails is met before the run.
 

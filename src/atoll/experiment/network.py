@@ -25,13 +25,16 @@ from atoll.support.seeds import generator
 MOVES = 100  # positions in a run of clients that move but are not clustered anew
 
 
-def make_networks(settings: Settings, sizes: npt.NDArray[np.int64], model_bytes: int) -> dict[int, Network]:
+def make_networks(
+    settings: Settings, sizes: npt.NDArray[np.int64], model_bytes: int, upload_share: float = 1.0
+) -> dict[int, Network]:
     """Return the network from round 0 on, and for clients that move also from each round that changes something on.
 
     Args:
         settings: `network` says whether positions, or seconds, are read from files or drawn from the seed.
         sizes: samples of each client, [clients]; a column `samples` of `network.clients_file` takes their place.
-        model_bytes: size of what is uploaded.
+        model_bytes: size of a model.
+        upload_share: what a client uploads, as a share of that.
 
     Raises:
         InputError: files that are faulty or do not fit, or numbers that make no network.
@@ -42,7 +45,7 @@ def make_networks(settings: Settings, sizes: npt.NDArray[np.int64], model_bytes:
     graph = _topology(settings)
     _check_timing(settings)
     if wanted.upload_file is not None:
-        return {0: _paced(settings, _from_files(settings, compute_seconds, neighbours_of(graph)))}
+        return {0: _paced(settings, _from_files(settings, compute_seconds, neighbours_of(graph), upload_share))}
     measured = _measured_seconds(settings)
     rows, columns = grid_of(settings)
     aggregators_xy, server_xy = grid_positions(rows, columns, wanted.side_metres)
@@ -50,7 +53,9 @@ def make_networks(settings: Settings, sizes: npt.NDArray[np.int64], model_bytes:
 
     def at(clients_xy: Floats) -> Network:
         return wireless_network(
-            clients_xy, aggregators_xy, server_xy, compute_seconds, watts, model_bytes, graph, radio, wanted.downloads
+            *(clients_xy, aggregators_xy, server_xy, compute_seconds, watts, model_bytes, graph, radio),
+            downloads=wanted.downloads,
+            upload_share=upload_share,
         )
 
     positions = _positions(settings, table, clients)
@@ -241,6 +246,7 @@ def _from_files(
     settings: Settings,
     compute_seconds: Floats,
     neighbours: tuple[tuple[int, ...], ...],
+    upload_share: float,
 ) -> Network:
     """Make a network of seconds that were measured elsewhere."""
     wanted, shape = settings.network, (len(compute_seconds), settings.clustering.clusters)
@@ -257,7 +263,7 @@ def _from_files(
             raise InputError(
                 f"network.{needed} is not set, but network.upload_file with method.pattern = {pattern!r} needs it"
             )
-    return matrix_network(compute_seconds, upload, neighbours=neighbours, **_measured_seconds(settings))
+    return matrix_network(compute_seconds, upload_share * upload, neighbours=neighbours, **_measured_seconds(settings))
 
 
 def vectors(length: int) -> tuple[tuple[int, ...], ...]:

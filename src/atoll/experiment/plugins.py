@@ -5,11 +5,14 @@ experiment file. So a new rule is one function in one file.
 """
 
 import importlib
+import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from atoll.experiment.signatures import REQUIRED, parameters_of, takes_any
@@ -20,6 +23,8 @@ from atoll.support.wording import unknown
 # Where code lies that is not the user's: Atoll, Python, installed packages, and what has no file.
 _NOT_OWN = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
 
+_GIVEN: dict[str, Any] = {}  # what this process gave as an object, by the name that stands for it
+
 
 def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
     """Return the rule of this name.
@@ -29,6 +34,8 @@ def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
     """
     if name in known:
         return known[name]
+    if name in _GIVEN:
+        return _GIVEN[name]
     if ":" not in name:
         raise InputError(f"{setting} = {name!r}: {unknown(name, known)}, or 'module:function' for your own")
     module_name, _, attribute = name.partition(":")
@@ -43,15 +50,58 @@ def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
         raise InputError(f"{setting} = {name!r}: there is no module {module_name!r}; looked {places}") from error
     except (Exception, SystemExit) as error:  # whatever a user's module may do while it is imported
         raise _raised(setting, name, "importing it", error) from error
-    found: Any = module
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
+    found = _attribute(module, attribute)
+    if found is None and module_name == "__main__":
+        again = "was given as an object by another script or notebook; give it again, or name it as 'module:function'"
+        raise InputError(f"{setting} = {name!r}: {again}")
     if found is None:
         own = (key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise InputError(f"{setting} = {name!r}: {attribute!r} in {module_name!r} is {unknown(attribute, own)}")
     if not (callable(found) or isinstance(found, MethodKind)):
         raise InputError(f"{setting} = {name!r}: must be a function, it is {_a(type(found).__name__)}")
     return found
+
+
+def _attribute(module: Any, path: str) -> Any:
+    """Return what a module has under a dotted path, or None."""
+    return reduce(lambda held, part: getattr(held, part, None), path.split("."), module)
+
+
+def remember(given: Any, name: str = "") -> str:
+    """Return a name by which `resolve` finds this object in this process, for as long as it lives.
+
+    What can be imported keeps its own name, ``module:function``. A function of a script or a notebook, where it may be
+    defined again, is numbered if another one has its name. `name` is for what has none; it takes the last one's place.
+    """
+    module, path = getattr(given, "__module__", ""), getattr(given, "__qualname__", type(given).__name__)
+    if name:
+        _GIVEN[f"__main__:{name}"] = given
+        return f"__main__:{name}"
+    if module != "__main__" and _attribute(sys.modules.get(module), path) is given:
+        return f"{module}:{path}"
+    own = found = "__main__:" + re.sub(r"\W", "", path.split(".")[-1])
+    number = 1
+    while not _is_same(_GIVEN.setdefault(found, given), given):
+        number += 1
+        found = f"{own}_{number}"
+    return found
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two objects are one, or a notebook's cell that ran twice, so that a run goes on with either."""
+    if one is other:
+        return True
+    if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
+        return False
+    return one.__code__ == other.__code__ and _held(one) == _held(other)
+
+
+def _held(function: FunctionType) -> list[Any]:
+    """Return what a function holds besides its code: simple values, and the identities of all others."""
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    simple = str | int | float | None
+    return [str(function.__annotations__), *(each if isinstance(each, simple) else id(each) for each in values)]
 
 
 def import_from(folder: Path) -> None:

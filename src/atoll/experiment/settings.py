@@ -71,6 +71,19 @@ class ModelSettings(Section):
     )
 
 
+class TravelSettings(Section):
+    """As what clients send their updates."""
+
+    codec: str = Field(
+        "none",
+        description="makes fewer bytes of what a client's model has changed by; models that are sent down stay as they "
+        "are; or module:function returning an atoll.Codec",
+    )
+    feedback: bool = Field(
+        True, description="clients keep what their updates lose, and add it to the next; without a codec: unused"
+    )
+
+
 class Local(Section):
     """How a client trains."""
 
@@ -99,7 +112,9 @@ class NetworkSettings(Section):
     seconds_per_sample: NotNegative | Range = Field(
         0.001, description="seconds to train on one sample, zeta; a list of two: drawn for each client from this range"
     )
-    upload_seconds: NotNegative = Field(1.0, description="a client's seconds to upload its model; hierarchical: unused")
+    upload_seconds: NotNegative = Field(
+        1.0, description="a client's seconds to upload its model, fewer with travel.codec; hierarchical: unused"
+    )
     grid: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = Field(
         None, description="rows and columns of aggregators; unset: as square as clustering.clusters allows"
     )
@@ -269,11 +284,12 @@ class _Checked(type(BaseModel)):  # type: ignore[misc]
         """Check the table as a file's, whose sections have what the functions take that they name."""
         if cls is not Settings:
             return super().__call__(*args, **table)
+        from atoll.experiment.objects import named
         from atoll.experiment.validation import validate
 
         if args:
             raise InputError("Settings: are given by name, such as Settings(rounds=5, local={'lr': 0.1})")
-        return validate(table)
+        return validate(named(table))
 
 
 class Settings(Section, metaclass=_Checked):
@@ -295,6 +311,7 @@ class Settings(Section, metaclass=_Checked):
     rounds: Positive = Field(20, description="rounds, as the glossary defines them for the method")
     data: Data = Data()
     model: ModelSettings = ModelSettings()
+    travel: TravelSettings = TravelSettings()
     local: Local = Local()
     clustering: ClusteringSettings = ClusteringSettings()
     network: NetworkSettings = NetworkSettings()

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from atoll.codecs.coding import Coding
 from atoll.data.datasets import Dataset, Standard
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
+from atoll.experiment.coding import coding_of
 from atoll.experiment.models import make_trainer, rehearse
 from atoll.experiment.settings import FaultSettings, MethodSettings, Settings
 from atoll.fleet.terms import announce
@@ -60,6 +62,7 @@ class Agreement:
         classes: of their data; 0: there are none.
         keeps_state: whether clients keep a state from task to task; each does at its own node.
         told: the settings that nodes are told, which they need not go by.
+        coding: codes what clients send back; None: it is sent as it is.
     """
 
     digest: str
@@ -68,6 +71,12 @@ class Agreement:
     classes: int = 0
     keeps_state: bool = False
     told: Mapping[str, Any] = field(default_factory=dict)
+    coding: Coding | None = None
+
+    @property
+    def sent_form(self) -> Form:
+        """The form of what a client sends back, coded where it is."""
+        return self.form if self.coding is None else self.coding.sent_form(self.form)
 
 
 def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Agreement:
@@ -79,7 +88,7 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
     require_fleet(settings)
     digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
     clients, told = settings.data.clients, announce(settings)
-    return Agreement(digest, form, clients, data.classes, method.keeps_state, told)
+    return Agreement(digest, form, clients, data.classes, method.keeps_state, told, coding_of(method))
 
 
 def require_fleet(settings: Settings) -> None:
@@ -105,7 +114,7 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
 
     These are the seed, `model`, `local`, the form of the data, of `method` its name, beta and resample (all of it, and
     the rounds, where the method is one's own; the rounds also where data are split for each of them) and what its
-    trainer is made with, and of `run` precision and debug.
+    trainer is made with, of `run` precision and debug, and `travel` if updates are coded.
     """
     run = dict(settings.run)
     needs_rounds = settings.method.get("resample") or ":" in settings.method.name
@@ -119,6 +128,8 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
         "run": {key: run[key] for key in _OF_RUN},
         "data": asdict(form),
     }
+    if settings.travel.codec != "none":
+        agreed["travel"] = settings.travel.model_dump()
     return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()
 
 

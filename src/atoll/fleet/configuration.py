@@ -131,8 +131,8 @@ class NodeConfiguration(_Section):
     def _can_be_allowed(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         if odd := [pattern for pattern in patterns if not re.fullmatch(ALLOWABLE, pattern)]:
             raise ValueError(
-                f"{odd[0]!r}: must be seed, rounds, clustering.clusters, or a setting of model, local or method, such "
-                "as local.lr or method.*"
+                f"{odd[0]!r}: must be seed, rounds, clustering.clusters, or a setting of model, travel, local or "
+                "method, such as local.lr or method.*"
             )
         return patterns
 

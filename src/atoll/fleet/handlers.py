@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from atoll.codecs.coding import as_sent
+from atoll.codecs.trainer import Coded
+from atoll.engine.cohorts import ClientTrainer
 from atoll.fleet.kept import Versions
 from atoll.fleet.messages import (
     ClientReport,
@@ -114,7 +117,7 @@ def train(side: Side, store: Store, payload: bytes) -> Done:
     so_far = _count(site, store, client, trainings=1)
     with _computing(site):
         began = time.perf_counter()
-        outcome = _train(site, store, request, client, start)
+        outcome, sent = _train(site, store, request, client, start)
         seconds = time.perf_counter() - began
     samples = int(site.population.sizes[client])
     passed = site.trainer.samples_a_step(np.array([client])) * site.steps
@@ -130,26 +133,37 @@ def train(side: Side, store: Store, payload: bytes) -> Done:
         loss=outcome.loss if np.isfinite(outcome.loss) else None,
     )
     told = f"client {client} trained for event {request.event}, {seconds:.1f} s"
-    return Done(encode(reply, pack([outcome.model])), f"{told}; trainings so far: {so_far.trainings}")
+    return Done(encode(reply, pack([sent])), f"{told}; trainings so far: {so_far.trainings}")
 
 
-def _train(site: Node, store: Store, request: TrainRequest, client: int, start: Model) -> ClientUpdate:
-    """Train a client from what it kept after the task that is named, where clients keep anything."""
+def _train(site: Node, store: Store, request: TrainRequest, client: int, start: Model) -> tuple[ClientUpdate, Model]:
+    """Train a client from what it kept after the task that is named, where clients keep anything.
+
+    Returns what came of it, and what is sent.
+    """
     task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
     if not site.agreement.keeps_state:
-        return site.trainer.train(task)
+        return _train_once(site.trainer, task)
     versions = Versions(store, client, site.agreement.digest)
     if request.state is not None:
         if (before := versions.read(request.state)) is None:
             raise Refused("no_state", f"client {client} no longer has what it kept after the task {request.state}")
         task = replace(task, state={name: tensor.to(site.device) for name, tensor in before.items()})
-    outcome = site.trainer.train(task)
+    outcome, sent = _train_once(site.trainer, task)
     fault = why_wrong_state(task.state, outcome.state, keeps_state=True)
     if fault or outcome.state is None:
         raise TypeError(f"{type(site.trainer).__name__} {fault}")
     named = () if request.state is None else (request.state,)
     versions.add(request.nonce, outcome.state, (*named, *request.resumable))
-    return outcome
+    return outcome, sent
+
+
+def _train_once(trainer: ClientTrainer, task: ClientTask) -> tuple[ClientUpdate, Model]:
+    if isinstance(trainer, Coded):
+        outcome, payload = trainer.train_coded(task)
+        return outcome, as_sent(payload)
+    outcome = trainer.train(task)
+    return outcome, outcome.model
 
 
 def losses(side: Side, store: Store, payload: bytes) -> Done:

@@ -16,8 +16,9 @@ from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
+from atoll.experiment.coding import code_updates
 from atoll.experiment.executor import require_states_apart
-from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, require_device
+from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer
 from atoll.experiment.plugins import call
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
@@ -25,7 +26,7 @@ from atoll.fleet.agreement import Agreement, agree, require_fleet
 from atoll.fleet.messages import Refused
 from atoll.fleet.shards import read_shard, shard_folder
 from atoll.fleet.tally import RUNS, Budget
-from atoll.local.weights import check_outputs, place
+from atoll.local.weights import check_outputs, place, require_device
 from atoll.network.base import Network
 from atoll.network.files import matrix_network
 from atoll.schedules.events import Clock
@@ -217,7 +218,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
         )
     require_states_apart(method)
     method = choose_clients(settings, method, given["population"], given["clock"])
-    return let_stay(settings, method, module)
+    return code_updates(settings, let_stay(settings, method, module))
 
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:

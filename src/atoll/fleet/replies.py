@@ -6,6 +6,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from atoll.aggregation.reductions import update_norm
+from atoll.codecs.coding import Coding, Undecodable, add, as_received
 from atoll.fleet import transport as base
 from atoll.fleet.messages import (
     AnyHeader,
@@ -49,7 +50,8 @@ Reason = (
 - ``oversized``, ``unreadable``: more bytes than the model can have, no message;
 - ``wrong_sender``: about another client than was asked, or from another node than its own;
 - ``wrong_event``, ``repeated``: an answer to another event, or to another call than this one;
-- ``wrong_count``: other samples than reported; ``wrong_form``: other names, shapes or types;
+- ``wrong_count``: other samples than reported; ``wrong_form``: other names, shapes or types, or bytes that
+  `travel.codec` does not decode;
 - ``not_finite``, ``too_large``: a NaN or an infinity; a number of the model beyond 1e12, a loss beyond 1e15, an update
   longer than allowed;
 - ``unsound``: its model gives no finite losses; or what it was combined to with others does not, although each does;
@@ -96,11 +98,12 @@ class Asked:
         event: the event's number.
         repeat: the intra-cluster round's.
         start: the model that it was sent; None where losses were asked.
-        form: of the model that it must send.
+        form: of the model that it must send, coded or not.
         samples: how many it said that it holds; None: it was not asked.
         max_update_norm: the longest update that is taken; None: any.
         models: how many models it was to measure.
         state: what stands for what it then keeps, where clients keep anything.
+        coding: codes what it sends; None: it is sent as it is.
     """
 
     node: str
@@ -114,6 +117,22 @@ class Asked:
     max_update_norm: float | None = None
     models: int = 0
     state: Model | None = None
+    coding: Coding | None = None
+
+    @property
+    def sent_form(self) -> Form:
+        """The form of what it must send, coded where it is."""
+        return self.form if self.coding is None else self.coding.sent_form(self.form)
+
+    def decode(self, sent: Model) -> Model:
+        """Return the model that was sent, its tensors in the form's order; `sent` has the `sent_form`.
+
+        Raises:
+            Undecodable: it is none.
+        """
+        if self.coding is None:
+            return {name: sent[name] for name in self.form}
+        return add(self.start or {}, self.coding.decode(as_received(sent), self.form))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +151,7 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Chec
     and call, with the number of samples that it reported before, with exactly the tensors of the form, all finite and
     none absurdly large, and its update no longer than allowed.
     """
-    opened = _open(asked, sender, reply, TrainReply, most_bytes(asked.form))
+    opened = _open(asked, sender, reply, TrainReply, most_bytes(asked.sent_form))
     if isinstance(opened, str):
         return opened
     head, models = opened
@@ -142,9 +161,12 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Chec
         return "repeated"
     if head.samples < 1 or head.passed < 1 or head.samples != (asked.samples or head.samples):
         return "wrong_count"
-    if len(models) != 1 or form_of(models[0]) != asked.form:
+    if len(models) != 1 or form_of(models[0]) != asked.sent_form:
         return "wrong_form"
-    model = {name: models[0][name] for name in asked.form}  # in the order that results are combined in elsewhere
+    try:
+        model = asked.decode(models[0])
+    except Undecodable:
+        return "wrong_form"
     if head.loss is None or not is_finite(model, head.loss):
         return "not_finite"
     if not is_bounded(model, head.loss):

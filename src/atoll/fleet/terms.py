@@ -15,10 +15,10 @@ Key = Annotated[str, Field(pattern=_KEY)]
 Terms = Annotated[dict[Key, JsonValue], Field(max_length=500)]
 """Settings that a client's work may depend on, by ``section.key``."""
 
-ALLOWABLE = r"^(seed|rounds|clustering\.clusters|(model|local|method)\.(\*|[A-Za-z_]\w{0,60}))$"
+ALLOWABLE = r"^(seed|rounds|clustering\.clusters|(model|travel|local|method)\.(\*|[A-Za-z_]\w{0,60}))$"
 """What an owner may allow: a setting, or all of a section; none that names a file, a device or a machine."""
 
-_SECTIONS = ("model", "local", "method")
+_SECTIONS = ("model", "travel", "local", "method")
 _OTHERS = ("clustering.clusters", "data.dataset", "data.standardise", "run.precision", "run.debug")
 # No colon, so that no function is named, and neither dot nor slash, so that no file is.
 _WORD = re.compile(r"[A-Za-z0-9_+-]{1,40}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_PASS = (nn.ReLU, nn.Flatten, nn.Dropout, nn.Identity, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+_PASS = (nn.ReLU, nn.Flatten, nn.Identity, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 """Layers that pass numbers on as they are, or zero: exact in any precision."""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
+from typing import ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +19,29 @@ from atoll.local.precision import Precision
 from atoll.local.rounded import Rounded
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.weights import count_bytes, is_finite, load_model, load_moments, place, read_model, read_moments
+from atoll.local.weights import (
+    count_bytes,
+    is_finite,
+    load_model,
+    load_moments,
+    place,
+    read_model,
+    read_moments,
+    require_device,
+)
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import RunError
+from atoll.support.limits import Count
+from atoll.support.requiring import check_arguments
 from atoll.support.seeds import generator, layers_drawing_from
 
+P = ParamSpec("P")
+
 IDENTITY_PART, TRAINING_PART = 0, 1  # with resampling, which of a round's two parts of a client's data
+
+
+def _checked(make: Callable[P, None]) -> Callable[P, None]:
+    return check_arguments(make, str, {"seed": Count})
 
 
 class Trainer:
@@ -38,6 +56,7 @@ class Trainer:
 
     keeps_state = False
 
+    @_checked
     def __init__(
         self,
         module: nn.Module,
@@ -61,8 +80,11 @@ class Trainer:
             by_hand: whether steps may be made by hand, where `dense_steps` can; else autograd and the optimiser do.
             tolerant: whether results that are not finite are sent back, for the method's `Screening` to leave out;
                 else they are an error.
+
+        Raises:
+            InputError: one of these is of another type, or the device is not here.
         """
-        self.module = place(module, device)
+        self.module = place(module, require_device(device))
         self.population = population
         self.rule = rule
         self.seed = seed

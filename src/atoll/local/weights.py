@@ -40,6 +40,20 @@ def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> N
         )
 
 
+def require_device(device: str) -> str:
+    """Return the device if tensors can be put on it.
+
+    Raises:
+        InputError: they cannot.
+    """
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"run.device = {device!r}: is not available here ({reason}); use 'cpu'") from error
+    return device
+
+
 def place(module: nn.Module, device: str = "cpu") -> nn.Module:
     """Move a module to the device, its convolutions laid out channels last, which most hardware computes faster.
 

@@ -1,18 +1,17 @@
 """Methods called from a script are held against what an experiment file would be, and told in the same sentences."""
 
-import inspect
 from collections.abc import Callable, Mapping
-from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive
-from atoll.support.requiring import require
+from atoll.support.requiring import check_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _COMMON = {"rounds": Positive, "seed": Count}  # settings that stand in no section
+_OBJECTS = ("population", "clustering", "network", "clock", "rule", "module", "phases")
 
 
 def checked(make: Callable[P, R]) -> Callable[P, R]:
@@ -20,24 +19,12 @@ def checked(make: Callable[P, R]) -> Callable[P, R]:
 
     The function then raises an `InputError` before anything else is done.
     """
-    signature = inspect.signature(make)
-    types = {name: _COMMON.get(name, each.annotation) for name, each in signature.parameters.items()}
-
-    @wraps(make)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        bound = signature.bind(*args, **kwargs)
-        for name, value in bound.arguments.items():
-            bound.arguments[name] = require(_path(name, types[name]), value, types[name])
-        _require_same_clients(bound.arguments)
-        return make(*bound.args, **bound.kwargs)
-
-    return call
+    return check_arguments(make, _path, _COMMON, _require_same_clients)
 
 
-def _path(name: str, annotation: Any) -> str:
+def _path(name: str) -> str:
     """Return what a sentence calls an argument: a setting by its path, an object by its name."""
-    is_object = name in _COMMON or name in ("population", "clustering", "network", "clock", "rule", "module", "phases")
-    return name if is_object else f"method.{name}"
+    return name if name in _COMMON or name in _OBJECTS else f"method.{name}"
 
 
 def _require_same_clients(given: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ import numpy.typing as npt
 
 from atoll.network.base import Network
 from atoll.support.arrays import Floats, Ids, Mask
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of
 from atoll.support.numpy_files import read_npy
 from atoll.support.parquet import read_parquet
 from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
+from atoll.support.wording import show
 
 POSITIONS = ("x", "y")
 COLUMNS = (*POSITIONS, "power", "seconds_per_sample")
@@ -145,8 +147,17 @@ def matrix_network(
         upload_seconds=upload,
         transfer_seconds=transfer,
         exchange_seconds=exchange if exchange_seconds is None else _array("exchange_seconds", exchange_seconds),
-        neighbours=((),) * aggregators if neighbours is None else tuple(tuple(sorted(near)) for near in neighbours),
+        neighbours=((),) * aggregators if neighbours is None else _read_neighbours(neighbours),
     )
+
+
+def _read_neighbours(neighbours: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    try:
+        return tuple(tuple(sorted(index(each) for each in near)) for near in neighbours)
+    except TypeError as error:
+        raise InputError(
+            f"network: neighbours = {show(neighbours)}: must be a list for each aggregator, of the numbers of others"
+        ) from error
 
 
 def _order(path: str | Path, column: Floats) -> Ids:
@@ -177,7 +188,9 @@ def _read_csv(path: Path) -> tuple[list[str], list[Floats]]:
         text = read_bytes(path).decode("utf-8-sig")
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
+    if rows and len(rows[0]) == 1 and (other := next((sign for sign in ";\t|" if sign in rows[0][0]), "")):
+        raise InputError(f"{path}: its columns are separated by {other!r}; they must be by commas")
     names = [name.strip() for name in rows[0]] if rows else []
     for number, row in enumerate(rows[1:], 1):
         if len(row) != len(names):
@@ -204,7 +217,7 @@ def _read_parquet(path: Path) -> tuple[list[str], list[Floats]]:
     try:
         table = read_parquet(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not (pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)):
@@ -220,7 +233,7 @@ def _read_matrix_csv(path: Path) -> Floats:
     try:
         text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of an empty file, which the caller refuses
@@ -249,7 +262,7 @@ def _read_npy(path: Path) -> Floats:
     try:
         matrix = read_npy(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: is not a .npy file of numbers ({error})") from error
+        raise InputError(f"{path}: is not a .npy file of numbers ({reason_of(error)})") from error
     if matrix.dtype.kind not in "iuf" or matrix.ndim not in (1, 2):
         raise InputError(f"{path}: must hold one array of numbers with one or two dimensions")
     return matrix.astype(np.float64, copy=False)

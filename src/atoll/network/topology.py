@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of
 from atoll.support.limits import Positive, Probability
 from atoll.support.untrusted import read_bytes
 
@@ -180,7 +180,7 @@ def _read_pairs(path: Path, given: str) -> list[tuple[int, ...]]:
     try:
         lines = read_bytes(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{given}: cannot be read ({error})") from error
+        raise InputError(f"{given}: cannot be read ({reason_of(error)})") from error
     pairs = []
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].replace(",", " ").split()

@@ -117,6 +117,7 @@ def wireless_network(
     topology: "nx.Graph[int]",
     radio: Radio = Radio(),
     downloads: bool = False,
+    upload_share: float = 1.0,
 ) -> Network:
     """Return the network in which a model of so many bytes is sent over the radio channel.
 
@@ -126,10 +127,11 @@ def wireless_network(
         server_xy: the same, [2].
         compute_seconds: L^c_i = zeta_i d_i, [clients].
         watts: power with which each client sends, [clients].
-        model_bytes: size of what is sent.
+        model_bytes: size of what is sent, but for what clients upload.
         topology: which aggregators are neighbours; nodes 0 to M - 1.
         radio: the channel.
         downloads: whether sending models down takes time, with the aggregators' power; else it is free.
+        upload_share: what clients upload, as a share of a model's bytes.
 
     Raises:
         InputError: names the client or aggregator whose position, speed or power is not usable, or the two nodes
@@ -152,7 +154,7 @@ def wireless_network(
         exchange = bits / rate(between, sending, radio)
         transfer = bits / rate(to_server, sending, radio)
     np.fill_diagonal(exchange, 0)
-    upload = _link_seconds(clients_xy, aggregators_xy, watts, bits, radio)
+    upload = _link_seconds(clients_xy, aggregators_xy, watts, upload_share * bits, radio)
     sent_down = np.full(len(clients_xy), sending)
     return Network(
         compute_seconds=compute_seconds,

@@ -16,6 +16,7 @@ from atoll.report.runs import Run
 from atoll.report.style import (
     STYLE,
     WIDTH_INCHES,
+    byte_unit,
     drawn_width,
     format_count,
     legend_columns,
@@ -28,7 +29,7 @@ from atoll.runs.columns import is_built_in, title_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
-XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time"]
+XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time", "bytes_up"]
 Limits: TypeAlias = tuple[float, float]
 
 MAX_COLUMNS = 4
@@ -54,7 +55,7 @@ _PARAMETER_ERROR = _Axis("parameter_error", "Parameter error", log=True)
 
 
 def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "") -> Figure:
-    """Draw training loss and test accuracy against rounds, client updates or virtual time.
+    """Draw training loss and test accuracy against rounds, client updates, virtual time or bytes sent up.
 
     One panel stands as loss beside accuracy; several stand side by side, loss above accuracy, at most four in
     a row. A label looks the same in every panel. Probes without a value are passed over. Where no run has an
@@ -81,6 +82,13 @@ def draw_curves(ax: Axes, runs: Sequence[Run], y: str = "test_accuracy", x: XCol
     _set_x([ax], _shown(known, x_axis), x_axis, stacked=False)
     ax.set_title(title)
     ax.legend()
+
+
+def differ_in_bytes(runs: Sequence[Run]) -> bool:
+    """Return whether the runs' clients send different numbers of bytes up, on average, for an update."""
+    last = [(run.rows["bytes_up"][-1], run.rows["client_updates"][-1]) for run in runs]
+    sizes = [sent / updates for sent, updates in last if updates]
+    return bool(sizes) and max(sizes) > 1.01 * min(sizes)
 
 
 def plot_parameter_error(runs: Sequence[Run], *, title: str = "") -> Figure:
@@ -150,6 +158,9 @@ def _x_axis(runs: Sequence[Run], x: XColumn) -> _Axis:
         seconds = np.concatenate([run.rows[x] for run in runs])
         unit = time_unit(float(np.max(seconds, initial=0.0, where=np.isfinite(seconds))))
         return _Axis(x, f"Virtual time ({unit.name})", 1 / unit.seconds)
+    if x == "bytes_up":
+        length, symbol = byte_unit(max(float(np.max(run.rows[x], initial=0.0)) for run in runs))
+        return _Axis(x, f"Sent up ({symbol})", 1 / length, log=True)
     return _Axis(x, {"round": "Round", "client_updates": "Client updates"}[x])
 
 
@@ -199,11 +210,15 @@ def _draw(axes: Axes, run: Run, x_axis: _Axis, y_axis: _Axis, style: dict[str, A
 
 
 def _set_x(column: Sequence[Axes], values: Floats, axis: _Axis, *, stacked: bool) -> None:
+    shown = values[values > 0] if axis.log else values
     for axes in column:
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS, integer=axis.factor == 1))
+        if axis.log:
+            axes.set_xscale("log")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS, integer=axis.factor == 1))
         axes.xaxis.set_major_formatter(format_count)
-        if values.size and values.min() < values.max():
-            axes.set_xlim(values.min(), values.max())
+        if shown.size and shown.min() < shown.max():
+            axes.set_xlim(shown.min(), shown.max())
         axes.grid(visible=True)
         if stacked and axes is not column[-1]:
             axes.tick_params(labelbottom=False)

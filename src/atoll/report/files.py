@@ -11,7 +11,15 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from atoll.report.clients import plot_clients
-from atoll.report.curves import XColumn, has_parameter_error, plot_curves, plot_parameter_error, plot_probe, probed
+from atoll.report.curves import (
+    XColumn,
+    differ_in_bytes,
+    has_parameter_error,
+    plot_curves,
+    plot_parameter_error,
+    plot_probe,
+    probed,
+)
 from atoll.report.identity import has_identity, plot_identity
 from atoll.report.runs import Run
 from atoll.report.spread import spread_as_csv, spread_as_latex, spread_as_markdown, spread_over_seeds
@@ -29,11 +37,12 @@ def write_report(
 ) -> list[Path]:
     """Write curves against rounds, client updates and virtual time, and the table, into the folder `out`.
 
-    Where runs have recorded them, also the error to planted parameters, what own probes measured, what of single
-    clients, and, one figure a run, the clusters that clients found; where runs differ in their seed alone, also the
-    spread over seeds. The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-*
-    and identity-* as .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are
-    as for `rounds_to_target`. Raises InputError when there are no runs.
+    Where an update of one run has fewer bytes than another's, also curves against bytes sent up. Where runs have
+    recorded them, also the error to planted parameters, what own probes measured, what of single clients, and, one
+    figure a run, the clusters that clients found; where runs differ in their seed alone, also the spread over seeds.
+    The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-* and identity-* as
+    .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
+    `rounds_to_target`. Raises InputError when there are no runs.
     """
     out = Path(out)
     figures, tables = dict(_figures(runs)), dict(_tables(runs, targets, stable))
@@ -50,6 +59,8 @@ def write_report(
 
 def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
     for x in get_args(XColumn):
+        if x == "bytes_up" and not differ_in_bytes(runs):  # it would look as that of client updates does
+            continue
         yield f"curves-{x.replace('_', '-')}", plot_curves(runs, x)
     if any(map(has_parameter_error, runs)):
         yield "parameter-error", plot_parameter_error(runs)

@@ -9,6 +9,7 @@ from typing import Any
 from atoll.report.records import Columns, Tables, read_clients, read_records, to_columns, to_tables
 from atoll.support.errors import InputError
 from atoll.support.untrusted import read_json, read_toml
+from atoll.support.wording import nearest
 
 LONGEST_TEXT = 200
 
@@ -70,7 +71,7 @@ def read_run(folder: Path | str) -> Run:
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[Run]:
-    """Read the runs at or one level below each path, in order, each once, with labels unique within a panel.
+    """Read the runs at each path, in it, or in experiments in it, in order, each once, with labels unique in a panel.
 
     The runs below a folder come in the order of its experiment.json, {"runs": [folder names]}, or else sorted
     by name; those that have not started are left out. Raises InputError as `read_run` does, and for a folder
@@ -121,7 +122,7 @@ def read_begun(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
 def _read_below(path: Path) -> tuple[list[Run], list[str]]:
     """Return the runs at or below a path that have begun, and a sentence for each that cannot be read."""
     if not path.is_dir():
-        raise InputError(f"{path} {'is not a run: it is a file' if path.exists() else 'does not exist'}.")
+        raise InputError(f"{path} {'is not a run: it is a file' if path.exists() else _missing(path)}.")
     folders, faults = run_folders(path)
     runs = []
     for folder in folders:
@@ -132,6 +133,14 @@ def _read_below(path: Path) -> tuple[list[Run], list[str]]:
         except InputError as error:
             faults.append(str(error))
     return runs, faults
+
+
+def _missing(path: Path) -> str:
+    """Say that a folder is not there, and which one may be meant."""
+    beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    close = nearest(path.name, beside, cutoff=0.7)
+    meant = Path("runs") / path if (Path("runs") / path).is_dir() else path.parent / close if close else None
+    return "does not exist" if meant is None else f"does not exist; did you mean {meant}?"
 
 
 def _why_empty(path: Path) -> InputError:
@@ -145,19 +154,38 @@ def _why_empty(path: Path) -> InputError:
 
 
 def run_folders(path: Path) -> tuple[list[Path], list[str]]:
-    """Return the runs at or one level below a folder, in order, and what is wrong with what says their order."""
+    """Return the runs at a folder, in it, or in the experiments in it; in order, with what is wrong with that."""
     if _is_run(path):
         return [path], []
-    faults = []
+    if _is_experiment(path):
+        return _runs_of(path)
     try:
         children = sorted(path.iterdir())
-        if (path / "experiment.json").exists():
-            children = [path / name for name in _read_order(path / "experiment.json")]
+    except OSError as error:
+        return [], [f"{path} cannot be read ({error.strerror})."]
+    found, faults = [], []
+    for child in children:
+        runs, wrong = ([child], []) if _is_run(child) else _runs_of(child) if _is_experiment(child) else ([], [])
+        found += runs
+        faults += wrong
+    return found, faults
+
+
+def _runs_of(experiment: Path) -> tuple[list[Path], list[str]]:
+    """Return the runs in an experiment's folder, in its order."""
+    faults = []
+    try:
+        children = sorted(experiment.iterdir())
+        children = [experiment / name for name in _read_order(experiment / "experiment.json")]
     except InputError as error:
         faults.append(str(error))
     except OSError as error:
-        return [], [f"{path} cannot be read ({error.strerror})."]
+        return [], [f"{experiment} cannot be read ({error.strerror})."]
     return [child for child in children if _is_run(child)], faults
+
+
+def _is_experiment(folder: Path) -> bool:
+    return (folder / "experiment.json").exists()
 
 
 def _is_run(folder: Path) -> bool:

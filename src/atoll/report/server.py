@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from atoll.report.page import Content, Scenes, make_content, policy, render
-from atoll.report.runs import read_begun, run_folders
+from atoll.report.runs import overlay, read_begun, run_folders
 from atoll.support.errors import InputError
 
 REST = 10.0  # reading takes at most one part in so many of the time, since it shares the machine with the runs
@@ -34,10 +34,13 @@ class Shown:
 class Watch:
     """The runs in some folders, read again when their files have changed; safe to ask from several threads."""
 
-    def __init__(self, folders: Sequence[Path], targets: Sequence[float] | None = None, command: str = "") -> None:
+    def __init__(
+        self, folders: Sequence[Path], targets: Sequence[float] | None = None, command: str = "", overlay: bool = False
+    ) -> None:
         self.folders = list(folders)
         self.targets = targets
         self.command = command
+        self.is_overlaid = overlay
         self._scenes = Scenes()
         self._lock = Lock()
         self._shown: Shown | None = None
@@ -58,6 +61,7 @@ class Watch:
 
     def _read(self) -> Shown:
         runs, faults = read_begun(self.folders)
+        runs = overlay(runs) if self.is_overlaid else runs
         notices = [f"Left out: {fault}" for fault in faults]
         content = make_content(runs, self.targets, scenes=self._scenes, notices=notices, live=True)
         body = content.as_json()

@@ -14,8 +14,8 @@ from atoll.support.errors import InputError
 
 MAX_TARGETS = 3
 SAME_WORK = 1.1  # ratio of updates a round up to which rounds mean the same work
-FIRST = "the first probe that meets it"
-STABLE = "the first probe from which on all meet it"
+FIRST = "the first measurement that meets it"
+STABLE = "the first measurement from which on all meet it"
 
 
 @dataclass(frozen=True)

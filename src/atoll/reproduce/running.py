@@ -54,11 +54,13 @@ class Outcome:
         task: the task.
         problem: what went wrong, in one sentence; empty when it is finished.
         was_finished: whether there was nothing left to do.
+        executor: which executor has trained it, and why.
     """
 
     task: Task
     problem: str = ""
     was_finished: bool = False
+    executor: str = ""
 
 
 SEEDS = 3
@@ -172,7 +174,7 @@ def carry_out_task(task: Task) -> Outcome:
     if _interrupted:
         raise KeyboardInterrupt
     try:
-        return Outcome(task, was_finished=_train(task) if task.is_trained else _cluster(task))
+        return _train(task) if task.is_trained else Outcome(task, was_finished=_cluster(task))
     except AtollError as error:
         return Outcome(task, f"{task.recipe}, {task.title}: {error}")
     except KeyboardInterrupt:
@@ -183,16 +185,17 @@ def carry_out_task(task: Task) -> Outcome:
 _interrupted: list[bool] = []
 
 
-def _train(task: Task) -> bool:
-    """Train a run to its end; return whether it was there already."""
+def _train(task: Task) -> Outcome:
+    """Train a run to its end, unless it is there already."""
     (settings,) = task.settings
     folder = RunFolder(task.folder)
     if folder.is_run and folder.is_finished:
         folder.take_over(settings)
-        return True
-    for _ in run_events(Experiment(settings), task.folder, resume=folder.is_run):
+        return Outcome(task, was_finished=True)
+    experiment = Experiment(settings)
+    for _ in run_events(experiment, task.folder, resume=folder.is_run):
         pass
-    return False
+    return Outcome(task, executor=f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}")
 
 
 def read_plans(folder: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -16,6 +16,9 @@ from atoll.runs.folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,10 +44,26 @@ class Result:
     state: State
     warnings: tuple[str, ...] = ()
 
+    def frame(self) -> "pandas.DataFrame":
+        """Return `history` as a data frame with a row a measurement; a cluster's column is ``cluster_accuracy/0``.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError('frame() needs pandas: pip install "atoll[pandas]"') from error
+        columns = {}
+        for name, values in self.history.items():
+            for place in np.ndindex(values.shape[1:]):
+                columns["/".join([name, *map(str, place)])] = values[(slice(None), *place)]
+        return pandas.DataFrame(columns)
+
     def __repr__(self) -> str:
         title = ", ".join(filter(None, (self.settings.name, self.settings.panel, self.settings.label)))
-        rows = len(self.history["event"])
-        return f"Result({title!r}, {rows} rows, {self.summary['events']} events, folder={str(self.folder)!r})"
+        rows, place = len(self.history["event"]), None if self.folder is None else str(self.folder)
+        return f"Result({title!r}, {rows} rows, {self.summary['events']} events, folder={place!r})"
 
     def model(self, cluster: int | None = None) -> Model:
         """Return the run's model as tensors by name, or a cluster's (counted from 0), as `SavedRun.model` chooses it.

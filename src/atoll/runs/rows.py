@@ -36,7 +36,6 @@ class Recorder:
         self.probes = Probes(experiment)
         self.probes.rehearse()
         self.score, self.samples = make_scorer(experiment)
-        self.bytes = experiment.message_bytes
         self.events = list(self.schedule.events)
         self.reasons = tuple(dict.fromkeys((*REASONS, *replies.REASONS))) if is_live else REASONS
         loses = any(getattr(event, name) for event in self.events for name in LOSSES)
@@ -109,8 +108,8 @@ class Recorder:
             **self._probe(state),
             "local_loss": local_loss,
             "client_updates": self.sums["client_updates"][done],
-            "bytes_up": self.sums["models_up"][done] * self.bytes,
-            "bytes_down": self.sums["models_down"][done] * self.bytes,
+            "bytes_up": self.experiment.bytes_up(self.sums["models_up"][done], self.sums["client_updates"][done]),
+            "bytes_down": self.sums["models_down"][done] * self.experiment.message_bytes,
             **self._count_faults(state),
         }
         if broken := [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]:
@@ -150,7 +149,7 @@ class Recorder:
 
     def summarize(self, rows: list[Row]) -> dict[str, Any]:
         """Return the content of ``summary.json``."""
-        happened = self.happened
+        happened, update = self.happened, self.experiment.update_bytes
         accuracies = [row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
         summary: dict[str, Any] = {
             "final": rows[-1],
@@ -161,7 +160,8 @@ class Recorder:
             "cluster_sizes": self.experiment.clustering.sizes.tolist(),
             "clients_left_out": self.experiment.clustering.left_out.tolist(),
             "model_bytes": self.experiment.model_bytes,
-            "message_bytes": self.bytes,
+            "message_bytes": self.experiment.message_bytes,
+            **({"update_bytes": update} if update != self.experiment.message_bytes else {}),
             "cluster_frequencies": happened.frequencies.tolist(),
             "max_staleness": max((max(event.staleness, default=0) for event in self.events), default=0),
             "train_loss_samples": self.samples,

@@ -14,11 +14,14 @@ def title_of(settings: Settings) -> str:
 def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
     """Return the run of this title or, if there is none, those that have it in theirs; without `only`, all.
 
+    Where none has it as it is written, capitals count as small letters.
+
     Raises:
         InputError: no run has it in its title; names the titles.
     """
     titles = [title_of(settings) for settings in runs]
     matching = [only] if only in titles else [title for title in titles if only is None or only in title]
+    matching = matching or [title for title in titles if only is None or only.casefold() in title.casefold()]
     chosen = [settings for settings, title in zip(runs, titles, strict=True) if title in matching]
     if not chosen:
         raise InputError(f"--only {only}: no run has this in its panel or label; they are {'; '.join(titles)}")

@@ -69,7 +69,7 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     """
     settings = experiment.settings
     agreement = agree(settings, experiment.population.data, experiment.module, experiment.method)
-    fleet.allow(most_bytes(agreement.form))
+    fleet.allow(most_bytes(agreement.sent_form))
     fleet_settings = settings.fleet
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
     executor = FleetExecutor(

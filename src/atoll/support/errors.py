@@ -37,3 +37,8 @@ def reading(setting: str) -> Iterator[None]:
 
 class RunError(AtollError):
     """A run that failed though its input was good (exit code 1)."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Say why something failed, without the number and the path that an `OSError` adds."""
+    return str(getattr(error, "strerror", None) or error)

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,15 +13,58 @@ from atoll.support.errors import InputError, RunError
 LOCK = ".lock"
 
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # some network file systems cannot lock
+_LOOK_SECONDS = 0.05  # between attempts of one who waits
 _held: set[int] = set()
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _BEYOND = 2**30  # Windows lets nobody read the bytes that are locked, and the number is to be read
+
+    def _is_taken(descriptor: int) -> bool:
+        os.lseek(descriptor, _BEYOND, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return True
+        finally:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+        return False
+
+    def _remove(descriptor: int, path: Path) -> None:
+        os.close(descriptor)  # first, since what is open cannot be removed: also if another has taken it meanwhile
+        with suppress(OSError):
+            path.unlink()
+
+else:
+    import fcntl
+
+    def _is_taken(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+        return False
+
+    def _remove(descriptor: int, path: Path) -> None:
+        with suppress(OSError):
+            path.unlink()
+        os.close(descriptor)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
     """Hold a folder's lock, a file ``.lock`` with this process's number.
 
     A killed process's lock is taken over. Forked processes do not hold the lock, so they cannot keep it
-    when this one is gone. Windows and file systems that cannot lock are not guarded.
+    when this one is gone. File systems that cannot lock are not guarded.
+
+    Args:
+        folder: what is locked; it is there.
+        patience: for how many seconds to wait for another holder.
 
     Raises:
         InputError: another process holds the lock, or another run in this one; names its number.
@@ -28,7 +72,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK
     try:
-        descriptor = _acquire(path)
+        descriptor = _acquire(path, time.monotonic() + patience)
     except OSError as error:
         raise RunError(f"cannot lock {folder}: {error.strerror or error}") from error
     try:
@@ -36,18 +80,19 @@ def locked(folder: Path) -> Iterator[None]:
     finally:
         if descriptor in _held:  # else this is a forked copy, and the lock is its parent's
             _held.discard(descriptor)
-            with suppress(OSError):
-                path.unlink()
-            os.close(descriptor)
+            _remove(descriptor, path)
 
 
-def _acquire(path: Path) -> int:
-    """Return the open and locked file."""
+def _acquire(path: Path, until: float) -> int:
+    """Return the open and locked file; wait for it until this time."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _lock(descriptor, path)
-            if _is_same(descriptor, path):
+            if _is_taken(descriptor):
+                if time.monotonic() >= until:
+                    raise _refusal(descriptor, path)
+                time.sleep(_LOOK_SECONDS)
+            elif _is_same(descriptor, path):
                 _held.add(descriptor)
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()}\n".encode())
@@ -55,28 +100,19 @@ def _acquire(path: Path) -> int:
         except BaseException:
             if descriptor in _held:  # not if the file is another's
                 _held.discard(descriptor)
-                path.unlink(missing_ok=True)
-            os.close(descriptor)
+                _remove(descriptor, path)
+            else:
+                os.close(descriptor)
             raise
-        os.close(descriptor)  # its holder has removed it meanwhile; try again with the file that is there now
+        os.close(descriptor)  # its holder may have removed it meanwhile; try again with the file that is there now
 
 
-def _lock(descriptor: int, path: Path) -> None:
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.read(descriptor, 20).decode(errors="replace").strip()
-        raise InputError(
-            f"--out {path.parent}: is in use by process {holder or '(just starting)'}; let it finish or stop it, "
-            "or give another folder"
-        ) from error
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
+def _refusal(descriptor: int, path: Path) -> InputError:
+    holder = os.read(descriptor, 20).decode(errors="replace").strip()
+    return InputError(
+        f"--out {path.parent}: is in use by process {holder or '(just starting)'}; let it finish or stop it, "
+        "or give another folder"
+    )
 
 
 def _is_same(descriptor: int, path: Path) -> bool:

@@ -2,16 +2,19 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, wraps
 from pathlib import PurePath
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from atoll.support.errors import InputError
 from atoll.support.wording import allowed, show
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Check = Callable[[str, Any], None]
 
@@ -61,6 +64,36 @@ def require_fields(made: Any, prefix: str = "") -> None:
     for name, annotation in _annotations(kind).items():
         value = require(f"{prefix}{name}", getattr(made, name), annotation)
         object.__setattr__(made, name, value)
+
+
+def check_arguments(
+    make: Callable[P, R],
+    path: Callable[[str], str],
+    types: Mapping[str, Any],
+    also: Callable[[dict[str, Any]], None] | None = None,
+) -> Callable[P, R]:
+    """Return the function with its arguments held against their types, before anything else is done.
+
+    Args:
+        make: the function.
+        path: what a sentence calls an argument.
+        types: of arguments whose annotation says less than is asked; `Any` asks for nothing.
+        also: given all arguments by name, raises an `InputError` or puts others in their place.
+    """
+    signature = inspect.signature(make)
+    asked = {name: types.get(name, each.annotation) for name, each in signature.parameters.items()}
+
+    @wraps(make)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            if asked[name] is not inspect.Parameter.empty:
+                bound.arguments[name] = require(path(name), value, asked[name])
+        if also is not None:
+            also(bound.arguments)
+        return make(*bound.args, **bound.kwargs)
+
+    return call
 
 
 def checker_of(annotation: Any) -> Check:

@@ -50,6 +50,16 @@ _ALIASES = {
 _MEANT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
 
 
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """Return what sorts names as a reader would: numbers in them by size.
+
+    >>> sorted(["figure-10", "figure-9", "figure"], key=natural)
+    ['figure', 'figure-9', 'figure-10']
+    """
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
 def unknown(name: str, known: Iterable[str]) -> str:
     """Say that a name is unknown, with the nearest known name and all that are allowed.
 
@@ -58,7 +68,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     >>> unknown("learning_rate", ["lr", "steps"])
     "unknown, did you mean 'lr'? Allowed: lr, steps"
     """
-    names = sorted(known)
+    names = sorted(known, key=natural)
     meant = nearest(name, names)
     hint = f", did you mean {meant!r}?" if meant else ";"
     return f"unknown{hint} Allowed: {', '.join(names)}" if names else "unknown; none is allowed here"
@@ -111,13 +121,3 @@ def show(value: Any) -> str:
         return f"the {'class' if isinstance(value, type) else 'function'} {getattr(value, '__name__', 'given')}"
     text = str(value).lower() if isinstance(value, bool) else "unset" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def natural(text: str) -> list[tuple[bool, int, str]]:
-    """Return the key by which names are sorted so that numbers in them count as numbers.
-
-    >>> sorted(["part-10", "part-2"], key=natural)
-    ['part-2', 'part-10']
-    """
-    pieces = re.split(r"(\d{1,18})", text)
-    return [(piece.isdecimal(), int(piece) if piece.isdecimal() else 0, piece) for piece in pieces]

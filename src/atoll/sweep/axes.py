@@ -14,6 +14,7 @@ MOST = 10_000  # runs of a sweep; above it a range has slipped
 _FORM = "must have the form section.key=value,value or section.key=first..last"
 _NAMING = ("name", "label", "panel", "description")
 _RANGE = re.compile(r"(?P<low>[^.].*?)\.\.(?P<high>.+?)(?P<log>:log)?")
+_PART = re.compile(r"(?P<number>\d{1,9})/(?P<parts>\d{1,9})", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?\d+")
 
@@ -89,6 +90,23 @@ def parse_space(texts: Iterable[str]) -> list[Axis | Interval]:
         else:
             space.append(_read_axis(name, given))
     return space
+
+
+def parse_part(text: str) -> slice:
+    """Read the I-th of N parts as a slice: every N-th run, from the I-th on, so that parts take about as long.
+
+    >>> "abcdefg"[parse_part("2/3")]
+    'be'
+
+    Raises:
+        InputError: it has another form, or there is no such part.
+    """
+    found = _PART.fullmatch(text.strip())
+    if found is None or not 1 <= int(found["number"]) <= int(found["parts"]) <= MOST:
+        raise InputError(
+            f"--part {text}: must have the form I/N, such as 2/8, with I from 1 to N and N at most {MOST:,}"
+        )
+    return slice(int(found["number"]) - 1, None, int(found["parts"]))
 
 
 def combinations(axes: Sequence[Axis]) -> Iterator[tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from atoll.sweep.axes import Axis, combinations, file_part, parse_value, short_n
 from atoll.trackers import require_trackers
 
 NOTE = "sweep.json"
+_PATIENCE_SECONDS = 60.0  # of those who share a folder; each holds it while it writes a note or a table
 _LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
 
 
@@ -167,19 +168,44 @@ def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
         InputError: another process holds it.
         RunError: it cannot be written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {out}: {error.strerror or error}") from error
+    _make(out)
     with locked(out):
         write_note(out, note)
         yield
+
+
+@contextmanager
+def shared(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
+    """Begin a sweep's folder, or join the processes that work in it, each on runs of its own.
+
+    Raises:
+        InputError: a process holds it for itself, or has begun something else in it meanwhile.
+        RunError: it cannot be written.
+    """
+    _make(out)
+    with in_turn(out):
+        require_folder(out, note, resume=True)
+        if read_note(out) != json.loads(to_json(dict(note))):
+            write_note(out, note)
+    yield
+
+
+def in_turn(out: Path) -> AbstractContextManager[None]:
+    """Hold a sweep's folder for a moment, once others that share it have done the same."""
+    return locked(out, _PATIENCE_SECONDS)
 
 
 def with_runs_before(out: Path, note: Mapping[str, Any]) -> dict[str, Any]:
     """Return a note with the runs that the folder's note names already, for a search, which makes them as it goes."""
     before = read_note(out) or {}
     return {**note, "runs": before.get("runs", {})}
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {out}: {error.strerror or error}") from error
 
 
 def write_note(out: Path, note: Mapping[str, Any]) -> None:

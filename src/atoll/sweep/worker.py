@@ -51,17 +51,21 @@ class News:
 
     Attributes:
         state: running; or, as the last news of a job, finished, stopped (it can be gone on with), pruned or failed.
-        done: the share of its events that are done, 0 to 1.
+        done: its events that are over, while it runs.
+        events: of the whole run.
         row: the metrics row, if there is a new one.
         warnings: what the user should know.
+        executor: which executor trains, and why; told once.
         error: why it failed, in one sentence.
         trace: where, if that was not to be expected.
     """
 
     state: Literal["running", "finished", "stopped", "pruned", "failed"]
-    done: float = 0.0
+    done: int = 0
+    events: int = 0
     row: Row | None = None
     warnings: tuple[str, ...] = ()
+    executor: str = ""
     error: str = ""
     trace: str = ""
 
@@ -99,22 +103,32 @@ def work(job: Job, folder: Path, pipe: Connection) -> None:
 
 def _carry_out(job: Job, pipe: Connection) -> News:
     settings = _share_cores(job.settings, job.at_once)
-    steps = tracked(run_events(Experiment(settings), job.folder, resume=True), settings, job.folder, resume=True)
+    experiment = Experiment(settings)
+    steps = tracked(run_events(experiment, job.folder, resume=True), settings, job.folder, resume=True)
     answer: Answer = "go on"
     last_sent = 0.0
     with closing(steps):
         for progress in steps:
             now = time.monotonic()
             if progress.row is not None or progress.warnings or now - last_sent > _TELL_SECONDS:
+                told = "" if last_sent else f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}"
+                pipe.send(
+                    News(
+                        "running",
+                        progress.events_done,
+                        progress.events,
+                        progress.row,
+                        progress.warnings,
+                        told,
+                    )
+                )
                 last_sent = now
-                share = progress.events_done / max(progress.events, 1)
-                pipe.send(News("running", share, progress.row, progress.warnings))
             if answer == "go on":
                 answer = _listen(pipe, waits=progress.row is not None)
             is_over = progress.events_done == progress.events
             if answer != "go on" and progress.is_settled and not is_over:
                 return News("pruned" if answer == "prune" else "stopped")
-    return News("finished", 1.0)
+    return News("finished")
 
 
 def _listen(pipe: Connection, waits: bool) -> Answer:

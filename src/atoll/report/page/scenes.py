@@ -79,9 +79,9 @@ def _refusal(settings: Settings) -> str:
     if why := method_kind(settings).why_one_place:
         return f"not drawn: {settings.method.name}, {why}."
     if settings.data.clients > MAX_CLIENTS:
-        return f"not drawn: there are more than {MAX_CLIENTS:,} clients; `atoll cluster` shows them."
+        return f"not drawn: there are more than {MAX_CLIENTS:,} clients; the command atoll cluster shows them."
     if settings.clustering.method == "feduc" and settings.clustering.get("xi") == "gradients":
-        return "not drawn: the clustering needs gradients of the model; `atoll cluster` makes it again."
+        return "not drawn: the clustering needs gradients of the model; the command atoll cluster makes it again."
     return ""
 
 
@@ -90,7 +90,11 @@ def _own_file(settings: Settings) -> str:
     files = [f"{section}.{key}" for section, key, value in _values(settings) if key.endswith("_file") and value]
     files += ["data.root"] if settings.data.dataset in (*FILES, "hf") else []
     files += ["network.edges"] if isinstance(settings.network.get("edges"), str) else []
-    return f"not drawn: {files[0]} names files, which a report does not read; `atoll cluster` does." if files else ""
+    return (
+        f"not drawn: {files[0]} names files, which a report does not read; the command atoll cluster does."
+        if files
+        else ""
+    )
 
 
 def _too_large(settings: Settings) -> str:
@@ -110,7 +114,9 @@ def _too_large(settings: Settings) -> str:
         if isinstance(value, int) and value > MAX_NUMBER
     }
     found = [*single, *(name for name, cells in tables.items() if cells > MAX_CELLS)]
-    return f"not drawn: {found[0]} is more than a page has room for; `atoll cluster` shows it." if found else ""
+    return (
+        f"not drawn: {found[0]} is more than a page has room for; the command atoll cluster shows it." if found else ""
+    )
 
 
 def _values(settings: Settings) -> Iterator[tuple[str, str, Any]]:

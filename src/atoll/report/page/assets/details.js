@@ -12,6 +12,7 @@ function drawDetail() {
   const own = data.details.find((d) => d.title === detail);
   const signature = own ? JSON.stringify([own.title, own.figures.map((f) => [f.kind, f.clusters])]) : "";
   if (signature !== drawn) { drawn = signature; buildFigures(own); }
+  byId("shown-run").textContent = own ? `: ${detail}` : "";
   byId("detail-note").textContent = own ? own.missing : "";
   byId("ids-label").hidden = !own?.figures.some((figure) => figure.kind === "map");
   if (!own) return;

@@ -1,0 +1,37 @@
+"""Usage errors in one sentence, with what those mean who have used other programs."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from atoll.cli.common import setting_paths
+from atoll.support.wording import nearest
+
+
+def tell_usage(error: Any, words: Sequence[str]) -> str:
+    """Return the sentence of click's usage error; `words` are the command line."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return str(error.format_message()).rstrip(".")
+    see = f"; see {context.command_path} --help"
+    takes_settings = any("--set" in parameter.opts for parameter in context.command.params)
+    option = str(getattr(error, "option_name", ""))
+    if takes_settings and option and (path := _setting(option)):
+        return f"No such option {option!r}; a setting is given as --set {path}=VALUE{see}"
+    return f"{error.format_message().rstrip('.')}{_spaced(words) if 'extra argument' in str(error) else ''}{see}"
+
+
+def _setting(option: str) -> str | None:
+    """Return the setting that an option is meant to be, if there is one of this name."""
+    paths = setting_paths()
+    ends = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    name = nearest(option.lstrip("-").replace("-", "_"), ends, cutoff=0.9)
+    return None if name is None else ends[name]
+
+
+def _spaced(words: Sequence[str]) -> str:
+    """Say how values are joined, if it is these that came apart."""
+    for (option, word), after in zip(pairwise(words), [*words[2:], ""], strict=False):
+        if option in ("--set", "--over") and after and not after.startswith("-"):
+            return f"; give {option} {word}={after}" if "=" not in word else f"; give {option} {word},{after}"
+    return ""

@@ -1,0 +1,144 @@
+"""A codec in use: whole updates to bytes and back, checked, whoever wrote the codec and whoever sent the bytes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from atoll.codecs.codec import Codec
+from atoll.codecs.numbers import raw, read_raw
+from atoll.local.models import Form, Model, form_of
+from atoll.support.errors import AtollError, InputError
+
+SENT = "coded"
+"""The tensor, of single bytes, that a message has in the place of a coded model's."""
+
+
+class Undecodable(ValueError):
+    """Bytes that are no update of the form that was waited for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coding:
+    """Codes updates: what a client's model has changed by since it was sent.
+
+    Tensors that are not floating point (counters) are sent as they are, after the codec's bytes.
+
+    Attributes:
+        told: the setting that asks for the codec, for errors.
+        codec: makes the bytes.
+    """
+
+    told: str
+    codec: Codec
+
+    def encode(self, update: Model, rng: np.random.Generator) -> bytes:
+        """Return an update's bytes, as many for every update of the same form.
+
+        Raises:
+            InputError: the codec fails, returns no bytes, or not as many as for zeros.
+        """
+        payload, wanted = self._encode(update, rng), self.bytes_of(form_of(update))
+        if len(payload) != wanted:
+            raise InputError(
+                f"{self.told}: encode returned {len(payload):,} bytes, {wanted:,} for zeros of the same form; bytes "
+                "are planned before training, so they must not depend on the numbers"
+            )
+        return payload
+
+    def decode(self, payload: bytes, form: Form) -> Model:
+        """Return the update of this form that the bytes stand for, its tensors in the form's order.
+
+        Raises:
+            Undecodable: they stand for none.
+        """
+        numbers, counters = _split(form)
+        sizes = [shape.numel() * dtype.itemsize for shape, dtype in counters.values()]
+        end = len(payload) - sum(sizes)
+        if len(payload) != self.bytes_of(form):
+            raise Undecodable(f"{self.told}: {len(payload):,} bytes, of {self.bytes_of(form):,}")
+        try:
+            decoded = self.codec.decode(payload[:end], numbers)
+            update = {name: decoded[name].to(dtype) for name, (_, dtype) in numbers.items()}
+        except Exception as error:  # whatever bytes may do to a codec
+            raise Undecodable(f"{self.told}: decode failed ({type(error).__name__}: {error})") from error
+        if form_of(update) != numbers or decoded.keys() != numbers.keys():
+            raise Undecodable(f"{self.told}: decode returned tensors of other names or shapes")
+        for (name, each), size in zip(counters.items(), sizes, strict=True):
+            update[name] = read_raw(payload[end : end + size], *each)
+            end += size
+        return {name: update[name] for name in form}
+
+    def bytes_of(self, form: Form) -> int:
+        """Return how many bytes any update of a form has.
+
+        Raises:
+            InputError: the codec fails, or returns no bytes.
+        """
+        return _bytes_of(self, tuple(form.items()))
+
+    def sent_form(self, form: Form) -> Form:
+        """Return the form of what is sent in the place of a model of this form."""
+        return {SENT: (torch.Size([self.bytes_of(form)]), torch.uint8)}
+
+    def _encode(self, update: Model, rng: np.random.Generator) -> bytes:
+        numbers, counters = _split(update)
+        payload = self._call(self.codec.encode, {name: each.detach().cpu() for name, each in numbers.items()}, rng)
+        if not isinstance(payload, bytes):
+            raise InputError(f"{self.told}: encode must return bytes, it returned {type(payload).__name__!r}")
+        return payload + b"".join(map(raw, counters.values()))
+
+    def _call(self, function: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return function(*given)
+        except AtollError:
+            raise
+        except Exception as error:  # whatever a user's codec may raise
+            raise InputError(f"{self.told}: encode failed ({type(error).__name__}: {error})") from error
+
+
+def as_sent(payload: bytes) -> Model:
+    """Return bytes as the one tensor that is sent."""
+    return {SENT: read_raw(payload, (-1,), torch.uint8)}
+
+
+def as_received(sent: Model) -> bytes:
+    """Return the bytes of the one tensor that was sent."""
+    return raw(sent[SENT])
+
+
+@torch.no_grad()
+def subtract(model: Model, start: Model) -> Model:
+    """Return the update; of what was not sent, such as moments at first, and of counters, all."""
+    return {
+        name: own - start[name] if own.is_floating_point() and name in start else own for name, own in model.items()
+    }
+
+
+@torch.no_grad()
+def add(start: Model, update: Model) -> Model:
+    """Return the model that an update makes of the one that was sent."""
+    return {
+        name: start[name] + own.to(start[name].device) if own.is_floating_point() and name in start else own
+        for name, own in update.items()
+    }
+
+
+def _split(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the entries of a model, or of a form, that are floating point, and the others."""
+    floating = {name: _dtype(each).is_floating_point for name, each in model.items()}
+    numbers = {name: each for name, each in model.items() if floating[name]}
+    return numbers, {name: each for name, each in model.items() if not floating[name]}
+
+
+def _dtype(entry: Any) -> torch.dtype:
+    return entry.dtype if isinstance(entry, torch.Tensor) else entry[1]
+
+
+@lru_cache(maxsize=64)
+def _bytes_of(coding: Coding, form: tuple[tuple[str, tuple[torch.Size, torch.dtype]], ...]) -> int:
+    zeros = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in form}
+    return len(coding._encode(zeros, np.random.default_rng(0)))

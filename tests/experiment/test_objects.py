@@ -1,0 +1,157 @@
+"""Functions and data sets given as objects, as from a notebook: found again, kept apart, and refused in a sentence."""
+
+import functools
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import atoll
+from atoll.experiment import plugins
+from atoll.experiment.objects import named
+
+SMALL: dict[str, Any] = {
+    "rounds": 1,
+    "data": {"clients": 4},
+    "clustering": {"clusters": 2},
+    "local": {"steps": 1},
+    "method": {"fraction": 1.0},
+}
+Settings: Any = atoll.Settings  # type checkers know sections only, not what may stand in their place
+SETTINGS = Settings(**SMALL)
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Run cells in the module `__main__`, as a kernel does; returns what a cell defines as `f`."""
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(plugins, "_GIVEN", {})
+
+    def run_cell(text: str) -> Any:
+        exec(text, vars(main))
+        return vars(main)["f"]
+
+    return run_cell
+
+
+def evens(population: atoll.Population) -> list[int]:
+    return [client % 2 for client in range(len(population))]
+
+
+def letters(samples: int = 40, shift: float = 0.0) -> atoll.Dataset:
+    labels = np.arange(samples) % 2
+    inputs = np.stack([labels + shift, 1.0 - labels], axis=1).astype(np.float32)
+    return atoll.Dataset("two letters", inputs, labels, inputs, labels, classes=2)
+
+
+def narrow(shape: tuple[int, ...], classes: int, width: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], width), nn.ReLU(), nn.Linear(width, classes))
+
+
+def plain(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr)
+
+
+def test_a_run_of_objects_has_the_bits_of_one_of_names(tmp_path: Path) -> None:
+    own: dict[str, Any] = {
+        "clustering": evens,
+        "data": {"dataset": letters, "clients": 4},
+        "model": {"name": narrow, "width": 2},
+    }
+    given = atoll.run(SMALL, tmp_path / "objects", **own, local={"optimizer": plain})
+    by_name = atoll.run(
+        SMALL,
+        clustering={"method": f"{__name__}:evens"},
+        data={"dataset": f"{__name__}:letters"},
+        model={"name": f"{__name__}:narrow", "width": 2},
+        local={"optimizer": f"{__name__}:plain"},
+    )
+    assert all(torch.equal(given.model()[name], tensor) for name, tensor in by_name.model().items())
+    assert atoll.read_result(tmp_path / "objects").module()(torch.ones(1, 2)).shape == (1, 2)
+
+
+def test_what_can_be_imported_keeps_its_name() -> None:
+    assert named({"clustering": evens})["clustering"] == {"method": f"{__name__}:evens"}
+    assert named({"method": atoll.cfl})["method"] == {"name": "cfl"}
+    assert named({"model": "cnn", "run": {"probes": [evens]}}) == {
+        "model": {"name": "cnn"},
+        "run": {"probes": [f"{__name__}:evens"]},
+    }
+    runs = named({"runs": [{"label": "a", "clustering": evens}], "panels": 5})
+    assert runs == {"runs": [{"label": "a", "clustering": {"method": f"{__name__}:evens"}}], "panels": 5}
+
+
+def test_a_cell_that_ran_twice_is_the_same_and_another_one_is_not(notebook: Callable[[str], Any]) -> None:
+    first, again = (notebook("def f(population): return [0] + [1] * (len(population) - 1)") for _ in range(2))
+    other = notebook("def f(population): return [1] + [0] * (len(population) - 1)")
+    made = [atoll.Experiment(SETTINGS, clustering=f) for f in (first, again, other, first)]
+    names = [each.settings.clustering.method for each in made]
+    assert names == ["__main__:f", "__main__:f", "__main__:f_2", "__main__:f"]
+    assert [each.clustering.labels.tolist() for each in made[1:3]] == [[0, 1, 1, 1], [1, 0, 0, 0]]
+
+
+def test_functions_that_differ_in_what_they_hold_are_kept_apart() -> None:
+    def dealt(clusters: int) -> Callable[..., Any]:
+        return lambda population: [client % clusters for client in range(len(population))]
+
+    def turned(population: atoll.Population, by: int) -> Any:
+        return (np.arange(len(population)) + by) % 2
+
+    made = [atoll.Experiment(SETTINGS, clustering={"method": dealt(k), "clusters": k}) for k in (2, 3)]
+    assert [each.clustering.labels.tolist() for each in made] == [[0, 1, 0, 1], [0, 1, 2, 0]]
+    made = [atoll.Experiment(SETTINGS, clustering=functools.partial(turned, by=k)) for k in (0, 1)]
+    assert [each.clustering.labels.tolist() for each in made] == [[0, 1, 0, 1], [1, 0, 1, 0]]
+    again = [Settings(clustering=dealt(2)).clustering.method for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_data_are_told_apart_by_what_they_hold() -> None:
+    one, same, other = (Settings(data=letters(shift=shift)).data.dataset for shift in (0, 0, 1))
+    assert one == same != other
+    assert one.startswith("__main__:two_letters_")
+    assert atoll.Experiment(data={"dataset": letters(), "clients": 4}).clients.data.name == "two letters"
+
+
+def test_settings_of_objects_are_copied_and_sent_within_a_process() -> None:
+    settings = Settings(clustering=lambda population: [0] * len(population))
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_a_run_of_objects_goes_on_in_its_notebook_and_elsewhere_says_why_not(
+    notebook: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = "def f(population): return [k % 2 for k in range(len(population))]"
+    f = notebook(cell)
+    atoll.run(SMALL, tmp_path / "run", clustering=f)
+    f = notebook(cell)
+    assert atoll.run(SMALL, tmp_path / "run", clustering=f, resume=True).history["round"].tolist() == [0, 1]
+    del sys.modules["__main__"].f
+    monkeypatch.setattr(plugins, "_GIVEN", {})
+    told = r"clustering\.method = '__main__:f': was given as an object by another script or notebook; give it again"
+    with pytest.raises(atoll.InputError, match=told):
+        atoll.read_result(tmp_path / "run")
+
+
+def test_a_module_is_refused_and_a_class_of_modules_is_not() -> None:
+    with pytest.raises(atoll.InputError, match=r"model\.name: is a module, 'Linear'; give a function that returns it"):
+        atoll.Experiment(model=nn.Linear(2, 2))
+    assert named({"model": nn.Linear})["model"] == {"name": "torch.nn.modules.linear:Linear"}
+
+
+def test_an_experiment_takes_settings_and_changes_of_them() -> None:
+    settings = Settings(rounds=3, method="fedavg")
+    changed = atoll.Experiment(settings, local={"lr": 0.5}, seed=1).settings
+    assert (changed.rounds, changed.method.name, changed.local.lr, changed.seed) == (3, "fedavg", 0.5, 1)
+    assert atoll.Experiment().settings == Settings()
+    with pytest.raises(atoll.InputError, match="Experiment: takes Settings, or settings by name"):
+        atoll.Experiment("quickstart")  # type: ignore[arg-type]
+    with pytest.raises(atoll.InputError, match=r"clusterings: unknown.*clustering"):
+        atoll.Experiment(clusterings=evens)
