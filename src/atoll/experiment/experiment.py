@@ -251,7 +251,7 @@ class Experiment:
         """The initial model, drawn from the seed."""
         data = self.clients.data
         module = draw_module(self.settings, data)
-        check_outputs(module, data.shape, data.classes or 1, self.settings.model.name)
+        check_outputs(module, data.shape, data.outputs, self.settings.model.name)
         return module
 
     @cached_property
