@@ -20,7 +20,7 @@ house = hook_of("house")
 ROOMS = [
     "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "codecs",
     "faults", "privacy", "executors", "methods", "experiment", "fleet", "bench", "runs", "report", "trackers", "api",
-    "atoll", "sweep", "reproduce", "cli", "__main__",
+    "atoll", "sweep", "planner", "reproduce", "cli", "__main__",
 ]
 # fmt: on
 

@@ -28,7 +28,7 @@ from atoll.experiment.faults import add_attackers, add_faults, as_claimed, requi
 from atoll.experiment.file import make_runs, resolved
 from atoll.experiment.foresight import foresee
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
-from atoll.experiment.network import is_clustered_anew, make_networks, speeds
+from atoll.experiment.network import is_clustered_anew, is_same_network, make_networks, speeds, uploads
 from atoll.experiment.objects import named
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.privacy import Private, add_privacy, read_mechanism
@@ -119,6 +119,21 @@ class Experiment:
         for name in ("_all_clients", "clients", "test_clients", "population", "module"):
             if name in vars(self):
                 vars(made)[name] = vars(self)[name]
+        return made
+
+    def beside(self, settings: Settings) -> "Experiment":
+        """Return the experiment with other settings; clients, model and network are shared where these make the same.
+
+        For comparing many plans of one fleet, whose network alone may take a gigabyte.
+        """
+        made, before = Experiment(settings), self.settings
+        shared = list[str]()
+        if all(getattr(settings, name) == getattr(before, name) for name in ("seed", "data", "faults", "travel")):
+            shared += ["_all_clients", "clients", "test_clients"]
+            own_modules = method_kind(settings).module or method_kind(before).module
+            if settings.model == before.model and not own_modules:
+                shared += ["module", *(["networks"] if is_same_network(settings, before) else [])]
+        vars(made).update({name: vars(self)[name] for name in shared if name in vars(self)})
         return made
 
     @cached_property
@@ -236,7 +251,7 @@ class Experiment:
         """The initial model, drawn from the seed."""
         data = self.clients.data
         module = draw_module(self.settings, data)
-        check_outputs(module, data.shape, data.classes or 1, self.settings.model.name)
+        check_outputs(module, data.shape, data.outputs, self.settings.model.name)
         return module
 
     @cached_property
@@ -247,17 +262,17 @@ class Experiment:
     @cached_property
     def clock(self) -> Clock:
         """Seconds that each client's work takes."""
-        local, network = self.settings.local, self.settings.network
+        local = self.settings.local
         sizes = self.population.sizes
         batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
         zeta = speeds(self.settings, len(self.clients))
+        sending = uploads(self.settings, len(self.clients))
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
-            zeta = np.full(len(sizes), zeta.mean())
+            zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
         steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
         compute = np.asarray(batch * steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
-        upload = np.full(len(sizes), network.upload_seconds * self._upload_share)
-        return Clock(compute, upload, np.inf if deadline is None else deadline)
+        return Clock(compute, sending * self._upload_share, np.inf if deadline is None else deadline)
 
     @cached_property
     def method(self) -> Method:

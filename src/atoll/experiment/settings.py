@@ -129,7 +129,7 @@ class NetworkSettings(Section):
         "grid", description="which aggregators are linked; or module:function returning a networkx.Graph"
     )
     clients_file: str | None = Field(
-        None, description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples"
+        None, description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples, upload_seconds"
     )
     upload_file: str | None = Field(None, description="CSV or .npy of seconds, clients x aggregators")
     transfer_file: str | None = Field(None, description="CSV or .npy of seconds to the server, one an aggregator")

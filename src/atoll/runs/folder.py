@@ -28,9 +28,10 @@ HAPPENED = "happened.jsonl"
 CLUSTERINGS = "clusterings.jsonl"
 STRIKES = "strikes.jsonl"
 CLIENTS = "clients.json"
+MEASURED = "measured.json"
 FILES = (
-    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, "environment.json"),
-    *("schedule.npz", "checkpoint", LEDGER, SEAL),
+    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, MEASURED),
+    *("environment.json", "schedule.npz", "checkpoint", LEDGER, SEAL),
 )
 TRACKED = "trackers"  # what `run.trackers` write; they manage it themselves
 
@@ -112,6 +113,7 @@ class RunFolder:
         self.happened = path / HAPPENED
         self.clusterings = path / CLUSTERINGS
         self.strikes = path / STRIKES
+        self.measured = path / MEASURED
 
     @property
     def is_run(self) -> bool:
