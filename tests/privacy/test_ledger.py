@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from atoll import Experiment, InputError, RunError, Settings, run_events
 from atoll.privacy.ledger import LEDGER, SEAL, Account, begin_ledger, open_ledger
@@ -138,13 +139,23 @@ def whole(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / LEDGER).read_bytes().split(b"\n")[:-1]]
 
 
-def interrupted(folder: Path) -> None:
+def interrupted(folder: Path, **privacy: Any) -> None:
     """Run half of the events; then the user stops it."""
-    steps = run_events(experiment(), folder)
+    steps = run_events(experiment(**privacy), folder)
     for step in steps:
         if step.events_done == 5:
             break
     steps.close()
+
+
+def test_a_clip_that_adapts_goes_on_where_it_was(tmp_path: Path) -> None:
+    adaptive = {"quantile": 0.5, "quantile_noise": 2.0}
+    carry_out(experiment(**adaptive), tmp_path / "whole")
+    interrupted(tmp_path / "parts", **adaptive)
+    carry_out(experiment(**adaptive), tmp_path / "parts", resume=True)
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+    ends = [load_file(tmp_path / name / "checkpoint/event-00000008.safetensors") for name in ("whole", "parts")]
+    assert float(ends[0]["0/clip@privacy"]) == float(ends[1]["0/clip@privacy"]) != 1.0
 
 
 Spoil = Callable[[Path], object]

@@ -255,7 +255,7 @@ def _restore(layout: dict[str, Any], tensors: Model) -> State:
 
 def _require_same(state: State, first: State) -> None:
     """Refuse models of other names, shapes or types: the user's own module may have changed since."""
-    form = form_of(first.starts[0])
+    form = without_moments(form_of(first.starts[0]))
     if len(state.starts) != len(first.starts):
         raise InputError(
             f"--resume: the checkpoint has {len(state.starts)} clusters, method.name now makes {len(first.starts)}"
