@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
@@ -17,8 +18,12 @@ from PIL import Image
 
 from atoll import Experiment, make_runs, read_experiment, run_events
 from atoll.data.folders import read_folder
+from atoll.data.images import read_images
+from atoll.data.leaf import read_leaf
+from atoll.data.partition_file import digest_of, from_file
 from atoll.data.population import read_clients
 from atoll.data.readers import read_cifar, read_idx
+from atoll.data.tabular.read import read_table
 from atoll.fleet.clusterings import read_clusterings
 from atoll.fleet.configuration import FleetPlan, init_fleet, read_fleet, read_node
 from atoll.fleet.shards import read_shard
@@ -64,6 +69,17 @@ def client(folder: Path) -> None:
     (folder / "form.json").write_text('{"shape": [3], "classes": 2, "scale": 1.0, "loss": "cross-entropy"}')
 
 
+def tables(folder: Path) -> None:
+    kinds = pa.array(["a", "b", None] * 4).dictionary_encode()
+    columns = {"c": [*"ppqqrr"] * 2, "g": ["m"] * 12, "t": list(range(12)), "x": [0.5, None, -1e9] * 4, "k": kinds}
+    made = pa.table(columns | {"y": [0, 1] * 6})
+    pq.write_table(made, folder / "table.parquet")
+    pa.csv.write_csv(made.set_column(4, "k", made["k"].cast(pa.string())), folder / "table.csv")
+    for name, new in (("file", pa.ipc.new_file), ("stream", pa.ipc.new_stream)):
+        with new(str(folder / f"{name}.arrow"), made.schema) as writer:
+            writer.write_table(made)
+
+
 def pictures(picture: bytes) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.table({"image": [picture] * 10, "label": list(range(10))}), file, compression="none")
@@ -86,6 +102,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     made_run(folder / "run")
     client(folder)
+    tables(folder)
+    both = {"indices": np.arange(6), "offsets": np.array([0, 3, 6]), "digest": np.array(digest_of(np.arange(6) % 2))}
+    np.savez(folder / "who.npz", **both, **{f"test_{name}": value for name, value in both.items()})  # type: ignore[arg-type]
     init_fleet(folder / "fleet", FleetPlan(nodes=2, host="127.0.0.1"))
     shelf = Shelf(folder, torch.device("cpu"))
     shelf.write([(3, _Kept({"w": torch.arange(4.0)}))])
@@ -103,6 +122,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "rates.csv": b"0.5,1\n2,3\n",
         "edges.txt": b"0 1\n1,2 # near\n",
         "pictures.parquet": pictures(png()),
+        "picture.png": png(),
+        "leaf.json": json.dumps({"users": ["u"], "user_data": {"u": {"x": [[0.5, 1]] * 4, "y": [0, 1] * 2}}}).encode(),
         "images.idx": idx(),
         "batch.bin": bytes(2 * 3073),
     }
@@ -136,6 +157,12 @@ def spilled(path: Path) -> None:
     Shelf(path.parent, torch.device("cpu"), files={"1": {"clients": 1}}).read(3, _Kept(None, 1))
 
 
+def table(path: Path) -> object:
+    return read_table(
+        str(path), target="y", client="c", time="t", group="g", missing="fill", min_samples=1, test_every=2
+    )
+
+
 STEM = "event-00000004"
 BOUNDARIES: dict[str, tuple[str, str, Read]] = {
     # name: the file as it is written, where it lies when it is read, and what reads it
@@ -167,6 +194,13 @@ BOUNDARIES: dict[str, tuple[str, str, Read]] = {
     "a packed npz file": ("1.npz", "data/0.npz", lambda path: read_folder(str(path.parent))),
     "a Parquet file": ("0.parquet", "data/0.parquet", lambda path: read_folder(str(path.parent))),
     "pictures": ("pictures.parquet", "data/0.parquet", lambda path: read_folder(str(path.parent))),
+    "a CSV table": ("table.csv", "table/t.csv", table),
+    "a Parquet table": ("table.parquet", "table/t.parquet", table),
+    "an Arrow file": ("file.arrow", "table/t.arrow", table),
+    "an Arrow stream": ("stream.arrow", "table/t.arrow", table),
+    "LEAF's JSON": ("leaf.json", "leaf/a.json", lambda path: read_leaf(str(path.parent), test_every=2)),
+    "a picture": ("picture.png", "images/a/1.png", lambda path: read_images(str(path.parents[1]), test_every=2)),
+    "a partition": ("who.npz", "who.npz", lambda path: from_file(np.arange(6) % 2, 2, str(path))),
     "an IDX file": ("images.idx", "images.idx", read_idx),
     "a CIFAR file": ("batch.bin", "batch.bin", read_cifar),
 }
@@ -179,8 +213,9 @@ def place(whole: Path, tmp_path: Path) -> Path:
 
     for name in ("run", "good"):
         shutil.copytree(whole / "run", tmp_path / name, ignore=shutil.ignore_patterns("happened.jsonl"))
-    for name in ("shard", "data"):
-        (tmp_path / name).mkdir()
+    for name in ("shard", "data", "table", "leaf", "images/a"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(whole / "picture.png", tmp_path / "images/a/2.png")
     for name in ("inputs.npy", "targets.npy", "form.json"):
         shutil.copy(whole / name, tmp_path / "shard" / name)
     return tmp_path

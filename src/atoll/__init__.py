@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.data import datasets
     from atoll.data import partition as partitions
     from atoll.data.datasets import Dataset, load
+    from atoll.data.frames import from_pandas
     from atoll.data.population import Population, make_population
     from atoll.data.torch_data import from_torch
     from atoll.engine.assignment import as_scheduled, least_loss
@@ -87,6 +88,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.report import plot
     from atoll.report.curves import plot_curves
     from atoll.report.files import save_figure, write_report
+    from atoll.report.frames import read_runs
     from atoll.report.runs import Run, find_runs, read_run
     from atoll.report.tables import rounds_to_target
     from atoll.runs.export import Exported, export_model
@@ -108,6 +110,7 @@ _HOMES = {
     "atoll.clustering.feduc.problem": "Problem",
     "atoll.codecs.codec": "Codec",
     "atoll.data.datasets": "Dataset load",
+    "atoll.data.frames": "from_pandas",
     "atoll.data.population": "Population make_population",
     "atoll.data.torch_data": "from_torch",
     "atoll.engine.assignment": "as_scheduled least_loss",
@@ -161,6 +164,7 @@ _HOMES = {
     "atoll.network.wireless": "Radio draw_watts grid_positions place_clients wireless_network",
     "atoll.report.curves": "plot_curves",
     "atoll.report.files": "save_figure write_report",
+    "atoll.report.frames": "read_runs",
     "atoll.report.runs": "Run find_runs read_run",
     "atoll.report.tables": "rounds_to_target",
     "atoll.runs.export": "Exported export_model",
@@ -271,6 +275,7 @@ __all__ = [
     "fesem",
     "find_runs",
     "flhc",
+    "from_pandas",
     "from_torch",
     "generator",
     "geometric_median",
@@ -304,6 +309,7 @@ __all__ = [
     "read_model",
     "read_result",
     "read_run",
+    "read_runs",
     "rounds_to_target",
     "run",
     "run_all",

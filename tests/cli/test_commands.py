@@ -19,28 +19,20 @@ OPTIONS = {
     "new": ["DIR"],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],
     "plan": [
-        *(
-            "EXPERIMENT",
-            "--seconds",
-            "--bytes",
-            "--target",
-            "--over",
-            "--set",
-            "--scale",
-            "--only",
-            "--metric",
-            "--seeds",
-        ),
-        *("--from", "--race", "--out", "--resume", "--json", "--quiet", "--verbose"),
+        *("EXPERIMENT", "--seconds", "--bytes", "--target", "--over", "--set", "--scale", "--only", "--metric"),
+        *("--seeds", "--from", "--race", "--out", "--resume", "--json", "--quiet", "--verbose"),
     ],
-    "report": ["DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--json"],
+    "report": [
+        *("DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--json"),
+        *("--csv", "--parquet"),
+    ],
     "reproduce": ["PAPER|FIGURE", "--scale", "--seeds", "--out", "--run", "--jobs", "--json", "--quiet", "--verbose"],
     "run": [
         *("EXPERIMENT", "--set", "--scale", "--only", "--out", "--resume", "--overwrite", "--schedule", "--json"),
         *("--quiet", "--verbose"),
     ],
     "schema": [],
-    "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width"],
+    "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--privacy"],
     "sweep": [
         "EXPERIMENT",
         "--over",
@@ -65,7 +57,7 @@ OPTIONS = {
     "data list": ["--root", "--json"],
     "data fetch": ["NAME", "--root"],
     "data split": ["EXPERIMENT", "--out", "--set", "--scale", "--only"],
-    "data inspect": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width"],
+    "data inspect": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--write"],
     "fleet": [],
     "fleet init": ["--nodes", "--host", "[DIR]", "--listen", "--port", "--days", "--max-mib"],
     "fleet renew": ["--config", "--days"],
@@ -211,6 +203,10 @@ def test_report(atoll: Command, folder: Path) -> None:
     assert "both/table.json" in printed
     assert [row["label"] for row in json.loads(atoll("report", "a", "b", "--json").succeeded())] == ["tiny", "second"]
     assert (folder / "a" / "report" / "table.md").is_file()
+    written = atoll("report", "a", "b", "--csv", "out/all.csv", "--parquet", "all.parquet").succeeded()
+    assert "out/all.csv" in written
+    assert "report/table.md" not in written
+    assert (folder / "out/all.csv").read_text().startswith("run,panel,folder,")
     assert "does not exist" in atoll("report", "nowhere").refused()
     assert "is a file" in atoll("report", "a", "--out", "tiny.toml").refused()
     assert "tiny.toml" in atoll("report", "a", "--out", "tiny.toml/below").refused(code=1)

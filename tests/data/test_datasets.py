@@ -383,3 +383,30 @@ def test_a_data_set_compares_without_comparing_arrays() -> None:
     digits = load("digits")
     assert digits == digits
     assert digits != load("digits")
+
+
+def test_fashion_mnist_emnist_and_cifar100_are_read_in_their_publishers_form(tmp_path: Path) -> None:
+    def write_idx(name: str, train: int, test: int, last: int) -> None:
+        (tmp_path / SOURCES[name].folder).mkdir()
+        for file, count in zip(SOURCES[name].files, (train, train, test, test), strict=True):
+            array = np.zeros((count, 28, 28) if "images" in file else count, np.uint8)
+            array[1] = np.arange(28)[:, None] if array.ndim == 3 else last
+            (tmp_path / SOURCES[name].folder / f"{file}.gz").write_bytes(gzip.compress(idx_bytes(array), 1))
+
+    write_idx("fashion-mnist", 60_000, 10_000, 9)
+    assert (load("fashion-mnist", tmp_path).classes, load("fashion-mnist", tmp_path).targets[1]) == (10, 9)
+    write_idx("emnist", 112_800, 18_800, 46)
+    emnist = load("emnist", tmp_path, fetch=False)
+    assert (emnist.classes, emnist.targets[1], emnist.test_inputs.shape) == (47, 46, (18_800, 1, 28, 28))
+    assert emnist.inputs[1, 0, 0].tolist() == [*range(28)], "the files hold images column by column"
+    folder = tmp_path / SOURCES["cifar100"].folder
+    folder.mkdir()
+    record = bytes([19, 99]) + bytes(range(256)) * 12
+    for file, count in zip(SOURCES["cifar100"].files, (50_000, 10_000), strict=True):
+        (folder / file).write_bytes(record * count)
+    cifar = load("cifar100", tmp_path, fetch=False)
+    assert (cifar.classes, cifar.targets[7], cifar.inputs.shape) == (100, 99, (50_000, 3, 32, 32))
+    assert cifar.inputs[7, 1, 0, :2].tolist() == [0, 1]
+    (folder / "test.bin").write_bytes(bytes([19, 100]) + bytes(3072))
+    with pytest.raises(InputError, match=r"test.bin is damaged .*: expected labels from 0 to 99, found 100"):
+        load("cifar100", tmp_path)

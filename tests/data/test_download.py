@@ -10,6 +10,7 @@ import socket
 import struct
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,21 @@ def test_cifar10_is_downloaded_unpacked_and_the_archive_removed(tmp_path: Path, 
     assert server.asked == ["/cifar-10-binary.tar.gz"]
 
 
+def test_emnist_s_files_are_taken_out_of_its_archive(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name in (*SOURCES["emnist"].files, "emnist-letters-train-images-idx3-ubyte", "../outside"):
+            archive.writestr(f"gzip/{name}.gz", name)
+    server.files["/gzip.zip"] = stream.getvalue()
+    downloads = {f"{server.url}/gzip.zip": sha256(stream.getvalue())}
+    monkeypatch.setitem(SOURCES, "emnist", replace(SOURCES["emnist"], downloads=downloads))
+    place = download("emnist", tmp_path)
+    assert sorted(path.name for path in place.iterdir()) == sorted(f"{name}.gz" for name in SOURCES["emnist"].files)
+    assert contents(tmp_path)[0] == "emnist"
+
+
 def test_a_root_from_the_environment_is_made_and_used(
     tmp_path: Path, mnist: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,11 +190,11 @@ def test_of_two_downloads_at_once_the_first_stays(
 ) -> None:
     gather = fetch._gather
 
-    def gather_while_another_finishes(url: str, checksum: str, staging: Path, folder: str) -> None:
-        gather(url, checksum, staging, folder)
+    def gather_while_another_finishes(url: str, checksum: str, staging: Path, source: fetch.Source) -> None:
+        gather(url, checksum, staging, source)
         monkeypatch.setattr(fetch, "_gather", gather)
         download("cifar10", tmp_path)
-        (tmp_path / folder / "first").touch()
+        (tmp_path / source.folder / "first").touch()
 
     monkeypatch.setattr(fetch, "_gather", gather_while_another_finishes)
     assert download("cifar10", tmp_path) == tmp_path / "cifar-10-batches-bin"

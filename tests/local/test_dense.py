@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from atoll import LocalRule, Population, Trainer, read_model
-from atoll.local.batches import cross_entropy, half_squared
+from atoll.local.batches import binary_cross_entropy, cross_entropy, half_squared
 from atoll.local.dense import Dense, is_plain_sgd
 from atoll.local.models import dense, linear
 from atoll.local.rule import adam, momentum, sgd
@@ -21,6 +21,7 @@ Losses = Callable[[Tensor, Tensor], Tensor]
 TARGETS: dict[Losses, Tensor] = {
     cross_entropy: torch.tensor([0, 2, 1, 1, 0]),
     half_squared: torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)),
+    binary_cross_entropy: torch.tensor([[0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch.float64),
 }
 
 

@@ -167,6 +167,7 @@ ELSEWHERE: list[dict[str, dict[str, object]]] = [
     {"data": {"clients_file": "PIPE"}},
     {"data": {"clients_file": "secret.csv"}},
     {"data": {"dataset": "folder", "root": "/", "partition": "natural"}},
+    {"data": {"dataset": "table", "root": "secret.csv", "target": "a", "client": "b", "partition": "natural"}},
     {"network": {"clients_file": "/dev/zero.csv"}, "clustering": {"method": "comaw"}},
     {"network": {"trace_file": "secret.csv"}, "clustering": {"method": "comaw"}},
     {"network": {"topology": "edges", "edges": "secret.csv"}, "clustering": {"method": "comaw"}},

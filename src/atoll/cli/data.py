@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from atoll.cli.common import (
@@ -16,6 +17,7 @@ from atoll.cli.common import (
     SetOption,
     WidthOption,
     app,
+    claim_file,
     claim_plot,
     make_app,
     out,
@@ -26,6 +28,7 @@ from atoll.cli.common import (
     title_of,
 )
 from atoll.support.errors import InputError
+from atoll.support.files import write_atomically
 
 if TYPE_CHECKING:
     from atoll.data.population import Population
@@ -95,6 +98,10 @@ def data_inspect(
     as_json: JsonOption = False,
     plot: PlotOption = None,
     width: WidthOption = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FILE", help="Write who holds what, for data.partition = 'file' (.npz)."),
+    ] = None,
 ) -> None:
     """Show what the clients of an experiment hold: samples, and label shares per client; of each run where runs differ.
 
@@ -105,6 +112,9 @@ def data_inspect(
     inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     claim_plot(plot)
+    claim_file("--write", write)
+    if write is not None and len(runs) > 1:
+        raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
     held = [each.clients for each in runs]
     counts = [population.class_counts() for population in held]
     if as_json:
@@ -114,6 +124,11 @@ def data_inspect(
             if len(runs) > 1:
                 out.print("; ".join(title_of(runs[place]) for place in alike), markup=False)
             _print_shares(held[alike[0]], counts[alike[0]])
+    if write is not None:
+        from atoll.data.population import partition_as_bytes
+
+        write_atomically(write, partition_as_bytes(held[0], runs[0].test_clients))
+        out.print(str(write), markup=False)
     if plot is not None:
         from atoll.report.figures import plot_shares
         from atoll.report.style import figure_width
@@ -141,7 +156,9 @@ def _print_shares(population: "Population", counts: "Ids") -> None:
         f"{len(population)} clients, {int(sizes.sum())} samples "
         f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
     )
-    table = Table("client", "samples", *map(str, range(counts.shape[1])), title="share of each class", box=None)
+    kind = "targets" if population.data.classes else "groups"
+    names = population.data.names.get(kind) or tuple(map(str, range(counts.shape[1])))
+    table = Table("client", "samples", *map(escape, names), title="share of each class", box=None)
     for client in range(min(len(population), _SHOWN)):
         shares = (f"{share:.0%}" for share in counts[client] / sizes[client])
         table.add_row(str(client), str(sizes[client]), *shares)

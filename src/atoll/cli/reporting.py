@@ -3,12 +3,15 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from atoll.cli.common import JsonOption, WidthOption, app, claim_file, err, out, print_json, read_width
 from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from atoll.report.runs import Run
 
 TargetOption = Annotated[
     list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1; repeatable.")
@@ -31,6 +34,12 @@ def report_command(
     width: WidthOption = None,
     overlay: OverlayOption = False,
     as_json: JsonOption = False,
+    as_csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write all probes of all runs, a row each, as CSV.")
+    ] = None,
+    as_parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="Write the same as Parquet.")
+    ] = None,
 ) -> None:
     """Compare runs: curves against rounds, client updates and virtual time, and rounds to target accuracies.
 
@@ -46,9 +55,10 @@ def report_command(
     for fault in faults:
         err.print(f"warning: left out: {fault}", markup=False)
     runs = report.overlay(runs) if overlay else runs
-    claim_file("--html", page)
+    for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
+        claim_file(option, file)
     rows = report.rounds_to_target(runs, target or None, stable=stable)
-    place = folder or (None if page else folders[0] / "report")
+    place = folder or (None if page or as_csv or as_parquet else folders[0] / "report")
     if place and place.exists() and not place.is_dir():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
     with report.figure_width(inches):
@@ -59,6 +69,7 @@ def report_command(
         notices = [f"Left out: {fault}" for fault in faults]
         write_page(runs, page, target or None, _command(folders, page, target, stable, overlay), stable, notices)
         files.append(page)
+    files += _write_probes(runs, as_csv, as_parquet)
     if as_json:
         print_json(report.as_dicts(rows))
         return
@@ -66,6 +77,19 @@ def report_command(
         out.print(table)
     for file in files:
         out.print(str(file), markup=False)
+
+
+def _write_probes(runs: "Sequence[Run]", as_csv: Path | None, as_parquet: Path | None) -> list[Path]:
+    """Write all probes to the files that are named; return these."""
+    from atoll.report.frames import columns_as_csv, columns_as_parquet, columns_of_runs
+    from atoll.support.files import write_atomically
+
+    columns = columns_of_runs(runs) if as_csv or as_parquet else {}
+    if as_csv:
+        write_atomically(as_csv, columns_as_csv(columns).encode())
+    if as_parquet:
+        write_atomically(as_parquet, columns_as_parquet(columns))
+    return [file for file in (as_csv, as_parquet) if file]
 
 
 def check_targets(targets: Sequence[float] | None) -> None:

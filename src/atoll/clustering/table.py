@@ -12,13 +12,18 @@ from atoll.clustering.clustering import Clustering
 from atoll.clustering.fedcluster import availability, major_class, random, timezone
 from atoll.clustering.feduc.baselines import comaw, dataw
 from atoll.clustering.feduc.feduc import feduc
+from atoll.clustering.planted import planted
 
 CLUSTERINGS: dict[str, Callable[..., Clustering]] = {
     "random": random,
     "timezone": timezone,
     "availability": availability,
     "major-class": major_class,
+    "planted": planted,
     "comaw": comaw,
     "dataw": dataw,
     "feduc": feduc,
 }
+
+WITHOUT_DATA = frozenset({random, timezone, availability, comaw})
+"""Those that go by nothing that clients' samples tell: by chance, places and times."""

@@ -9,8 +9,9 @@ from atoll.data.arrays import Array, as_array, as_whole, kind_of
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Number
 from atoll.support.requiring import require
+from atoll.support.wording import natural, show
 
-LOSSES = ("cross-entropy", "squared")
+LOSSES = ("cross-entropy", "squared", "binary-cross-entropy")
 POOLS = ("", "test_")
 _MOST_TURNS = 4
 
@@ -25,9 +26,13 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
     parts = {"classes": require("classes", data.classes, Count), "scale": _scale(data.scale), "turns": _turns(data)}
     _require_loss(data.loss, parts["classes"])
     read = as_whole if parts["classes"] else as_array
+    targets = {pool: getattr(data, f"{pool}targets") for pool in POOLS}
+    if parts["classes"] and (names := _names_of(targets)):
+        targets = {pool: _numbered(f"{pool}targets", given, names) for pool, given in targets.items()}
+        parts |= {"names": {**data.names, "targets": names}}
     for pool in POOLS:
         parts |= {f"{pool}inputs": as_array(f"{pool}inputs", getattr(data, f"{pool}inputs"))}
-        parts |= {f"{pool}targets": read(f"{pool}targets", getattr(data, f"{pool}targets"))}
+        parts |= {f"{pool}targets": read(f"{pool}targets", targets[pool])}
         _require_pairs(pool, parts[f"{pool}inputs"], parts[f"{pool}targets"])
     shape, test_shape = parts["inputs"].shape[1:], parts["test_inputs"].shape[1:]
     if shape != test_shape:
@@ -35,8 +40,25 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
     for pool in POOLS:
         if parts["classes"]:
             _require_labels(f"{pool}targets", parts[f"{pool}targets"], parts["classes"])
+        if data.loss == "binary-cross-entropy" and not np.isin(parts[f"{pool}targets"], (0, 1)).all():
+            raise InputError(f"{pool}targets must be 0 or 1 with loss = 'binary-cross-entropy'")
         parts |= _numbers_of_samples(data, pool, len(parts[f"{pool}inputs"]), len(parts["turns"]))
     return parts
+
+
+def _names_of(targets: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the classes' names in natural order, where the training targets are texts; else nothing."""
+    given = targets[""]
+    values = list(given) if hasattr(given, "__iter__") and not hasattr(given, "detach") else []
+    return tuple(sorted(set(values), key=natural)) if values and all(isinstance(each, str) for each in values) else ()
+
+
+def _numbered(name: str, given: Any, names: tuple[str, ...]) -> Array:
+    """Return texts as the numbers of their classes."""
+    numbers = {text: number for number, text in enumerate(names)}
+    if odd := [text for text in given if text not in numbers]:
+        raise InputError(f"{name}: {show(odd[0])} is no class of targets, which has {', '.join(names[:20])}")
+    return np.array([numbers[text] for text in given], np.int64)
 
 
 def _scale(scale: Any) -> float:
@@ -57,7 +79,7 @@ def _require_loss(loss: Any, classes: int) -> None:
         raise InputError(f"loss must be {' or '.join(map(repr, LOSSES))}, it is {loss!r}")
     if (loss == "cross-entropy") != (classes > 0):
         raise InputError(
-            f"classes = {classes} does not fit loss = {loss!r}: cross-entropy needs classes, squared has 0"
+            f"classes = {classes} does not fit loss = {loss!r}: cross-entropy needs classes, the others have 0"
         )
 
 

@@ -2,7 +2,8 @@
 
 import difflib
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.dataset_checks import checked_parts
-from atoll.data.download import SOURCES, download, explain_by_hand, locate, missing
-from atoll.data.readers import check_labels, damaged, read_cifar, read_idx, show_shape
+from atoll.data.download import SOURCES, download, explain_by_hand, missing
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
 from atoll.support.seeds import generator
 
 BUILT_IN = ("digits", "regression")  # need no files
+_KINDS = {"squared": "real targets", "binary-cross-entropy": "labels that apply or not"}
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,14 @@ class Dataset:
     Attributes:
         name: what it is called.
         inputs: [samples, *shape]; uint8 stay bytes until a batch is gathered.
-        targets: [samples]; int64 class indices, or real numbers for regression.
+        targets: [samples]; int64 class indices, or real numbers for regression, also several: [samples, numbers].
         test_inputs: [test samples, *shape].
         test_targets: [test samples].
         classes: number of classes; 0 for regression.
         scale: what an input value is multiplied by when a batch is gathered.
         standard: how inputs are standardised after that; None: they are not.
-        loss: "cross-entropy", or "squared": half the squared error, for regression.
+        loss: "cross-entropy", or "squared": half the squared error, for regression; or "binary-cross-entropy" for
+            several labels that each apply or not, `targets` [samples, labels] of 0 and 1.
         turns: the pool holds every image once for each of these numbers of quarter turns: sample i is image
             ``i % len(inputs)`` turned by ``turns[i // len(inputs)]``; the copies are made when a batch is gathered.
         groups: the planted group of each sample, [samples]; by default its place in `turns`.
@@ -71,8 +73,10 @@ class Dataset:
         planted: the parameters planted in each group, [groups, parameters], where they are known.
         owners: the client that holds each sample, [samples], where the data says so (`partition.natural`).
         test_owners: the same for the test samples, where clients have their own.
+        names: what things are called, by number, where that is known: of "inputs", "targets", "owners", "groups".
 
-    Arrays may be given as lists, tensors, or Series and frames of pandas, of any type of number; labels become int64.
+    Arrays may be given as lists, tensors, or Series and frames of pandas, of any type of number; labels become int64,
+    those that are texts in the order of their names.
 
     Raises:
         InputError: parts that are no finite numbers, that do not fit each other, or labels out of range.
@@ -93,6 +97,7 @@ class Dataset:
     planted: Floats | None = None
     owners: npt.NDArray[Any] | None = None
     test_owners: npt.NDArray[Any] | None = None
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read what was given as arrays, and refuse parts that do not fit each other."""
@@ -101,7 +106,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         """Say how much there is of it, not all of it."""
-        kind = f"{self.classes} classes" if self.classes else "real targets"
+        kind = f"{self.classes} classes" if self.classes else _KINDS[self.loss]
         counts = f"{len(self):,} samples of {list(self.shape)}, {len(self.test_inputs):,} to test"
         return f"Dataset({self.name!r}: {counts}, {kind})"
 
@@ -110,9 +115,15 @@ class Dataset:
         return len(self.inputs) * len(self.turns)
 
     @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for an input: one a class, or one a target."""
+        return self.classes or int(np.prod(self.targets.shape[1:]))
+
+    @property
     def labels(self) -> npt.NDArray[Any]:
-        """Targets of all training samples, turned copies included, [len(self)]."""
-        return np.tile(self.targets, (len(self.turns),) + (1,) * (self.targets.ndim - 1))
+        """Targets of all training samples, turned copies included, [len(self)]; of several, the first of each."""
+        first = self.targets if self.targets.ndim == 1 else self.targets.reshape(len(self.targets), -1)[:, 0]
+        return np.tile(first, len(self.turns))
 
     def labels_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the targets of these training samples."""
@@ -143,7 +154,7 @@ def available() -> tuple[str, ...]:
     """Return the names that `load` knows.
 
     >>> available()
-    ('digits', 'regression', 'mnist', 'cifar10')
+    ('digits', 'regression', 'mnist', 'cifar10', 'fashion-mnist', 'emnist', 'cifar100')
     """
     return (*BUILT_IN, *SOURCES)
 
@@ -171,7 +182,9 @@ def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Datas
         if not fetch:
             raise _not_found(name, base)
         folder = download(name, base)
-    return _load_mnist(folder) if name == "mnist" else _load_cifar10(folder)
+    from atoll.data.official import LOADERS  # which makes such data sets
+
+    return LOADERS[name](folder)
 
 
 def find(name: str, root: str | Path | None = None) -> Path | None:
@@ -299,47 +312,4 @@ def _load_digits() -> Dataset:
         test_targets=targets[is_test],
         classes=10,
         scale=1 / 16,
-    )
-
-
-def _load_mnist(folder: Path) -> Dataset:
-    shapes = (60_000, 28, 28), (60_000,), (10_000, 28, 28), (10_000,)
-    arrays = []
-    for file, shape in zip(SOURCES["mnist"].files, shapes, strict=True):
-        path = locate(folder, file) or folder / file
-        array = read_idx(path)
-        if array.shape != shape:
-            raise damaged(path, show_shape(shape), show_shape(array.shape))
-        if array.ndim == 1:
-            check_labels(path, array)
-        arrays.append(array)
-    inputs, targets, test_inputs, test_targets = arrays
-    return Dataset(
-        name="mnist",
-        inputs=inputs[:, None],
-        targets=targets.astype(np.int64),
-        test_inputs=test_inputs[:, None],
-        test_targets=test_targets.astype(np.int64),
-        classes=10,
-        scale=1 / 255,
-    )
-
-
-def _load_cifar10(folder: Path) -> Dataset:
-    batches = []
-    for file in SOURCES["cifar10"].files:
-        path = locate(folder, file) or folder / file
-        inputs, targets = read_cifar(path)
-        if len(targets) != 10_000:
-            raise damaged(path, "10000 images", f"{len(targets)}")
-        batches.append((inputs, targets))
-    *training, (test_inputs, test_targets) = batches
-    return Dataset(
-        name="cifar10",
-        inputs=np.concatenate([inputs for inputs, _ in training]),
-        targets=np.concatenate([targets for _, targets in training]),
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        classes=10,
-        scale=1 / 255,
     )

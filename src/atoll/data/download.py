@@ -2,10 +2,12 @@
 
 import logging
 import os
+import shutil
 import tarfile
 import tempfile
+import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,8 @@ class Source:
 
     folder: their place below the data root.
     files: what that folder holds, each as it is or gzipped (with .gz after its name).
-    downloads: URL -> "algorithm:checksum". A .tar.gz must hold the folder itself.
+    downloads: URL -> "algorithm:checksum". A .tar.gz must hold the folder itself; of a .zip the files are taken,
+        gzipped, from whichever folder they lie in.
     """
 
     folder: str
@@ -30,6 +33,7 @@ class Source:
     downloads: Mapping[str, str]
 
 
+_FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 _MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist"
 
 SOURCES = {
@@ -69,6 +73,36 @@ SOURCES = {
         downloads={
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": ("md5:c32a1d4ab5d03f1284b67883e8d87530"),
         },
+    ),
+    "fashion-mnist": Source(
+        folder="fashion-mnist",
+        files=(
+            "train-images-idx3-ubyte",
+            "train-labels-idx1-ubyte",
+            "t10k-images-idx3-ubyte",
+            "t10k-labels-idx1-ubyte",
+        ),
+        downloads={
+            f"{_FASHION_URL}/train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            f"{_FASHION_URL}/train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
+            f"{_FASHION_URL}/t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
+            f"{_FASHION_URL}/t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    "emnist": Source(
+        folder="emnist",
+        files=(
+            "emnist-balanced-train-images-idx3-ubyte",
+            "emnist-balanced-train-labels-idx1-ubyte",
+            "emnist-balanced-test-images-idx3-ubyte",
+            "emnist-balanced-test-labels-idx1-ubyte",
+        ),
+        downloads={"https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
+    ),
+    "cifar100": Source(
+        folder="cifar-100-binary",
+        files=("train.bin", "test.bin"),
+        downloads={"https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz": "md5:03b5dce01913d631647c71ecec9e9cb8"},
     ),
 }
 
@@ -112,10 +146,10 @@ def download(name: str, root: Path) -> Path:
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
             for url, checksum in source.downloads.items():
                 at = f" from {url}"
-                _gather(url, checksum, Path(staging), source.folder)
+                _gather(url, checksum, Path(staging), source)
             at = ""  # what can fail now has nothing to do with the server
             _publish(Path(staging) / source.folder, target, name)
-    except (OSError, ValueError, EOFError, tarfile.TarError, zlib.error) as error:
+    except (OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         raise RunError(
             f"{name} could not be downloaded{at} into {root}: {_explain(error)}; "
             f"try again, or {explain_by_hand(name, root)}"
@@ -132,9 +166,13 @@ def _require_free(target: Path, name: str) -> None:
         )
 
 
-def _gather(url: str, checksum: str, staging: Path, folder: str) -> None:
-    """Bring one download into staging/folder, unpacked if it is an archive."""
+def _gather(url: str, checksum: str, staging: Path, source: Source) -> None:
+    """Bring one download into its folder below staging, unpacked if it is an archive."""
+    folder = source.folder
     file = _retrieve(url, checksum, staging)
+    if file.suffix == ".zip":
+        _unzip(file, staging / folder, [f"{name}.gz" for name in source.files])
+        return
     if file.name.endswith(".tar.gz"):
         with tarfile.open(file, "r:gz") as archive:
             archive.extractall(staging, filter="data")
@@ -143,6 +181,17 @@ def _gather(url: str, checksum: str, staging: Path, folder: str) -> None:
     file.chmod(0o644)
     (staging / folder).mkdir(exist_ok=True)
     file.rename(staging / folder / file.name)
+
+
+def _unzip(file: Path, folder: Path, names: Collection[str]) -> None:
+    """Take files of these names out of an archive."""
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            name = entry.filename.rpartition("/")[2]
+            if name in names:
+                with archive.open(entry) as packed, open(folder / name, "wb") as unpacked:
+                    shutil.copyfileobj(packed, unpacked)
 
 
 def _retrieve(url: str, checksum: str, folder: Path) -> Path:

@@ -10,6 +10,7 @@ from atoll.data.datasets import Dataset
 from atoll.data.join import Part, join, make_part
 from atoll.data.tables import open_arrays, open_table, read_samples
 from atoll.support.errors import InputError
+from atoll.support.wording import natural
 
 TABLES = (".parquet", ".npz")
 _LAYOUT = (
@@ -59,7 +60,7 @@ def read_folder(
     def read(files: Sequence[Path]) -> Part:
         return _read_part(files, inputs, targets, channels_last)
 
-    entries = [entry for entry in _listed(base) if entry.is_dir() or entry.suffix in TABLES]
+    entries = [entry for entry in listed(base) if entry.is_dir() or entry.suffix in TABLES]
     common = [entry for entry in entries if _IS_TEST.match(entry.name)]
     clients = [entry for entry in entries if entry not in common]
     if not clients:
@@ -77,27 +78,21 @@ def read_folder(
     )
 
 
-def stamp(root: str | None) -> tuple[tuple[str, int, int], ...]:
-    """Return what shows whether a folder's files have changed: each one's path, time of change and size."""
-    base = Path(root or ".").expanduser()
-    if root is None or not base.is_dir():
-        return ()
-    files = [file for entry in _listed(base) for file in ([entry] if entry.is_file() else _data_files(entry))]
-    return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+def folder_files(base: Path) -> list[Path]:
+    """Return the files of all clients."""
+    entries = listed(base) if base.is_dir() else []
+    return [file for entry in entries for file in ([entry] if entry.is_file() else _data_files(entry))]
 
 
-def _listed(folder: Path) -> list[Path]:
+def listed(folder: Path) -> list[Path]:
     """Return what is in a folder, hidden entries left out, numbers in names counting as numbers."""
-
-    def key(path: Path) -> list[tuple[bool, int, str]]:
-        pieces = re.split(r"(\d+)", path.name)
-        return [(piece.isdigit(), int(piece) if piece.isdigit() else 0, piece) for piece in pieces]
-
-    return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=key)
+    return sorted(
+        (entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=lambda entry: natural(entry.name)
+    )
 
 
 def _data_files(folder: Path) -> list[Path]:
-    return [file for file in _listed(folder) if file.is_file() and file.suffix in (*TABLES, ".npy")]
+    return [file for file in listed(folder) if file.is_file() and file.suffix in (*TABLES, ".npy")]
 
 
 def _files_of(entry: Path) -> tuple[list[Path], list[Path]]:

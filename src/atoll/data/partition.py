@@ -6,20 +6,19 @@ experiment file as ``partition = "module:function"``; it may ask, by parameter n
 `classes`, `owners`, `dataset`, `rng` and `seed`; its other parameters are settings of ``[data]``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
+from atoll.data.dealing import Indices, Parts, cuts_of, permutation, require_enough
 from atoll.data.partition_checks import checked_rule
+from atoll.data.partition_file import from_file
+from atoll.data.skewed import labels_and_quantity, quantity, some_labels
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive, PositiveFloat
-
-Indices = npt.NDArray[np.integer]
-Parts = Indices | Sequence[Indices]
 
 _CHUNK = 100_000  # clients handled at a time, which bounds the scratch memory of a million clients
 
@@ -36,10 +35,10 @@ def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positi
     """
     pool = len(labels)
     if samples is None:
-        _require_enough(pool, clients, 1)
-        return np.array_split(_permutation(pool, rng), clients)
+        require_enough(pool, clients, 1)
+        return np.array_split(permutation(pool, rng), clients)
     if clients * samples <= pool:
-        return _permutation(pool, rng)[: clients * samples].reshape(clients, samples)
+        return permutation(pool, rng)[: clients * samples].reshape(clients, samples)
     return rng.integers(pool, size=(clients, samples), dtype=np.int32)
 
 
@@ -67,7 +66,7 @@ def dirichlet(
     if samples is not None:
         shares = rng.dirichlet(np.full(classes, alpha), size=clients)
         return _draw(labels, exact_counts(shares, samples, np.zeros(clients, int)), rng)
-    _require_enough(len(labels), clients, 1)
+    require_enough(len(labels), clients, 1)
     by_class = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
     for _ in range(100):
         cuts = [
@@ -93,8 +92,8 @@ def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_c
     Args:
         shards_per_client: shards a client gets.
     """
-    _require_enough(len(labels), clients, shards_per_client)
-    order = _permutation(len(labels), rng)
+    require_enough(len(labels), clients, shards_per_client)
+    order = permutation(len(labels), rng)
     order = order[np.argsort(labels[order], kind="stable")]
     pieces = np.array_split(order, clients * shards_per_client)
     dealt = rng.permutation(len(pieces)).reshape(clients, shards_per_client)
@@ -156,14 +155,8 @@ def one_label(
         owners = int(np.count_nonzero(major == label))
         if len(members) < owners:
             raise InputError(f"data.clients = {clients}: label {label} has {len(members)} samples for {owners} clients")
-        parts += np.split(members, _cuts(len(members), rng.uniform(1, size_ratio, owners)))
+        parts += np.split(members, cuts_of(len(members), rng.uniform(1, size_ratio, owners)))
     return parts
-
-
-def _cuts(total: int, shares: Floats) -> Indices:
-    """Return where to cut `total` samples into such shares, each at least one sample."""
-    spare = np.rint(np.cumsum(shares) / shares.sum() * (total - len(shares))).astype(np.int64)
-    return np.asarray(spare + np.arange(1, len(shares) + 1))[:-1]
 
 
 @checked_rule
@@ -191,21 +184,34 @@ def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: 
 
 
 @checked_rule
-def natural(clients: int, owners: Indices | None = None) -> Parts:
-    """Give each client what the data says it holds, such as its file of a folder; the first `clients` of them."""
+def natural(clients: int, owners: Indices | None = None, min_samples: Positive | None = None) -> Parts:
+    """Give each client what the data says it holds, such as its file of a folder; the first `clients` of them.
+
+    Args:
+        min_samples: clients with fewer samples for training are left out; unset: none.
+    """
     if owners is None:
         raise InputError(
             "data.partition = 'natural': this data set does not say who holds its samples; data.dataset = 'folder' and "
             "atoll.from_torch with a list of data sets do"
         )
-    known = int(owners.max()) + 1
-    if known < clients:
+    parts = [rows for rows in rows_by_owner(owners) if len(rows) >= (min_samples or 0)]
+    if (known := len(parts)) < clients:
         raise InputError(
             f"data.clients = {clients}: the data is that of {known} clients; set data.clients = {known}, or fewer to "
             "take the first ones"
         )
+    return parts[:clients]
+
+
+def rows_by_owner(owners: Indices) -> list[Indices]:
+    """Return the rows of each owner, ascending, by number.
+
+    >>> [rows.tolist() for rows in rows_by_owner(np.array([2, 0, 2]))]
+    [[1], [], [0, 2]]
+    """
     order = np.argsort(owners, kind="stable")
-    return np.split(order, np.searchsorted(owners[order], np.arange(1, known)))[:clients]
+    return np.split(order, np.searchsorted(owners[order], np.arange(1, int(owners.max(initial=-1)) + 1)))
 
 
 PARTITIONS: dict[str, Callable[..., Parts]] = {
@@ -217,6 +223,10 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
     "rotated": one_group,
     "planted": one_group,
     "natural": natural,
+    "quantity": quantity,
+    "some-labels": some_labels,
+    "labels-and-quantity": labels_and_quantity,
+    "file": from_file,
 }
 
 
@@ -272,14 +282,3 @@ def _draw(labels: Indices, counts: Ids, rng: np.random.Generator) -> Indices:
         picked = begin[drawn] + rng.integers(size[drawn])
         parts[low : low + _CHUNK] = order[picked].reshape(len(block), -1)
     return parts
-
-
-def _permutation(pool: int, rng: np.random.Generator) -> Indices:
-    return rng.permutation(np.arange(pool, dtype=np.int32))
-
-
-def _require_enough(pool: int, clients: int, each: int) -> None:
-    if clients * each > pool:
-        raise InputError(
-            f"data.clients = {clients}: {clients} clients need at least {clients * each} samples, the pool has {pool}"
-        )

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from atoll.data.arrays import as_array, kind_of
 from atoll.data.datasets import Dataset
-from atoll.data.partition import Parts
+from atoll.data.dealing import Parts
+from atoll.data.partition_file import digest_of
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError, reason_of
 from atoll.support.requiring import require
@@ -142,6 +143,22 @@ def make_population(
         raise InputError("data.partition: the partition has no samples for any client")
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     return Population(data, indices, offsets, attributes or {})
+
+
+def partition_as_bytes(population: Population, tests: Population) -> bytes:
+    """Return who holds what, of both pools, as the .npz file that the partition `file` reads."""
+    stream = io.BytesIO()
+    held = {
+        f"{pool}{name}": value
+        for pool, each in (("", population), ("test_", tests))
+        for name, value in (
+            ("indices", each.indices),
+            ("offsets", each.offsets),
+            ("digest", np.array(digest_of(each.data.labels))),
+        )
+    }
+    np.savez_compressed(stream, **held)  # type: ignore[arg-type]
+    return stream.getvalue()
 
 
 def _rows_of(parts: Any) -> list[Ids]:

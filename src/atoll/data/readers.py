@@ -40,20 +40,23 @@ def read_idx(path: str | Path) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
 
 
-def read_cifar(path: str | Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Read a CIFAR-10 batch in the binary layout, gzipped or plain: images [n, 3, 32, 32] and labels [n].
+def read_cifar(path: str | Path, classes: int = 10) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Read a CIFAR batch in the binary layout, gzipped or plain: images [n, 3, 32, 32] and labels [n].
 
-    A record is one byte of label and 3,072 bytes of pixels, channel by channel, row by row.
+    A record is one byte of label and 3,072 bytes of pixels, channel by channel, row by row; with 100 classes the
+    label of one of 20 kinds stands before the class's own.
     Errors: InputError, naming the file, what was expected and what was found.
     """
     content = _read_bytes(Path(path))
-    record = 1 + 3 * 32 * 32
+    labels = 1 if classes == 10 else 2
+    record = labels + 3 * 32 * 32
     if len(content) % record:
-        raise damaged(path, f"a multiple of {record} bytes (CIFAR-10 binary layout)", f"{len(content)} bytes")
+        raise damaged(path, f"a multiple of {record} bytes (CIFAR-{classes} binary layout)", f"{len(content)} bytes")
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
-    check_labels(path, records[:, 0])
+    own = records[:, labels - 1]
+    check_labels(path, own, classes)
     # A copy, for the reason given in read_idx.
-    return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
+    return records[:, labels:].reshape(-1, 3, 32, 32).copy(), own.astype(np.int64)
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -75,11 +78,11 @@ def _read_bytes(path: Path) -> bytes:
     return content
 
 
-def check_labels(path: str | Path, labels: npt.NDArray[np.uint8]) -> None:
-    """Refuse labels above 9, naming the file and the sample."""
-    if labels.size and labels.max() > 9:
-        sample = int(np.argmax(labels > 9))
-        raise damaged(path, "labels from 0 to 9", f"{labels[sample]} at sample {sample}")
+def check_labels(path: str | Path, labels: npt.NDArray[np.uint8], classes: int = 10) -> None:
+    """Refuse labels above the last class, naming the file and the sample."""
+    if labels.size and labels.max() >= classes:
+        sample = int(np.argmax(labels >= classes))
+        raise damaged(path, f"labels from 0 to {classes - 1}", f"{labels[sample]} at sample {sample}")
 
 
 def damaged(path: str | Path, expected: str, found: str) -> InputError:

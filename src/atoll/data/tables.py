@@ -113,6 +113,27 @@ def _open_parquet(path: Path) -> Table:
     return {name: partial(read, name) for name in names}
 
 
+def read_column(column: Any, where: str) -> Array:
+    """Return an Arrow array of numbers, arrays or images as [rows, ...]; pixels with their channels first, as bytes.
+
+    Raises:
+        InputError: empty cells, arrays of different lengths, or what is no image.
+    """
+    values = _dense(column, where)
+    if values.dtype == object:
+        values = _decode(values, where)
+        return np.moveaxis(values, 3, 1) if values.ndim == 4 else values[:, None]
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"{where} holds values of the type {values.dtype}; they must be numbers")
+    if values.dtype == np.uint8:
+        return values[:, None] if values.ndim == 3 else values
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+    if not np.isfinite(values).all():
+        raise InputError(f"{where} holds numbers that are missing, infinite, or too large for 32 bits")
+    return values
+
+
 def _dense(column: Any, where: str) -> Array:
     """Return an Arrow array as [rows, ...]: nested lists of one length each become axes; images an array of bytes."""
     import pyarrow as pa
@@ -144,7 +165,7 @@ def _decode(images: Array, source: str) -> Array:
         if not isinstance(content, bytes):
             raise InputError(f"{source}: its inputs must be numbers, lists of numbers or images, not {content!r:.40}")
         try:
-            decoded.append(_picture(content))
+            decoded.append(decode_picture(content))
             require_no_bomb(len(decoded) * decoded[0].nbytes, packed)
         except Exception as error:  # whatever bytes may do to Pillow
             raise InputError(f"{source}: row {row} holds no image that can be read ({error})") from error
@@ -154,8 +175,11 @@ def _decode(images: Array, source: str) -> Array:
     return np.stack(decoded) if decoded else np.empty(0, np.uint8)
 
 
-def _picture(content: bytes) -> Array:
-    """Return one image as [height, width] or [height, width, 3], its size seen before it is unpacked."""
+def decode_picture(content: bytes, side: int | None = None) -> Array:
+    """Return one image as [height, width] or [height, width, 3], its size seen before it is unpacked.
+
+    With `side` it is brought to a square of so many pixels.
+    """
     from PIL import Image
 
     with warnings.catch_warnings():
@@ -164,7 +188,8 @@ def _picture(content: bytes) -> Array:
     with opened as image:
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels are more than {MOST_PIXELS}")
-        return np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
+        return np.asarray(plain if side is None else plain.resize((side, side)))
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

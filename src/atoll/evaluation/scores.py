@@ -43,7 +43,6 @@ class Evaluator:
         """Count how often each pool sample is held."""
         data = population.data
         self.module = module
-        self.classifies = data.classes > 0
         self.pool = Batches(data, module)
         self.tests = Batches(data.test, module)
         held = population.indices
@@ -74,18 +73,18 @@ class Evaluator:
         load_model(self.module, model)
         self.module.eval()
         losses, hits = self._measure(self.tests, np.arange(len(self.tests)))
-        return float(losses.mean()), float(hits.mean()) if self.classifies else None
+        return float(losses.mean()), float(hits.mean()) if len(hits) else None
 
-    def _measure(self, batches: Batches, rows: Ids) -> tuple[Floats, Mask]:
-        """Return the loss of each of these samples, and whether it is classified rightly."""
+    def _measure(self, batches: Batches, rows: Ids) -> tuple[Floats, Floats]:
+        """Return the loss of each of these samples, and what share of it is answered rightly; nothing for numbers."""
         losses, hits = [], []
         for part in _blocks(rows):
             inputs, targets = batches.gather(part)
             outputs = self.module(inputs)
             losses.append(batches.losses(outputs, targets).double())
-            if self.classifies:
-                hits.append(outputs.argmax(dim=1) == targets)
-        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy() if hits else np.empty(0, bool)
+            if batches.hits is not None:
+                hits.append(batches.hits(outputs, targets))
+        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy() if hits else np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)

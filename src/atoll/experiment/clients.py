@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from atoll.data.datasets import Dataset
-from atoll.data.folders import stamp
-from atoll.data.partition import PARTITIONS, Parts
+from atoll.data.partition import PARTITIONS, Parts, rows_by_owner
 from atoll.data.population import Population, make_population, read_clients
 from atoll.data.standardise import standardise
-from atoll.data.table import DATASETS
+from atoll.data.table import DATASETS, stamp
 from atoll.experiment.checks import read_dataset, read_parts
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import Settings
@@ -96,7 +95,7 @@ def _load(settings: Settings) -> Dataset:
     if wanted.dataset not in DATASETS or asks_for(make, "rng"):  # which may give another each time
         return _make_dataset(make, wanted.dataset, {**taken, "rng": generator(settings.seed, "regression")})
     told = json.dumps(taken, sort_keys=True, default=str)
-    return _read_once(wanted.dataset, told, stamp(wanted.root), os.environ.get("ATOLL_DATA"))
+    return _read_once(wanted.dataset, told, stamp(wanted.dataset, wanted.root), os.environ.get("ATOLL_DATA"))
 
 
 @lru_cache(maxsize=1)
@@ -122,11 +121,12 @@ def _own_tests(settings: Settings, test: Dataset, population: Population) -> Par
             f"data.partition = 'natural': method.name = {settings.method.name!r} is tested client by client, and the "
             "data has one test set for all; give clients test samples of their own"
         )
-    training = np.arange(settings.data.clients)
-    if settings.data.held_out_clients and population.data.owners is not None:
-        training = np.unique(population.data.owners[population.indices])
-    wanted = np.flatnonzero(np.isin(test.owners, training))
-    return [wanted[test.owners[wanted] == client] for client in np.unique(test.owners[wanted])]
+    assert population.data.owners is not None
+    trains = np.zeros(1 + max(int(owners.max()) for owners in (population.data.owners, test.owners)), bool)
+    trains[population.data.owners[population.indices]] = True
+    wanted = np.flatnonzero(trains[test.owners])
+    parts = rows_by_owner(test.owners[wanted])
+    return [wanted[part] for part in parts if len(part)]
 
 
 def _turn(settings: Settings, data: Dataset) -> Dataset:

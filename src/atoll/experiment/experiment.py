@@ -31,6 +31,7 @@ from atoll.experiment.models import draw_module, let_stay, make_rule, make_train
 from atoll.experiment.network import is_clustered_anew, is_same_network, make_networks, speeds, uploads
 from atoll.experiment.objects import named
 from atoll.experiment.plugins import call, resolve
+from atoll.experiment.privacy import Private, add_privacy, read_mechanism
 from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
@@ -250,7 +251,7 @@ class Experiment:
         """The initial model, drawn from the seed."""
         data = self.clients.data
         module = draw_module(self.settings, data)
-        check_outputs(module, data.shape, data.classes or 1, self.settings.model.name)
+        check_outputs(module, data.shape, data.outputs, self.settings.model.name)
         return module
 
     @cached_property
@@ -275,7 +276,23 @@ class Experiment:
 
     @cached_property
     def method(self) -> Method:
-        """The method, with its whole schedule."""
+        """The method, with its whole schedule; with privacy, to the end of its budget."""
+        return self._unprotected if self.private is None else self.private.method
+
+    @cached_property
+    def private(self) -> Private | None:
+        """The method with its clients hidden, and what that costs; None: the settings want none of it."""
+        mechanism = read_mechanism(self.settings)
+        if mechanism is None:
+            return None
+        if self.schedule is not None:
+            raise InputError(
+                f"--schedule: does not go with privacy.trust = {mechanism.trust!r}, which accounts for the method's own"
+            )
+        return add_privacy(self.settings, mechanism, self._unprotected, self.reported, self._copy_module())
+
+    @cached_property
+    def _unprotected(self) -> Method:
         wanted = self.settings.method
         given: dict[str, Any] = {
             **dict(wanted),
@@ -402,6 +419,7 @@ class Experiment:
         modules = [draw_module(self.settings, self.clients.data, p, restart) for p in range(count)]
         drawn = [read_model(module.to(self.device)) for module in modules]
         common = {name: drawn[0][name] for name in self.method.shared}
+        common |= {} if self.private is None else self.private.carried(self.device)
         return tuple(model | common for model in drawn)
 
     def best_start(self, executor: Executor) -> tuple[Model, ...]:
@@ -445,7 +463,8 @@ class Experiment:
 
     def _make_trainer(self, rule: LocalRule) -> ClientTrainer:
         """Return what trains the run's clients."""
-        return add_attackers(self.settings, self.make_trainer(rule, self.population, self.settings.faults.tolerate))
+        tolerant = self.settings.faults.tolerate or self.private is not None  # a failure would tell of clients' data
+        return add_attackers(self.settings, self.make_trainer(rule, self.population, tolerant))
 
     def make_trainer(self, rule: LocalRule, population: Population, tolerant: bool) -> ClientTrainer:
         """Return what the method trains clients with, here of any population, none of whom attacks.

@@ -29,7 +29,7 @@ from atoll.support.wording import show
 def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: int = 0) -> nn.Module:
     """Make a module with weights of its own for each cluster and restart."""
     name, kind = settings.model.name, method_kind(settings)
-    made: dict[str, Any] = {**dict(settings.model), "shape": data.shape, "classes": data.classes or 1, "dataset": data}
+    made: dict[str, Any] = {**dict(settings.model), "shape": data.shape, "classes": data.outputs, "dataset": data}
     if kind.module is None:
         factory = bind("model.name", resolve("model.name", name, MODELS), made, settings.model.model_extra)
     else:

@@ -201,6 +201,14 @@ class FaultSettings(Section):
     claimed_loss: Number | None = Field(None, description="training loss that attackers report; unset: their own")
 
 
+class PrivacySettings(Section):
+    """Whom clients trust with what they send, and what is hidden from all others."""
+
+    trust: str = Field(
+        "none", description="who sees a client's update without noise: none: all do; server, aggregator, or client"
+    )
+
+
 class Run(Section):
     """How the run is carried out and watched."""
 
@@ -317,6 +325,7 @@ class Settings(Section, metaclass=_Checked):
     network: NetworkSettings = NetworkSettings()
     method: MethodSettings = MethodSettings()
     faults: FaultSettings = FaultSettings()
+    privacy: PrivacySettings = PrivacySettings()
     fleet: FleetSettings = FleetSettings()
     run: Run = Run()
 

@@ -22,6 +22,7 @@ Table = dict[str, Any]
 
 CHOOSING = tuple(dict.fromkeys(choice.section for choice in CHOICES))
 
+_HUB = "hf:"
 _NAMED = 4  # takers of a setting that a sentence names
 LISTS = ("panels", "runs", "scales")  # what else stands at the top of an experiment file
 
@@ -35,6 +36,7 @@ def validate(table: Mapping[str, Any]) -> Settings:
     if odd := [key for key in table if not isinstance(key, str)]:
         raise InputError(f"{odd[0]!r}: settings have names, which are texts")
     table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
+    table = _with_repository(table)
     functions = chosen(table)
     model = settings_model(tuple(functions.items()))
     try:
@@ -43,6 +45,15 @@ def validate(table: Mapping[str, Any]) -> Settings:
         raise InputError(
             explain(error, table, model, lambda path, kind: _why(path, kind, functions, table, model))
         ) from error
+
+
+def _with_repository(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table with ``data.dataset = "hf:x"`` as the data set ``hf`` of the repository x."""
+    section = table.get("data", {})
+    name = section.get("dataset") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or not name.startswith(_HUB) or name == _HUB:
+        return table
+    return {**table, "data": {**section, "dataset": "hf", "repository": name.removeprefix(_HUB)}}
 
 
 @lru_cache(maxsize=64)

@@ -157,7 +157,7 @@ def open_site(
         raise InputError("class_counts = true: the data have real numbers as targets, not classes")
     population = _population(dict(zip(clients, shards, strict=True)), settings.data.clients)
     module = draw_module(settings, population.data)
-    check_outputs(module, population.data.shape, population.data.classes or 1, settings.model.name)
+    check_outputs(module, population.data.shape, population.data.outputs, settings.model.name)
     own = np.isin(np.arange(len(population)), clients)
     method = make_method(settings, np.where(own, population.sizes, population.sizes.max() + 1), module)
     agreement = agree(settings, population.data, module, method)

@@ -122,7 +122,7 @@ def _read_form(path: Path) -> DataForm:
     if form.loss not in LOSSES or (form.loss == "cross-entropy") != (form.classes > 0):
         raise InputError(
             f"{path}: loss = {form.loss!r} and classes = {form.classes}: must be 'cross-entropy' with classes, or "
-            "'squared' with 0"
+            "another with 0"
         )
     return form
 

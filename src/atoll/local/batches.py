@@ -31,7 +31,8 @@ class Batches:
         self.inputs = torch.from_numpy(data.inputs).to(first.device)
         self.targets = torch.from_numpy(data.targets).to(first.device)
         self.losses = LOSSES[data.loss]
-        self.classifies = data.classes > 0
+        self.hits = HITS.get(data.loss)
+        self.classifies = self.hits is not None
 
     def __reduce__(self) -> tuple[type["Batches"], tuple[Dataset, nn.Module]]:
         """Pickle what it is made of: unlike tensors, NumPy's arrays can stay in memory that processes share."""
@@ -130,9 +131,9 @@ def measure_samples(
     inputs, targets = batches.gather(rows)
     outputs = [_answer(module, model, inputs) for model in models]
     losses = torch.stack([batches.losses(each, targets).double() for each in outputs], dim=1)
-    if not batches.classifies:
+    if batches.hits is None:
         return losses, torch.zeros_like(losses)
-    return losses, torch.stack([each.argmax(dim=1) == targets for each in outputs], dim=1).double()
+    return losses, torch.stack([batches.hits(each, targets) for each in outputs], dim=1).double()
 
 
 def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:
@@ -168,4 +169,26 @@ def half_squared(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).sum(dim=1) / 2
 
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "squared": half_squared}
+def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return each sample's mean cross-entropy over its labels; outputs and targets [samples, labels]."""
+    return nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(dim=1)
+
+
+def right_class(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return whether each sample's class is that of the largest output."""
+    return outputs.argmax(dim=1) == targets
+
+
+def right_labels(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of each sample's labels that are rightly said to apply or not."""
+    return ((outputs > 0) == (targets > 0)).double().mean(dim=1)
+
+
+Losses = Callable[[Tensor, Tensor], Tensor]
+LOSSES: dict[str, Losses] = {
+    "cross-entropy": cross_entropy,
+    "squared": half_squared,
+    "binary-cross-entropy": binary_cross_entropy,
+}
+HITS: dict[str, Losses] = {"cross-entropy": right_class, "binary-cross-entropy": right_labels}
+"""What share of a sample is answered rightly, by loss; numbers have none."""

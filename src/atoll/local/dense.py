@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from atoll.local.batches import LOSSES, cross_entropy, half_squared
+from atoll.local.batches import LOSSES, binary_cross_entropy, cross_entropy, half_squared
 
 MakesLosses = Callable[[Tensor, Tensor], Tensor]
 
@@ -95,7 +95,12 @@ def _half_squared(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.reshape(outputs.shape)).to(outputs)  # targets may be of another precision
 
 
+def _binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.sigmoid() - targets.to(outputs)) / outputs.shape[1]
+
+
 _SLOPES: dict[MakesLosses, Callable[[Tensor, Tensor], Tensor]] = {
     cross_entropy: _cross_entropy,
     half_squared: _half_squared,
+    binary_cross_entropy: _binary_cross_entropy,
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from atoll.data.datasets import Dataset
 from atoll.support.errors import InputError
+from atoll.support.limits import Positive
 from atoll.support.seeds import layers_drawing_from
 
 if TYPE_CHECKING:  # PyTorch is imported where a model is made, so that reading settings does not wait for it
@@ -124,6 +125,86 @@ def alexnet(shape: Shape, classes: int, channels: int = 64, response_norm: bool 
     )
 
 
+def tabular(shape: Shape, classes: int, hidden: list[Positive] | None = None) -> "nn.Module":
+    """Dense layers with layer normalisation and ReLU, for a table's rows.
+
+    Args:
+        hidden: widths; unset: 128 and 64.
+    """
+    from torch import nn
+
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = math.prod(shape)
+    for units in hidden or (128, 64):
+        layers += [nn.Linear(width, units), nn.LayerNorm(units), nn.ReLU()]
+        width = units
+    return nn.Sequential(*layers, nn.Linear(width, classes))
+
+
+def lstm(
+    shape: Shape,
+    classes: int,
+    symbols: Positive = 256,
+    embedding: Positive = 8,
+    hidden: Positive = 256,
+    layers: Positive = 2,
+) -> "nn.Module":
+    """Two layers of LSTM on characters, as for Shakespeare (McMahan et al. 2017), or on windows of a table's rows.
+
+    Args:
+        symbols: how many different ones there are; inputs are their numbers.
+        embedding: width of a symbol's vector.
+        hidden: width of each layer.
+        layers: of the LSTM.
+    """
+    from atoll.local.sequences import Embedded, Recurrent
+
+    _, numbers = _sequence(shape, "lstm")
+    return Recurrent(Embedded(numbers, symbols, embedding), embedding, hidden, layers, classes)
+
+
+def transformer(
+    shape: Shape,
+    classes: int,
+    symbols: Positive = 256,
+    width: Positive = 64,
+    heads: Positive = 4,
+    layers: Positive = 2,
+) -> "nn.Module":
+    """A small encoder with learned places and no dropout, on characters or on windows of a table's rows.
+
+    Args:
+        symbols: how many different ones there are; inputs are their numbers.
+        width: of a vector.
+        heads: of attention; they divide `width`.
+        layers: of attention.
+    """
+    from atoll.local.sequences import Attentive, Embedded
+
+    length, numbers = _sequence(shape, "transformer")
+    if width % heads:
+        raise InputError(f"model.heads = {heads}: must divide model.width = {width}")
+    return Attentive(Embedded(numbers, symbols, width), length, width, heads, layers, classes)
+
+
+def resnet(
+    shape: Shape, classes: int, width: Positive = 64, blocks: list[Positive] | None = None, groups: Positive = 2
+) -> "nn.Module":
+    """ResNet-18 for small images, with group in the place of batch normalisation (Hsieh et al. 2020).
+
+    Args:
+        width: channels of the first stage; each later one has twice as many.
+        blocks: of each stage; unset: 2, 2, 2, 2.
+        groups: of channels that are normalised together; they divide `width`.
+    """
+    from atoll.local.residual import residual
+
+    channels, _, _ = _image(shape, "resnet", least=4)
+    if width % groups:
+        raise InputError(f"model.groups = {groups}: must divide model.width = {width}")
+    return residual(channels, classes, width, tuple(blocks or (2, 2, 2, 2)), groups)
+
+
 def draw_model(make: "Callable[..., nn.Module]", data: Dataset, seed: int, cluster: int = 0) -> "nn.Module":
     """Return a model for a data set with initial weights drawn from the seed: the same whenever it is called.
 
@@ -137,7 +218,7 @@ def draw_model(make: "Callable[..., nn.Module]", data: Dataset, seed: int, clust
     """
     key = (cluster, 0) if cluster else ()
     with layers_drawing_from(seed, "model", *key):
-        return make(data.shape, data.classes or 1)
+        return make(data.shape, data.outputs)
 
 
 MODELS: dict[str, Callable[..., "nn.Module"]] = {
@@ -146,6 +227,10 @@ MODELS: dict[str, Callable[..., "nn.Module"]] = {
     "lr": lr,
     "cnn": cnn,
     "alexnet": alexnet,
+    "tabular": tabular,
+    "lstm": lstm,
+    "transformer": transformer,
+    "resnet": resnet,
 }
 
 
@@ -166,6 +251,16 @@ def without(model: Model, names: Collection[str]) -> Model:
 def without_moments(form: Form) -> Form:
     """Return the form of a model alone, without an optimiser's moments that travel with it (named parameter@slot)."""
     return {name: each for name, each in form.items() if "@" not in name}
+
+
+def _sequence(shape: Shape, name: str) -> tuple[int, int | None]:
+    """Return a sequence's length, and how many numbers each place has; None for symbols."""
+    if len(shape) not in (1, 2):
+        raise InputError(
+            f"model.name = {name!r}: needs symbols [length], or rows of numbers [length, numbers], the data set has "
+            f"shape {list(shape)}"
+        )
+    return shape[0], shape[1] if len(shape) == 2 else None
 
 
 def _image(shape: Shape, name: str, least: int) -> tuple[int, int, int]:

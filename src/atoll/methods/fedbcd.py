@@ -113,7 +113,7 @@ def exchanging(
 def output_bytes(population: Population, rule: LocalRule) -> int:
     """Return the bytes of one party's outputs for one batch."""
     batch = int(population.sizes[0]) if rule.batch_size == "full" else rule.batch_size
-    return batch * (population.data.classes or 1) * OUTPUT_BYTES
+    return batch * population.data.outputs * OUTPUT_BYTES
 
 
 def _turns(parties: int, mode: Mode) -> list[tuple[Ids, int, int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from atoll.data.datasets import find
 from atoll.data.download import SOURCES, locate
-from atoll.data.folders import stamp
+from atoll.data.table import files_at
 from atoll.experiment.settings import Settings
 from atoll.support.untrusted import open_regular
 
@@ -44,9 +44,9 @@ def files_of(settings: Settings) -> dict[str, Path]:
     if data.dataset in SOURCES and (folder := find(data.dataset, data.root)):
         found = {name: locate(folder, name) for name in SOURCES[data.dataset].files}
         files |= {f"data.root/{name}": path for name, path in found.items() if path}
-    if data.dataset == "folder" and data.root:
-        root = Path(data.root).expanduser()
-        files |= {f"data.root/{Path(path).relative_to(root)}": Path(path) for path, _, _ in stamp(data.root)}
+    if own := files_at(data.dataset, data.root):
+        root = Path(data.root or "").expanduser()
+        files |= {f"data.root/{path.relative_to(root if root.is_dir() else root.parent)}": path for path in own}
     for section in ("data", "network"):
         for key, value in getattr(settings, section).model_dump().items():
             if isinstance(value, str) and (key.endswith("_file") or key == "edges"):

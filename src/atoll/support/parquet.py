@@ -1,7 +1,8 @@
 """Reading Parquet files that somebody else may have made. It needs pyarrow, which is optional."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from atoll.support.untrusted import open_regular
 
 if TYPE_CHECKING:
     from pyarrow import Table
+    from pyarrow.parquet import ParquetFile
 
 _VALUE_BYTES = 8
 
@@ -33,6 +35,13 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> "Table":
         OSError: it cannot be opened; or pyarrow.ArrowException: it is no Parquet.
         ValueError: it takes far more memory than its size lets expect.
     """
+    with opened_parquet(path) as parquet:
+        return parquet.read(None if columns is None else list(columns))
+
+
+@contextmanager
+def opened_parquet(path: Path) -> "Iterator[ParquetFile]":
+    """Open a file to read it in parts; it raises as `read_parquet`."""
     import pyarrow.parquet
 
     with open_regular(path) as file:
@@ -42,4 +51,4 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> "Table":
         values = parquet.metadata.num_rows * parquet.metadata.num_columns
         unpacked = max(sum(group.total_byte_size for group in groups), _VALUE_BYTES * values)
         require_no_bomb(unpacked, os.fstat(file.fileno()).st_size)
-        return parquet.read(None if columns is None else list(columns))
+        yield parquet

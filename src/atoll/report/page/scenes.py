@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from atoll.clustering.describe import class_shares
+from atoll.data.table import FILES
 from atoll.experiment.choices import method_kind
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
@@ -87,7 +88,7 @@ def _refusal(settings: Settings) -> str:
 def _own_file(settings: Settings) -> str:
     """Return which file the scene depends on, or nothing; what it says could show in the page, and be anything."""
     files = [f"{section}.{key}" for section, key, value in _values(settings) if key.endswith("_file") and value]
-    files += ["data.root"] if settings.data.dataset == "folder" else []
+    files += ["data.root"] if settings.data.dataset in (*FILES, "hf") else []
     files += ["network.edges"] if isinstance(settings.network.get("edges"), str) else []
     return (
         f"not drawn: {files[0]} names files, which a report does not read; the command atoll cluster does."

@@ -1,0 +1,20 @@
+"""The groups that the data itself has: hospitals of a region, airports, turned images."""
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.population import Population
+from atoll.support.errors import InputError
+
+
+def planted(population: Population, clusters: int) -> Clustering:
+    """Group clients by their planted group (`data.group` of a table); on a network each group has its aggregator.
+
+    Raises:
+        InputError: there are not `clusters` groups.
+    """
+    groups = population.groups()
+    if (found := int(groups.max()) + 1) != clusters:
+        raise InputError(
+            f"clustering.clusters = {clusters}: clustering.method = 'planted' takes the data's groups, of which there "
+            f"{'is 1' if found == 1 else f'are {found}'}; set clustering.clusters = {found}"
+        )
+    return Clustering(groups, clusters)

@@ -1,0 +1,134 @@
+"""Reading Parquet and Arrow files that somebody else may have made, batch by batch."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.support.errors import InputError
+from atoll.support.numpy_files import require_no_bomb
+from atoll.support.parquet import opened_parquet
+from atoll.support.untrusted import open_regular
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Reads = Callable[[Sequence[str]], "Iterator[pa.RecordBatch]"]
+
+BATCH = 1 << 16
+_MAGIC = b"ARROW1"
+
+
+@contextmanager
+def as_damage(path: Path) -> Iterator[None]:
+    """Say of whatever reading a file raises that it cannot be read.
+
+    Raises:
+        InputError: one sentence.
+    """
+    import pyarrow
+
+    try:
+        yield
+    except (OSError, ValueError, OverflowError, MemoryError, KeyError, pyarrow.ArrowException) as error:
+        raise _damage(path, error) from error
+
+
+@contextmanager
+def refusing_damage(name: str) -> Iterator[None]:
+    """Say the same of whatever Arrow raises of values that have been read.
+
+    Raises:
+        InputError: one sentence.
+    """
+    import pyarrow
+
+    try:
+        yield
+    except pyarrow.ArrowException as error:
+        raise _damage(name, error) from error
+
+
+def _damage(name: Path | str, error: Exception) -> InputError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return InputError(f"{name}: cannot be read ({' '.join(reason.split())[:200] or type(error).__name__})")
+
+
+def open_parquet(path: Path) -> "tuple[pa.Schema, Reads]":
+    """Return a Parquet file's columns, and what reads some of them.
+
+    Raises:
+        InputError: it cannot be read, here or later.
+    """
+    with as_damage(path), opened_parquet(path) as parquet:
+        schema = _named(parquet.schema_arrow)
+
+    def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        with as_damage(path), opened_parquet(path) as parquet:
+            for batch in parquet.iter_batches(BATCH, columns=list(columns)):
+                yield _checked(batch, columns)
+
+    return schema, read
+
+
+def open_arrow(path: Path) -> "tuple[pa.Schema, Reads]":
+    """Return the columns of a file of Arrow's IPC format, with or without a footer, and what reads some of them.
+
+    Hugging Face's `save_to_disk` and cache write it without one.
+
+    Raises:
+        InputError: it cannot be read, here or later.
+    """
+    with as_damage(path), _opened_arrow(path) as reader:
+        schema = _named(reader.schema)
+
+    def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        with as_damage(path), _opened_arrow(path) as reader:
+            packed = os.stat(path).st_size
+            unpacked = 0
+            for batch in _batches(reader):
+                whole = _checked(batch, columns)
+                unpacked += whole.nbytes  # which trusts offsets
+                require_no_bomb(unpacked, packed)
+                for low in range(0, whole.num_rows, BATCH):
+                    yield whole.slice(low, BATCH)
+
+    return schema, read
+
+
+@contextmanager
+def _opened_arrow(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+
+    with open_regular(path) as file:
+        has_footer = file.peek(len(_MAGIC))[: len(_MAGIC)] == _MAGIC
+        source = pa.PythonFile(file, mode="r")  # not mapped: whoever cuts a mapped file ends the process
+        with pa.ipc.open_file(source) if has_footer else pa.ipc.open_stream(source) as reader:
+            yield reader
+
+
+def _named(schema: "pa.Schema") -> "pa.Schema":
+    """Return a schema, having looked at its names, which are decoded only then.
+
+    Raises:
+        UnicodeDecodeError: one is not UTF-8.
+    """
+    schema.names  # noqa: B018
+    return schema
+
+
+def _batches(reader: Any) -> "Iterator[pa.RecordBatch]":
+    is_file = hasattr(reader, "num_record_batches")
+    yield from (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader
+
+
+def _checked(batch: "pa.RecordBatch", columns: Sequence[str]) -> "pa.RecordBatch":
+    """Return these columns, having seen that their offsets and texts are what they should be.
+
+    Raises:
+        pyarrow.ArrowInvalid: they are not.
+    """
+    chosen = batch.select(list(columns))
+    chosen.validate(full=True)
+    return chosen

@@ -1,0 +1,110 @@
+"""Reading CSV files: types that all rows of all files agree on, then batch by batch."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.data.tabular.arrow import Reads, as_damage
+from atoll.support.errors import InputError
+from atoll.support.untrusted import open_regular
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BLOCK = 1 << 22
+_WRONG = re.compile(
+    r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to [^:]*: invalid (?:value '(.*)'|UTF8)", re.S
+)
+
+
+class CsvFiles:
+    """CSV files of one table, whose columns have the narrowest type that fits all values: int64, float64, dates, text.
+
+    What is empty, or says NA, NaN or null as usual, is missing.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        """Read all files once to find the types; nothing is kept.
+
+        Raises:
+            InputError: a file is empty, cannot be read, or is not UTF-8.
+        """
+        self._types: dict[str, pa.DataType] = {}
+        waiting = list(files)
+        while waiting:  # a column's type is widened twice at most; then all files are read again
+            waiting = waiting[1:] if self._fit(waiting[0]) else list(files)
+
+    def open(self, path: Path) -> "tuple[pa.Schema, Reads]":
+        """Return a file's columns, and what reads some of them."""
+        import pyarrow as pa
+
+        def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+            with as_damage(path), open_regular(path) as file:
+                for batch in _reader(path, file, self._types, columns):
+                    yield batch.select(list(columns))
+
+        return pa.schema([(name, self._types[name]) for name in self._begin(path)]), read
+
+    def _fit(self, path: Path) -> bool:
+        """Return whether all values of a file fit the types; widen the first that does not."""
+        import pyarrow as pa
+
+        names = self._begin(path)
+        with as_damage(path), open_regular(path) as file:
+            try:
+                for _ in _reader(path, file, self._types):
+                    pass
+            except pa.ArrowInvalid as error:
+                if not (found := _WRONG.search(str(error))):
+                    raise
+                self._widen(path, names[int(found[1])], found[2])
+                return False
+        return True
+
+    def _begin(self, path: Path) -> list[str]:
+        """Return the columns' names, and keep the types that the first rows show of those that are new."""
+        import pyarrow as pa
+
+        with as_damage(path), open_regular(path) as file:
+            schema = _reader(path, file, {}).schema
+            for each in schema:
+                kind = pa.int64() if pa.types.is_null(each.type) else each.type
+                if pa.types.is_binary(self._types.setdefault(each.name, kind)):
+                    raise _no_text(path, each.name)
+            names: list[str] = schema.names
+        return names
+
+    def _widen(self, path: Path, name: str, value: str | None) -> None:
+        import pyarrow as pa
+
+        if value is None:
+            raise _no_text(path, name)
+        was = self._types[name]
+        self._types[name] = pa.float64() if pa.types.is_integer(was) and is_number(value) else pa.string()
+
+
+def _reader(path: Path, file: Any, types: "dict[str, pa.DataType]", columns: Sequence[str] = ()) -> Any:
+    from pyarrow import csv
+
+    if not file.peek(1):
+        raise InputError(f"{path}: is empty; a CSV file begins with a row of column names")
+    return csv.open_csv(
+        file,
+        read_options=csv.ReadOptions(block_size=_BLOCK),
+        parse_options=csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True),
+        convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=True, include_columns=list(columns)),
+    )
+
+
+def _no_text(path: Path, name: str) -> InputError:
+    return InputError(f"{path}: column {name!r} is not UTF-8; save the file as UTF-8")
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text says a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,260 @@
+"""How columns become numbers. What an encoder goes by is what training rows hold; test rows are only encoded."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.data.tabular.csv import is_number
+from atoll.support.arrays import Floats, Mask
+from atoll.support.errors import InputError
+from atoll.support.wording import show
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Missing = Literal["refuse", "fill", "flag", "drop"]
+Block = npt.NDArray[np.float32]
+
+
+class Encoder(Protocol):
+    """Makes some numbers of each value of a column.
+
+    Attributes:
+        name: the column.
+        names: what the numbers are called, once all training rows have been seen.
+    """
+
+    name: str
+
+    @property
+    def names(self) -> list[str]:
+        """Return what the numbers are called."""
+        ...
+
+    def see(self, column: "pa.Array", training: Mask) -> None:
+        """Take in some rows, of which some are for training."""
+        ...
+
+    def write(self, column: "pa.Array", block: Block) -> None:
+        """Write the numbers of some rows into a block of zeros, [rows, numbers]."""
+        ...
+
+
+class Number:
+    """A number less its mean over the training rows, over its deviation there; 0 where it is missing, or has none.
+
+    With `missing` = "flag" a second number is 1 where the first is missing, if any training row lacks it.
+    """
+
+    def __init__(self, name: str, missing: Missing) -> None:
+        self.name = name
+        self._missing = missing
+        self._count, self._mean, self._squares, self._lacks = 0, 0.0, 0.0, False
+
+    @property
+    def names(self) -> list[str]:
+        """Return the column's name, and that of the flag."""
+        return [self.name, f"{self.name} is missing"] if self._flags else [self.name]
+
+    def see(self, column: "pa.Array", training: Mask) -> None:
+        """Add some training rows to mean and deviation.
+
+        Raises:
+            InputError: a value that is missing, where the rule is to refuse it; or an infinite one.
+        """
+        values = numbers(column)
+        if np.isinf(values).any():
+            raise InputError(f"data.inputs: column {self.name!r} holds infinite numbers")
+        if self._missing == "refuse" and (lacking := int(np.isnan(values).sum())):
+            raise _lacks(self.name, lacking)
+        held = values[training]
+        known = held[~np.isnan(held)]
+        self._lacks |= len(known) < len(held)
+        if len(known):
+            self._add(known)
+
+    def _add(self, values: Floats) -> None:
+        """Add to the moments without the cancellation that sums of squares have (Chan et al. 1983)."""
+        mean, count = float(values.mean()), len(values)
+        total, apart = self._count + count, mean - self._mean
+        self._squares += float(np.square(values - mean).sum()) + apart**2 * self._count * count / total
+        self._mean += apart * count / total
+        self._count = total
+
+    def write(self, column: "pa.Array", block: Block) -> None:
+        """Write the standardised numbers."""
+        values = numbers(column)
+        lacking = np.isnan(values)
+        deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
+        block[:, 0] = np.where(lacking, 0, (values - self._mean) / deviation) if deviation > 0 else 0
+        if self._flags:
+            block[:, 1] = lacking
+
+    @property
+    def _flags(self) -> bool:
+        return self._missing == "flag" and self._lacks
+
+
+class Category:
+    """A 1 for the value among those that training rows hold, in order of their names; all 0 for others.
+
+    What is missing is all 0, or with `missing` = "flag" a category of its own if any training row lacks it.
+    """
+
+    def __init__(self, name: str, missing: Missing, most: int) -> None:
+        self.name = name
+        self._missing = missing
+        self._most = most
+        self._counts: Counter[Any] = Counter()
+
+    @property
+    def names(self) -> list[str]:
+        """Return one name a category."""
+        return [f"{self.name} = {value}" for value in self._known] + [f"{self.name} is missing"] * self._flags
+
+    def see(self, column: "pa.Array", training: Mask) -> None:
+        """Count the categories of some training rows.
+
+        Raises:
+            InputError: too many of them, or a missing value where the rule is to refuse it.
+        """
+        import pyarrow as pa
+
+        if self._missing == "refuse" and column.null_count:
+            raise _lacks(self.name, column.null_count)
+        for pair in plain(column).filter(pa.array(training)).value_counts().to_pylist():
+            self._counts[pair["values"]] += pair["counts"]
+        if len(self._counts) > self._most:
+            raise self._too_many()
+
+    def _too_many(self) -> InputError:
+        texts = [value for value in self._counts if isinstance(value, str)]
+        odd = [text for text in texts if not is_number(text)]
+        if texts and len(odd) < len(texts) / 2:
+            return InputError(
+                f"data.inputs: column {self.name!r} holds numbers, but also {show((odd or texts)[0])}; mend it, leave "
+                "it out of data.inputs, or raise data.categories if they are names"
+            )
+        return InputError(
+            f"data.categories = {self._most}: column {self.name!r} has more categories, such as "
+            f"{show(next(iter(self._counts)))}; leave it out of data.inputs, name it in data.text, or raise it"
+        )
+
+    def write(self, column: "pa.Array", block: Block) -> None:
+        """Write a 1 for each row's category."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        column = plain(column)
+        values = pa.array(self._known, column.type) if self._known else pa.nulls(0, column.type)
+        places = pc.index_in(column, value_set=values, skip_nulls=True).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(~np.isnan(places))
+        block[rows, places[rows].astype(int)] = 1
+        if self._flags:
+            block[:, -1] = column.is_null().to_numpy(zero_copy_only=False)
+
+    @property
+    def _known(self) -> list[Any]:
+        return sorted(value for value in self._counts if value is not None)
+
+    @property
+    def _flags(self) -> bool:
+        return self._missing == "flag" and None in self._counts
+
+
+class Text:
+    """Words hashed to a vector of length 1, of as many numbers as `hashes` says: nothing of it is fitted."""
+
+    def __init__(self, name: str, missing: Missing, hashes: int) -> None:
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        self.name = name
+        self._missing = missing
+        self._hashing = HashingVectorizer(n_features=hashes, dtype=np.float32)
+
+    @property
+    def names(self) -> list[str]:
+        """Return one name a number."""
+        return [f"{self.name} #{i}" for i in range(self._hashing.n_features)]
+
+    def see(self, column: "pa.Array", training: Mask) -> None:
+        """Refuse missing texts, where that is the rule."""
+        if self._missing == "refuse" and column.null_count:
+            raise _lacks(self.name, column.null_count)
+
+    def write(self, column: "pa.Array", block: Block) -> None:
+        """Write the hashed words; what is missing is all 0."""
+        self._hashing.transform([text or "" for text in column.to_pylist()]).toarray(out=block)
+
+
+def make_encoder(
+    column: "pa.Field", missing: Missing, categories: int, hashes: int, categorical: Sequence[str], text: Sequence[str]
+) -> Encoder:
+    """Return what encodes a column: by name as text or category, else by type.
+
+    Raises:
+        InputError: a type that there is no rule for.
+    """
+    import pyarrow as pa
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if column.name in text:
+        if not is_text:
+            raise InputError(f"data.text: column {column.name!r} holds {kind}, it must hold texts")
+        return Text(column.name, missing, hashes)
+    if is_text or (column.name in categorical and is_discrete(kind)):
+        return Category(column.name, missing, categories)
+    if is_numeric(kind) or pa.types.is_null(kind):
+        return Number(column.name, missing)
+    raise _no_rule(column.name, kind)
+
+
+def is_numeric(kind: "pa.DataType") -> bool:
+    """Return whether values of a type are numbers, or true and false."""
+    import pyarrow as pa
+
+    checks = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal
+    return any(check(kind) for check in checks)
+
+
+def is_discrete(kind: "pa.DataType") -> bool:
+    """Return whether values of a type can be categories."""
+    import pyarrow as pa
+
+    return any(check(kind) for check in (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date))
+
+
+def numbers(column: "pa.Array") -> Floats:
+    """Return a column of numbers as float64, NaN where they are missing."""
+    import pyarrow as pa
+
+    return np.asarray(plain(column).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+
+
+def plain(column: "pa.Array") -> "pa.Array":
+    """Return a column whose values are not kept in a dictionary."""
+    import pyarrow as pa
+
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _no_rule(name: str, kind: "pa.DataType") -> InputError:
+    import pyarrow as pa
+
+    if pa.types.is_temporal(kind):
+        return InputError(
+            f"data.inputs: column {name!r} holds {kind}, dates or times; name it as data.time, in data.categorical if "
+            "it holds few dates, or leave it out"
+        )
+    return InputError(f"data.inputs: column {name!r} holds {kind}, which there is no rule for; leave it out")
+
+
+def _lacks(name: str, lacking: int) -> InputError:
+    return InputError(
+        f"data.missing = 'refuse': column {name!r} lacks {lacking} values or more; 'fill' takes the training rows' "
+        "mean (or no category), 'flag' also says where, 'drop' leaves such rows out"
+    )

@@ -1,0 +1,77 @@
+"""A table's inputs as arrays, encoded by what training rows hold."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.data.tables import read_column
+from atoll.data.tabular.encoders import Encoder
+from atoll.data.tabular.rows import TRAIN, Uses
+from atoll.data.tabular.source import Source
+from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats32 = npt.NDArray[np.float32]
+
+
+def fit(source: Source, encoders: Sequence[Encoder], uses: Uses) -> None:
+    """Show the encoders all rows, and which are for training; those that are left out are not shown."""
+    import pyarrow as pa
+
+    at = 0
+    for batch in source.batches([each.name for each in encoders]):
+        own = uses[at : at + batch.num_rows]
+        at += batch.num_rows
+        kept = batch.filter(pa.array(own <= 1))
+        for encoder, column in zip(encoders, kept.columns, strict=True):
+            encoder.see(column, own[own <= 1] == TRAIN)
+
+
+def encode(source: Source, encoders: Sequence[Encoder], keep: Sequence[npt.NDArray[np.bool_]]) -> list[Floats32]:
+    """Return the numbers of some rows as an array for each of these choices of rows, [rows, numbers]."""
+    widths = np.cumsum([0, *(len(encoder.names) for encoder in encoders)])
+    made = [np.empty((int(rows.sum()), widths[-1]), np.float32) for rows in keep]
+    filled, at = [0] * len(keep), 0
+    for batch in source.batches([each.name for each in encoders]):
+        block = np.zeros((batch.num_rows, widths[-1]), np.float32)
+        for i, encoder in enumerate(encoders):
+            encoder.write(batch.column(i), block[:, widths[i] : widths[i + 1]])
+        for k, rows in enumerate(keep):
+            own = block[rows[at : at + batch.num_rows]]
+            made[k][filled[k] : filled[k] + len(own)] = own
+            filled[k] += len(own)
+        at += batch.num_rows
+    return made
+
+
+def is_dense(schema: "pa.Schema", inputs: Sequence[str]) -> bool:
+    """Return whether inputs are one column of arrays or images, which are taken as they are."""
+    import pyarrow as pa
+
+    kind = schema.field(inputs[0]).type
+    nested = pa.types.is_list(kind), pa.types.is_large_list(kind), pa.types.is_fixed_size_list(kind)
+    return len(inputs) == 1 and (any(nested) or pa.types.is_struct(kind) or isinstance(kind, pa.ExtensionType))
+
+
+def read_dense(source: Source, name: str, keep: Sequence[npt.NDArray[np.bool_]]) -> list[npt.NDArray[Any]]:
+    """Return arrays or images, [rows, ...], for each of these choices of rows; images have their channels first.
+
+    Raises:
+        InputError: arrays of different shapes, or images that cannot be read.
+    """
+    parts: list[list[npt.NDArray[Any]]] = [[] for _ in keep]
+    at = 0
+    for batch in source.batches([name]):
+        values = read_column(batch.column(0), f"{source.name}: column {name!r}")
+        for part, rows in zip(parts, keep, strict=True):
+            if len(own := values[rows[at : at + batch.num_rows]]):
+                part.append(own)
+        at += batch.num_rows
+    shapes = {part.shape[1:] for each in parts for part in each}
+    if len(shapes) > 1:
+        raise InputError(f"{source.name}: column {name!r} holds arrays of different shapes; all must be alike")
+    return [np.concatenate(part) if part else np.empty(0, np.float32) for part in parts]

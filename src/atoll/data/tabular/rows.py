@@ -1,0 +1,252 @@
+"""What rows are: whose, of which group, in which order, and whether they are for training or the test."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.data.tabular.roles import Roles
+from atoll.data.tabular.source import SPLITS, Source
+from atoll.support.arrays import Ids, Mask
+from atoll.support.errors import InputError
+from atoll.support.wording import natural, show
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Codes = npt.NDArray[np.int32]
+Uses = npt.NDArray[np.int8]
+
+TRAIN, TEST, LEFT_OUT = 0, 1, 2
+_USES = {"train": TRAIN, "test": TEST, "other": LEFT_OUT}
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """A column of names as numbers, in the natural order of the names.
+
+    Attributes:
+        codes: the number of each row's name, [rows].
+        names: by number.
+    """
+
+    codes: Codes
+    names: tuple[str, ...]
+
+
+def collect(source: Source, roles: Roles, drop: bool) -> "tuple[pa.Table, Uses]":
+    """Return the columns about rows, and what files' names, or missing values, say of each row's use.
+
+    Args:
+        source: the table.
+        roles: its columns.
+        drop: whether rows that lack an input are left out.
+
+    Raises:
+        InputError: no rows.
+    """
+    import pyarrow as pa
+
+    wanted = roles.about_rows
+    columns = [*wanted, *(name for name in roles.inputs if drop and name not in wanted)]
+    batches, uses = list[pa.RecordBatch](), [np.zeros(0, np.int8)]
+    for piece in source.pieces:
+        for batch in piece.read(columns):
+            use = np.full(batch.num_rows, _USES[piece.split or "train"], np.int8)
+            for name in roles.inputs if drop else ():
+                use[_lacks(batch.column(name))] = LEFT_OUT
+            batches.append(_compact(batch.select(list(wanted))))
+            uses.append(use)
+    if not sum(batch.num_rows for batch in batches):
+        raise InputError(f"{source.name}: has no rows")
+    return pa.Table.from_batches(batches).unify_dictionaries(), np.concatenate(uses)
+
+
+def _compact(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Return a batch whose texts are numbers of a dictionary, which takes a fraction of the memory."""
+    import pyarrow as pa
+
+    texts = [pa.types.is_string(column.type) or pa.types.is_large_string(column.type) for column in batch.columns]
+    arrays = [column.dictionary_encode() if text else column for column, text in zip(batch.columns, texts, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, batch.schema.names)
+
+
+def _lacks(column: "pa.Array") -> Mask:
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False))
+
+
+def labels_of(table: "pa.Table", names: Sequence[str], setting: str, rows: Mask | None = None) -> Labels:
+    """Return columns of names, several joined by " / ", as numbers.
+
+    Args:
+        table: the columns.
+        names: those to read.
+        setting: which names them, for errors.
+        rows: those that may not lack a value; None: all.
+
+    Raises:
+        InputError: a missing value, or values that are no names.
+    """
+    first, *others = (_one_column(table, name, setting, rows) for name in names)
+    for other in others:
+        pairs = first.codes.astype(np.int64) * len(other.names) + other.codes
+        known, codes = np.unique(pairs, return_inverse=True)
+        told = [f"{first.names[k // len(other.names)]} / {other.names[k % len(other.names)]}" for k in known.tolist()]
+        first = Labels(codes.astype(np.int32), tuple(told))
+    return first
+
+
+def _one_column(table: "pa.Table", name: str, setting: str, rows: Mask | None) -> Labels:
+    import pyarrow as pa
+
+    column = table.column(name).combine_chunks()
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    lacking = _lacks(column)
+    if (lacking if rows is None else lacking & rows).any():
+        at = int(np.flatnonzero(lacking if rows is None else lacking & rows)[0])
+        raise InputError(f"{setting} = {name!r}: row {at} of the table, counted from 0, lacks it")
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_floating(kind):
+        column = _whole(column, name, setting)
+    elif not _is_name(kind):
+        raise InputError(f"{setting} = {name!r}: the column holds {kind}; it must hold texts, whole numbers or dates")
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    texts = list(map(_as_text, encoded.dictionary.to_pylist()))
+    order = sorted(range(len(texts)), key=lambda i: natural(texts[i]))
+    rank = np.empty(len(texts), np.int32)
+    rank[order] = np.arange(len(texts))
+    codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    return Labels(rank[codes] if len(texts) else codes.astype(np.int32), tuple(texts[i] for i in order))
+
+
+def _as_text(value: Any) -> str:
+    return " ".join(str(value).split())[:200]
+
+
+def _whole(column: "pa.Array", name: str, setting: str) -> "pa.Array":
+    import pyarrow as pa
+
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{setting} = {name!r}: the column holds numbers that are not whole") from error
+
+
+def _is_name(kind: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    checks = pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date
+    return any(check(kind) for check in checks)
+
+
+def times_of(table: "pa.Table", name: str) -> Ids | npt.NDArray[np.float64]:
+    """Return a column of times as numbers in their order.
+
+    Raises:
+        InputError: a missing time, or texts that are no dates in ISO's form.
+    """
+    import pyarrow as pa
+
+    column = table.column(name).combine_chunks()
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if _lacks(column).any():
+        raise InputError(f"data.time = {name!r}: the column lacks values; every row needs a time")
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = _parsed(column, name)
+    if pa.types.is_floating(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+    if pa.types.is_date32(column.type) or pa.types.is_time32(column.type):
+        column = column.cast(pa.int32())
+    if not (pa.types.is_integer(column.type) or pa.types.is_temporal(column.type)):
+        raise InputError(f"data.time = {name!r}: the column holds {column.type}; it must hold dates, times or numbers")
+    return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _parsed(column: "pa.Array", name: str) -> "pa.Array":
+    import pyarrow as pa
+
+    try:
+        return column.cast(pa.timestamp("us"))
+    except pa.ArrowInvalid as error:
+        odd = next((text for text in column.to_pylist() if not _is_date(text)), None)
+        raise InputError(
+            f"data.time = {name!r}: {show(odd)} is no date in ISO's form, such as 2024-03-31 or 2024-03-31 12:00; "
+            "rewrite the column"
+        ) from error
+
+
+def _is_date(text: str) -> bool:
+    import pyarrow as pa
+
+    try:
+        pa.array([text]).cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def uses_of(table: "pa.Table", name: str, known: Uses) -> Uses:
+    """Return each row's use as a column of ``train``, ``test`` and ``validation`` says; the last are left out.
+
+    Raises:
+        InputError: another word.
+    """
+    labels = labels_of(table, [name], "data.split")
+    odd = [text for text in labels.names if text.lower() not in SPLITS]
+    if odd:
+        raise InputError(
+            f"data.split = {name!r}: the column says {show(odd[0])}; it must say train or test, or validation for rows "
+            "that are left out"
+        )
+    told = np.array([_USES[SPLITS[text.lower()]] for text in labels.names], np.int8)[labels.codes]
+    return np.where(known == LEFT_OUT, known, told).astype(np.int8)
+
+
+def hold_out(uses: Uses, owners: Codes | None, times: Any, every: int) -> Uses:
+    """Return uses with one row in `every` of each client's for the test: its latest, or every such one in the file.
+
+    A client with fewer rows has none.
+    """
+    if every < 2:
+        raise InputError(f"data.test_every = {every}: must be at least 2")
+    rows = np.flatnonzero(uses != LEFT_OUT)
+    own = np.zeros(len(rows), np.int32) if owners is None else owners[rows]
+    order = in_order(own, None if times is None else times[rows])
+    sizes = np.bincount(own)
+    begin = np.cumsum(sizes) - sizes
+    sorted_own = own[order]
+    place = np.arange(len(rows)) - begin[sorted_own]
+    size = sizes[sorted_own]
+    is_test = place % every == every - 1 if times is None else place >= size - size // every
+    held = np.zeros_like(uses)
+    held[uses == LEFT_OUT] = LEFT_OUT
+    held[rows[order[is_test]]] = TEST
+    return held
+
+
+def in_order(owners: Codes, times: Any) -> Ids:
+    """Return rows client by client, each client's by time, else as they stand."""
+    return np.asarray(np.argsort(owners, kind="stable") if times is None else np.lexsort((times, owners)))
+
+
+def require_unique(table: "pa.Table", name: str) -> None:
+    """Refuse a row's name that another row has."""
+    import pyarrow.compute as pc
+
+    column = table.column(name)
+    if pc.count_distinct(column, mode="all").as_py() < len(column):
+        doubled = next(pair["values"] for pair in column.value_counts().to_pylist() if pair["counts"] > 1)
+        raise InputError(f"data.id = {name!r}: several rows are called {show(doubled)}; ids differ")
+
+
+def only(labels: Labels, rows: Mask) -> Labels:
+    """Return labels whose names are those of these rows alone; what others have is of no use."""
+    used = np.unique(labels.codes[rows])
+    renumbered = np.zeros(len(labels.names), np.int32)
+    renumbered[used] = np.arange(len(used))
+    return Labels(renumbered[labels.codes], tuple(labels.names[i] for i in used.tolist()))

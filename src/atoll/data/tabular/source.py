@@ -1,0 +1,181 @@
+"""Where a table's rows come from: files of CSV, Parquet or Arrow, or a table in memory; read batch by batch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from atoll.data.folders import listed
+from atoll.data.tabular.arrow import Reads, open_arrow, open_parquet
+from atoll.data.tabular.csv import CsvFiles
+from atoll.support.errors import InputError
+from atoll.support.wording import nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Split = Literal["train", "test", "other"]
+
+CSV, ARROW, PARQUET = (".csv", ".tsv"), (".arrow", ".feather", ".ipc"), ".parquet"
+ENDINGS = (*CSV, *ARROW, PARQUET)
+MOST_COLUMNS = 10_000
+FILE = "file"
+SPLITS: dict[str, Split] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "other"),
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of a table's rows.
+
+    Attributes:
+        name: where they come from, for errors.
+        read: yields them in batches with the columns that it is given.
+        split: what the file's name says that they are for; None: nothing.
+    """
+
+    name: str
+    read: Reads
+    split: Split | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table.
+
+    Attributes:
+        name: what it is called.
+        schema: its columns and their types.
+        pieces: its rows.
+        added: of the columns, those that are not the table's own: "file", the name of a row's file without its ending.
+    """
+
+    name: str
+    schema: "pa.Schema"
+    pieces: tuple[Piece, ...]
+    added: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a table whose columns have no names of their own, or types that Atoll does not read."""
+        names = self.schema.names
+        if doubled := sorted({name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()):
+            raise InputError(f"{self.name}: has several columns {doubled[0]!r}; columns need names of their own")
+        if not 0 < len(names) <= MOST_COLUMNS:
+            raise InputError(f"{self.name}: has {len(names)} columns, there must be from 1 to {MOST_COLUMNS}")
+        for each in self.schema:
+            if _is_pickled(each):
+                raise InputError(f"{self.name}: column {each.name!r} has a type that is pickled, which is never read")
+
+    def batches(self, columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        """Yield all rows, some at a time, with these columns in this order.
+
+        Raises:
+            InputError: a file cannot be read.
+        """
+        for piece in self.pieces:
+            yield from piece.read(columns)
+
+    def require(self, setting: str, name: str) -> str:
+        """Return the column's name.
+
+        Raises:
+            InputError: there is none; offers the nearest.
+        """
+        if name in self.schema.names:
+            return name
+        meant = nearest(name, self.schema.names)
+        hint = f", did you mean {meant!r}?" if meant else ";"
+        there = ", ".join(self.schema.names[:20]) + (" ..." if len(self.schema.names) > 20 else "")
+        raise InputError(f"{setting} = {name!r}: {self.name} has no such column{hint} it has {there}")
+
+
+def open_source(root: str | None) -> Source:
+    """Return the table of a file, or of all files in a folder (and in its folders train and test).
+
+    Raises:
+        InputError: there is none, it cannot be read, or files do not have the same columns.
+    """
+    if root is None:
+        raise InputError(
+            "data.root is not set: with data.dataset = 'table' it is the table's file, or a folder of files"
+        )
+    base = Path(root).expanduser()
+    files = table_files(base)
+    if not files:
+        state = "holds no table" if base.is_dir() else "does not exist" if not base.exists() else "is no table"
+        raise InputError(
+            f"data.root = '{root}' {state}: give a file or a folder of files that end in {', '.join(ENDINGS)}"
+        )
+    _require_pyarrow(files[0])
+    splits = _splits_of(files, base)
+    texts = CsvFiles([file for file in files if file.suffix in CSV])
+    opened = {file: texts.open(file) if file.suffix in CSV else _open(file) for file in files}
+    first, schema = files[0], opened[files[0]][0]
+    for file, (own, _) in opened.items():
+        if own.names != schema.names or own.types != schema.types:
+            raise InputError(f"{file}: has other columns than {first}, or others' types; a table's files are alike")
+    added = (FILE,) if base.is_dir() and FILE not in schema.names else ()
+    pieces = (Piece(str(file), read, splits.get(file)) for file, (_, read) in opened.items())
+    if not added:
+        return Source(base.resolve().stem, schema, tuple(pieces))
+    import pyarrow as pa
+
+    named = tuple(replace(piece, read=_with_file(piece.read, Path(piece.name).stem)) for piece in pieces)
+    return Source(base.resolve().stem, schema.append(pa.field(FILE, pa.string())), named, added)
+
+
+def _with_file(read: Reads, stem: str) -> Reads:
+    """Return what also gives the column of the file's name, if it is asked for."""
+
+    def read_named(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        own = [name for name in columns if name != FILE]
+        for batch in read(own):
+            names = pa.array([stem] * batch.num_rows, pa.string())
+            arrays = [names if name == FILE else batch.column(name) for name in columns]
+            yield pa.RecordBatch.from_arrays(arrays, list(columns))
+
+    return read_named
+
+
+def table_files(base: Path) -> list[Path]:
+    """Return the files of a table, those of `train` before those of `test`."""
+    if base.is_file():
+        return [base] if base.suffix in ENDINGS else []
+    if not base.is_dir():
+        return []
+    entries = listed(base)
+    inner = [entry for name in SPLITS for entry in entries if entry.is_dir() and entry.name == name]
+    return [file for folder in (base, *inner) for file in listed(folder) if file.is_file() and file.suffix in ENDINGS]
+
+
+def _splits_of(files: Sequence[Path], base: Path) -> dict[Path, Split]:
+    """Return what files are for, where the names of all of them, or of their folders, say so."""
+    told = {file: _told(file.stem) or (SPLITS.get(file.parent.name) if file.parent != base else None) for file in files}
+    known = {file: split for file, split in told.items() if split}
+    return known if base.is_dir() and len(known) == len(files) else {}
+
+
+def _told(stem: str) -> Split | None:
+    """Return the split that a name such as ``cifar-train-00000-of-00002`` tells."""
+    words = stem.lower().replace("_", "-").replace(".", "-").split("-")
+    return next((SPLITS[word] for word in words if word in SPLITS), None)
+
+
+def _open(file: Path) -> "tuple[pa.Schema, Reads]":
+    return open_parquet(file) if file.suffix == PARQUET else open_arrow(file)
+
+
+def _is_pickled(column: Any) -> bool:
+    return (column.metadata or {}).get(b"ARROW:extension:name") == b"arrow.py_extension_type"
+
+
+def _require_pyarrow(file: Path) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"{file}: reading tables needs pyarrow; run pip install 'atoll[parquet]'") from error

@@ -1,0 +1,53 @@
+"""Windows of a series: some rows after each other as the input, and a later row's target."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll.data.tabular.rows import LEFT_OUT, TEST, TRAIN, Codes, Uses, in_order
+from atoll.support.arrays import Ids
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """The samples that a table's rows make.
+
+    Attributes:
+        inputs: the rows of each sample's input, [samples, window].
+        targets: the row of each sample's target, [samples].
+    """
+
+    inputs: Ids
+    targets: Ids
+
+
+def find_windows(uses: Uses, owners: Codes, times: Any, window: int, horizon: int) -> Windows:
+    """Return all windows of `window` rows of one client in the order of time, and the row `horizon` after the last.
+
+    Gaps in time do not count: a row follows the one before it. A window is for what its target's row is for, except
+    that one for training which holds a row of the test is left out. Rows that are left out are not there.
+
+    Raises:
+        InputError: two rows of a client at one time, or no window for training or for the test.
+    """
+    rows = np.flatnonzero(uses != LEFT_OUT)
+    order = rows[in_order(owners[rows], times[rows])]
+    own, when = owners[order], times[order]
+    if (doubled := np.flatnonzero((own[1:] == own[:-1]) & (when[1:] == when[:-1]))).size:
+        raise InputError(
+            f"data.time: rows {order[doubled[0]]} and {order[doubled[0] + 1]} have one client and one time"
+        )
+    last = np.arange(window - 1 + horizon, len(order))
+    last = last[own[last - window + 1 - horizon] == own[last]]
+    places = last[:, None] - horizon - np.arange(window)[::-1]
+    tested = np.concatenate([[0], np.cumsum(uses[order] == TEST)])
+    looks_ahead = (uses[order[last]] == TRAIN) & (tested[last - horizon + 1] > tested[last - horizon - window + 1])
+    made = Windows(order[places[~looks_ahead]], order[last[~looks_ahead]])
+    for use, what in ((TRAIN, "training"), (TEST, "the test")):
+        if not (uses[made.targets] == use).any():
+            raise InputError(
+                f"data.window = {window}: no client has {window} rows and one {horizon} later for {what}; lower it"
+            )
+    return made

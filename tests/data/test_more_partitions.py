@@ -1,0 +1,88 @@
+"""Partitions by quantity, by some labels, by both, and from a file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from atoll import Experiment, Settings
+from atoll.data.partition import natural
+from atoll.data.population import partition_as_bytes
+from atoll.data.skewed import labels_and_quantity, quantity, some_labels
+from atoll.support.errors import InputError
+
+LABELS = np.repeat(np.arange(10), 2000)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def assert_whole(parts: object, pool: int = len(LABELS)) -> None:
+    np.testing.assert_array_equal(np.sort(np.concatenate(list(parts))), np.arange(pool))  # type: ignore[call-overload]
+
+
+def test_sizes_are_log_normal() -> None:
+    parts = quantity(LABELS, 400, rng(), sigma=0.7)
+    assert_whole(parts)
+    logs = np.log([len(part) for part in parts])
+    assert kstest((logs - logs.mean()) / 0.7, "norm").pvalue > 0.01
+    assert logs.std() == pytest.approx(0.7, rel=0.1)
+
+
+def test_sizes_are_a_draw_of_a_dirichlet_distribution() -> None:
+    shares = np.concatenate(
+        [
+            [len(part) / len(LABELS) for part in quantity(LABELS, 5, rng(seed), "dirichlet", alpha=2.0)]
+            for seed in range(80)
+        ]
+    )
+    assert kstest(shares, "beta", args=(2.0, 8.0)).pvalue > 0.01  # the margin of Dirichlet(2, ..., 2) over five
+
+
+def test_each_client_has_so_many_labels() -> None:
+    parts = some_labels(LABELS, 30, 10, rng(), labels_per_client=3)
+    assert_whole(parts)
+    assert {len(np.unique(LABELS[part])) for part in parts} == {3}
+    assert all(k % 10 in LABELS[part] for k, part in enumerate(parts))
+    with pytest.raises(InputError, match=r"data.labels_per_client = 11: must be at most the data's 10 classes"):
+        some_labels(LABELS, 30, 10, rng(), labels_per_client=11)
+
+
+def test_labels_and_sizes_differ_together() -> None:
+    parts = labels_and_quantity(LABELS, 40, 10, rng(), alpha=0.3, sigma=1.0)
+    assert_whole(parts)
+    sizes = np.array([len(part) for part in parts])
+    even = np.array([len(part) for part in labels_and_quantity(LABELS, 40, 10, rng(), alpha=0.3, sigma=0.0)])
+    assert np.log(sizes).std() > 1.3 * np.log(even).std()
+    shares = np.array([np.bincount(LABELS[part], minlength=10) / len(part) for part in parts])
+    assert shares.max(axis=1).mean() > 0.3  # 0.1 if labels were mixed
+
+
+def test_small_clients_are_left_out() -> None:
+    owners = np.array([0, 0, 1, 2, 2, 2])
+    assert [rows.tolist() for rows in natural(2, owners, min_samples=2)] == [[0, 1], [3, 4, 5]]
+    with pytest.raises(InputError, match=r"data.clients = 3: the data is that of 2 clients"):
+        natural(3, owners, min_samples=2)
+
+
+def test_a_partition_goes_through_a_file(tmp_path: Path) -> None:
+    made = Experiment(Settings(data={"partition": "labels-and-quantity", "clients": 12}, seed=5))
+    path = tmp_path / "who.npz"
+    path.write_bytes(partition_as_bytes(made.clients, made.test_clients))
+    data = {"partition": "file", "partition_file": str(path), "clients": 12}
+    again = Experiment(Settings(data=data))
+    np.testing.assert_array_equal(again.clients.indices, made.clients.indices)
+    np.testing.assert_array_equal(again.clients.offsets, made.clients.offsets)
+    np.testing.assert_array_equal(again.test_clients.indices, made.test_clients.indices)
+    for changed, told in (
+        ({"clients": 13}, r"data.clients = 13: data.partition_file = '.*' has 12 clients"),
+        ({"dataset": "regression"}, r"is of another data set, whose labels differ"),
+        ({"partition_file": str(tmp_path)}, r"data.partition_file: .*: cannot be read"),
+    ):
+        with pytest.raises(InputError, match=told):
+            Experiment(Settings(data={**data, **changed})).check()
+    np.savez(path, indices=np.arange(3))
+    with pytest.raises(InputError, match=r"is no partition .*; it must hold indices, offsets, digest, test_indices"):
+        Experiment(Settings(data=data)).check()
