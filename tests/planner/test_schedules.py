@@ -39,7 +39,7 @@ def settings_of(folder: Path, **over: dict[str, Any]) -> Settings:
         "run": {"executor": "serial"},
     }
     for section, values in over.items():
-        table[section] = {**table[section], **values}
+        table[section] = {**table.get(section, {}), **values}
     (settings,) = make_runs(table)
     return settings
 
@@ -218,3 +218,24 @@ def test_what_is_no_budget(given: dict[str, Any], told: str) -> None:
 def test_nothing_to_choose_from() -> None:
     with pytest.raises(InputError, match="'fedavg': has no pattern to choose"):
         usual_axes(Settings(method={"name": "fedavg"}), [])  # type: ignore[arg-type]
+
+
+def test_a_codec_makes_the_clients_uploads_smaller(tmp_path: Path) -> None:
+    """Only these: what comes down, and goes on from aggregators, is whole models."""
+    plain = settings_of(tmp_path)
+    coded = settings_of(tmp_path, travel={"codec": "int8"})
+    (one,), (other,) = (
+        sorted_out(settings, [*ONE, "method.pattern=censyn"], seconds=30.0).plans for settings in (plain, coded)
+    )
+    assert other.score.events > one.score.events  # since they take a shorter time, too
+    (up, down), (coded_up, coded_down) = (
+        [[getattr(hop, way) / plan.score.events for hop in plan.score.hops] for way in ("up", "down")]
+        for plan in (one, other)
+    )
+    assert coded_up[0] < up[0] / 2
+    assert (coded_up[1], coded_down) == (up[1], down)
+    pool = Pool()
+    made = pool.make(plain)
+    score(made)
+    pool.keep(made)
+    assert "networks" not in vars(pool.make(coded)), "uploads take another time"

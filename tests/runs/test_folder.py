@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, make_runs, run_events
+from atoll.privacy.ledger import LEDGER, SEAL
 from atoll.runs.fingerprint import digest
 from atoll.runs.folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, STRIKES, RunFolder, prepare_folders
 from atoll.runs.run import name_folders
@@ -115,6 +116,8 @@ def test_a_start_that_was_killed_can_be_made_again(made: Made) -> None:
         CLIENTS,
         STRIKES,
         MEASURED,
+        LEDGER,
+        SEAL,
     }
 
 

@@ -54,7 +54,7 @@ def plan(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also say which plans are dropped, and FedUC's bounds.")
+        bool, typer.Option("--verbose", "-v", help="Also say which plans are dropped, and why.")
     ] = False,
 ) -> None:
     """Choose pattern, clustering and limits for a network and a budget: by schedules first, then by short races.
