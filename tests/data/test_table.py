@@ -130,10 +130,8 @@ def test_windows_are_rows_of_one_client_by_time(table: Callable[..., Dataset]) -
     by_hand = {(c, t): [t + 8, t + 6, t + 4] for c in (0, 1) for t in range(c, 20, 2) if t + 8 < 20}
     trained = {key: value for key, value in by_hand.items() if key[1] >= 4}
     assert data.shape == (3, 1)
-    found = {
-        (int(c), int(y)): np.round(row).tolist()
-        for c, y, row in zip(numbers(data.owners), data.targets, seen, strict=True)
-    }
+    samples = zip(numbers(data.owners), data.targets, seen, strict=True)
+    found = {(int(c), int(y)): np.round(row).tolist() for c, y, row in samples}
     assert found == trained
     assert sorted(data.test_targets.tolist()) == [0, 1, 2, 3]
 
