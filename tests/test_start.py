@@ -12,7 +12,7 @@ HEAVY = ("flwr", "matplotlib", "networkx", "pyarrow", "ray", "scipy", "sklearn",
 LOADED = f"print(json.dumps(sorted(set(sys.modules) & {set(HEAVY)!r})), file=sys.stderr)"
 COMMANDS = (
     *("bench", "cluster", "data", "data inspect", "export", "fleet", "fleet node", "new", "recipes"),
-    *("report", "reproduce", "run", "schedule", "schema", "sweep", "verify", "watch"),
+    *("plan", "report", "reproduce", "run", "schedule", "schema", "sweep", "verify", "watch"),
 )
 # Whose parameters say what settings there are.
 CHOICES = (

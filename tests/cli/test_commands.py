@@ -18,17 +18,13 @@ OPTIONS = {
     "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--ids"],
     "new": ["DIR"],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],
+    "plan": [
+        *("EXPERIMENT", "--seconds", "--bytes", "--target", "--over", "--set", "--scale", "--only", "--metric"),
+        *("--seeds", "--from", "--race", "--out", "--resume", "--json", "--quiet", "--verbose"),
+    ],
     "report": [
-        "DIR...",
-        "--out",
-        "--html",
-        "--target",
-        "--stable",
-        "--width",
-        "--overlay",
-        "--json",
-        "--csv",
-        "--parquet",
+        *("DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--json"),
+        *("--csv", "--parquet"),
     ],
     "reproduce": ["PAPER|FIGURE", "--scale", "--seeds", "--out", "--run", "--jobs", "--json", "--quiet", "--verbose"],
     "run": [
@@ -36,7 +32,7 @@ OPTIONS = {
         *("--quiet", "--verbose"),
     ],
     "schema": [],
-    "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width"],
+    "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--privacy"],
     "sweep": [
         "EXPERIMENT",
         "--over",

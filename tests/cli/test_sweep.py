@@ -155,6 +155,7 @@ def test_a_sweep_compares_the_time_to_a_target(atoll: Command, folder: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_job_array_of_the_page_makes_the_whole_sweep(folder: Path) -> None:
     """Its tasks at once, as Slurm would start them; then the sweep without parts, into another folder."""
     assert write_files(ROOT / "docs/sweeps.md", folder) == ["array.sbatch"]
@@ -170,7 +171,7 @@ def test_the_job_array_of_the_page_makes_the_whole_sweep(folder: Path) -> None:
         )
         for task in (1, 2, 3)
     ]
-    printed = [task.communicate(timeout=280)[0] for task in tasks]
+    printed = [task.communicate(timeout=800)[0] for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0, 0]
     assert any("Best: atoll" in text for text in printed), "who ends last has seen all"
     alone = re.sub(r"--part \S+ --jobs \S+ --out \S+", "--out whole", script)

@@ -170,6 +170,16 @@ def test_what_a_clients_file_leaves_out_is_drawn() -> None:
     assert experiment.problem.sizes.tolist() == experiment.population.sizes.tolist()
 
 
+def test_a_file_may_say_how_long_each_client_sends() -> None:
+    """In the place of positions where all send to one server; aggregators still need to know who is where."""
+    rows = "".join(f"{k},{0.01 * (k + 1)},{k}\n" for k in range(12))
+    Path("sending.csv").write_text(f"client,seconds_per_sample,upload_seconds\n{rows}")
+    clock = made("network.clients_file=sending.csv", "method.name=fedavg").clock
+    assert clock.upload_seconds.tolist() == list(range(12))
+    with pytest.raises(InputError, match="has no column 'x'"):
+        network_of("network.clients_file=sending.csv")
+
+
 def test_a_trace_needs_no_positions_in_the_clients_file() -> None:
     write_table(Path("speeds.csv"), client=range(CLIENTS), seconds_per_sample=ZETA)
     network = network_of("network.clients_file=speeds.csv", "network.trace_file=trace.csv")

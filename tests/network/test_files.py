@@ -112,8 +112,9 @@ def test_a_table_of_clients_in_any_order(tmp_path: Path, name: str) -> None:
         ({"y": [math.inf, 1.0, 2.0]}, "column 'y', row 1 is inf; it must be a finite number"),
         (
             {"hue": [1, 2, 3]},
-            "unknown column 'hue'; allowed are client, x, y, power, seconds_per_sample, samples",
+            "unknown column 'hue'; allowed are client, x, y, power, seconds_per_sample, samples, upload_seconds",
         ),
+        ({"upload_seconds": [1, -1, 1]}, "column 'upload_seconds', row 2 is -1; it must be at least 0"),
         ({"y": None}, "has no column 'y'; its columns are client, x, power, seconds_per_sample, samples"),
         ({"client": None}, "has no column 'client'; its columns are x, y, power, seconds_per_sample, samples"),
         ({key: [] for key in CLIENTS}, "has no rows"),

@@ -439,7 +439,8 @@ class TestTables:
     def test_latex(self, tmp_path: Path) -> None:
         folder = write_run(tmp_path / "r", make_rows([0.1, 0.5]), label="a_b & 50 %")
         assert as_latex(rounds_to_target([read_run(folder)], [0.5, 0.9])) == (
-            "% To a target: round / client updates / virtual time / bytes sent of the first measurement that meets it.\n"
+            "% To a target: round / client updates / virtual time / bytes sent "
+            "of the first measurement that meets it.\n"
             "\\begin{tabular}{lrrrrr}\n\\toprule\n"
             "Run & Final loss & Final accuracy & Best accuracy & To 50 \\% & To 90 \\% \\\\\n\\midrule\n"
             "a\\_b \\& 50 \\% & 1 & 50.00 \\% & 50.00 \\% & 1 / 100 / 60 s / 3 kB & -- \\\\\n"

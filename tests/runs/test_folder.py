@@ -11,7 +11,7 @@ import pytest
 
 from atoll import Experiment, make_runs, run_events
 from atoll.runs.fingerprint import digest
-from atoll.runs.folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, STRIKES, RunFolder, prepare_folders
+from atoll.runs.folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, STRIKES, RunFolder, prepare_folders
 from atoll.runs.run import name_folders
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically
@@ -109,7 +109,13 @@ def test_a_start_that_was_killed_can_be_made_again(made: Made) -> None:
     (made.folder.path / "config.toml").rename(made.folder.path / ".config.toml.part")
     made.folder.require_room()
     list(run_events(made.experiment, made.folder.path))
-    assert {path.name for path in made.folder.path.iterdir()} == {*FILES} - {HAPPENED, CLUSTERINGS, CLIENTS, STRIKES}
+    assert {path.name for path in made.folder.path.iterdir()} == {*FILES} - {
+        HAPPENED,
+        CLUSTERINGS,
+        CLIENTS,
+        STRIKES,
+        MEASURED,
+    }
 
 
 def test_overwriting_takes_only_what_is_the_runs(made: Made) -> None:

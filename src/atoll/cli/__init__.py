@@ -15,6 +15,7 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     export,
     fleet,
     new,
+    plan,
     reporting,
     reproduce,
     running,

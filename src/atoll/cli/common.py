@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # In the order of work: what is there, what it would do, doing it, looking at it, and checking the machine.
 _ORDER = (
     *("new", "recipes", "schema", "data", "cluster", "schedule", "run", "watch", "report", "export"),
-    *("sweep", "reproduce", "fleet", "verify", "bench"),
+    *("plan", "sweep", "reproduce", "fleet", "verify", "bench"),
 )
 _WIDEST = 120  # columns of help, in a terminal that has them
 

@@ -84,6 +84,9 @@ def schedule(
     as_json: JsonOption = False,
     plot: PlotOption = None,
     width: WidthOption = None,
+    privacy: Annotated[
+        bool, typer.Option("--privacy", help="Show what it spends of clients' privacy instead, as [privacy] says.")
+    ] = False,
 ) -> None:
     """Make an experiment's schedule only: who trains when, what it costs. Nothing is trained.
 
@@ -93,6 +96,11 @@ def schedule(
     runs = read_experiments(experiment, scale, changes, only)
     check_runs(runs)
     claim_plot(plot)
+    if privacy:
+        from atoll.cli.spending import show_spending
+
+        show_spending(runs, as_json, plot, inches)
+        return
     for each in runs:
         table = each.method.schedule
         totals: dict[str, Any] = {

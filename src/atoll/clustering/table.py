@@ -24,3 +24,6 @@ CLUSTERINGS: dict[str, Callable[..., Clustering]] = {
     "dataw": dataw,
     "feduc": feduc,
 }
+
+WITHOUT_DATA = frozenset({random, timezone, availability, comaw})
+"""Those that go by nothing that clients' samples tell: by chance, places and times."""

@@ -13,6 +13,7 @@ from atoll.engine.assignment import Assignment, ByLabel, as_scheduled
 from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.events import EventResult, train_events
 from atoll.engine.grouping import Grouping, read_grouping, why_no_labels
+from atoll.engine.release import Release
 from atoll.engine.server import ServerRule, apply_rule
 from atoll.engine.states import with_newer
 from atoll.local.models import Model, without
@@ -94,6 +95,7 @@ class Method:
         labels: the cluster that each client is in at first, [clients], where clusters are learned; -1: none yet. None:
             they are not.
         regroup: finds the clusters anew after each event that `regroups`; None: clients stay where they are.
+        release: makes what clusters publish of what their clients' results are combined to; None: they publish that.
     """
 
     schedule: Schedule
@@ -111,6 +113,7 @@ class Method:
     arrivals: Arrivals | None = None
     labels: Ids | None = None
     regroup: Regroup | None = None
+    release: Release | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -199,7 +202,9 @@ def advance(method: Method, executor: Executor, state: State, event: Event) -> S
 def train_together(method: Method, executor: Executor, state: State, events: Sequence[Event]) -> list[EventResult]:
     """Train the cohorts of events that do not depend on each other."""
     assign = method.assign if state.labels is None else ByLabel(state.labels)
-    return train_events(events, state.starts, executor, assign, method.combine, method.screening, state.clients)
+    return train_events(
+        events, state.starts, executor, assign, method.combine, method.screening, state.clients, method.release
+    )
 
 
 def merge(method: Method, state: State, trained: EventResult) -> Step:

@@ -12,6 +12,7 @@ from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import NOT_CHOSEN, Assignment
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, weighted_mean
+from atoll.engine.release import Release
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.support.arrays import Ids, Mask
@@ -48,14 +49,18 @@ def train_events(
     combine: Combine,
     screening: Screening | None = None,
     clients: Mapping[int, Model] | None = None,
+    release: Release | None = None,
 ) -> list[EventResult]:
     """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds.
 
     Clients that find no cluster, or are not chosen, are left out of their event. `clients` is what clients keep
     (`State.clients`).
     """
-    carried = screening is None and executor.carries_through(combine)
-    works = [_begin(event, starts, executor, assign, carried, clients or {}) for event in events]
+    if release is not None:
+        for event in events:
+            release.announce(event)
+    carried = screening is None and release is None and executor.carries_through(combine)
+    works = [_begin(event, starts, executor, assign, carried, clients or {}, release) for event in events]
     while going := [work for work in works if work.repeat < work.event.intra_rounds]:
         by_work = [work.cohorts() for work in going]
         cohorts_now = [cohort for cohorts in by_work for cohort in cohorts]
@@ -72,7 +77,9 @@ def _begin(
     assign: Assignment,
     carried: bool,
     kept_states: Mapping[int, Model],
+    release: Release | None,
 ) -> "_Work":
+    planned = event
     clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
     kept = clusters >= 0
     if not kept.all():
@@ -86,30 +93,40 @@ def _begin(
             models_up=event.models_up - lost * event.intra_rounds,
             dropped=event.dropped + lost,
         )
-    return _Work(event, clusters, starts, carried, kept_states)
+    return _Work(event, clusters, starts, carried, kept_states, release, planned)
 
 
 class _Work:
     """An event under way, before its intra-cluster round `repeat`.
 
     With `carried` all its rounds are requested at once, unless different clients train in each. A client's state goes
-    from one round to the next.
+    from one round to the next. With `release`, `planned` is the event before anyone was left out of it.
     """
 
     def __init__(
-        self, event: Event, clusters: Ids, starts: Sequence[Model], carried: bool, kept_states: Mapping[int, Model]
+        self,
+        event: Event,
+        clusters: Ids,
+        starts: Sequence[Model],
+        carried: bool,
+        kept_states: Mapping[int, Model],
+        release: Release | None,
+        planned: Event,
     ) -> None:
         self.event = event
         self.repeat = 0
         self.repeats = event.intra_rounds if carried and event.answered is None else 1
         self.clusters = clusters
         self.rows = {c: np.flatnonzero(clusters == c) for c in np.bincount(clusters).nonzero()[0].tolist()}
-        self.averages = {c: ClusterUpdate(starts[c], math.nan, 0.0) for c in self.rows}
+        publishing = event.active if release is not None and event.clusters is None else self.rows
+        self.averages = {c: ClusterUpdate(starts[c], math.nan, 0.0) for c in publishing}
         self.weights: dict[int, float] = {}
         self.refused: Counter[str] = Counter()
         self.answered: Mask | None = None
         self.states: dict[int, Model] = {}
         self._kept_states = kept_states
+        self._release = release
+        self._planned = planned
 
     def cohorts(self) -> list[Cohort]:
         """Return the next cohorts, one a cluster that has clients in them, by ascending cluster."""
@@ -134,6 +151,7 @@ class _Work:
     def take(self, cohorts: Sequence[Cohort], averages: Sequence[ClusterUpdate]) -> None:
         """Take these cohorts' updates; a cluster from which nobody answered keeps its model."""
         self.weights = {}
+        sent = {cluster: average.model for cluster, average in self.averages.items()}
         updates = {cohort.cluster: (cohort, average) for cohort, average in zip(cohorts, averages, strict=True)}
         for cluster, before in self.averages.items():
             if cluster not in updates:
@@ -151,13 +169,16 @@ class _Work:
                     self.weights[cluster] = float(cohort.weights[average.answered].sum())
             elif average.arrived:
                 self.weights[cluster] = float(cohort.weights.sum()) * average.arrived
+        if self._release is not None:
+            made = self._release.publish(self._planned, self.repeat, sent, self.averages, self.weights)
+            self.averages = {c: replace(each, model=made[c]) for c, each in self.averages.items()}
         self.repeat += self.repeats
 
     def result(self, starts: Sequence[Model]) -> EventResult:
         """Put the averages together; an active cluster that nobody trained publishes what it started from."""
         models = {} if self.event.clusters is None else {c: starts[c] for c in self.event.active}
         models |= {c: average.model for c, average in self.averages.items()}
-        losses = [self.averages[c].loss for c in self.weights]
+        losses = [] if self._release is not None else [self.averages[c].loss for c in self.weights]
         loss = weighted_mean(losses, self.weights.values()) if losses else None
         event = self.event
         if self.answered is not None:

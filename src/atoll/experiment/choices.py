@@ -84,6 +84,7 @@ CHOICES = (
     Choice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
     Choice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
            frozenset({"aggregators", "rows", "columns", "rng"})),
+    Choice("privacy", "trust", "none", "atoll.privacy.table:TRUSTS", frozenset()),
 )  # fmt: skip
 
 SETTINGS_OF: Mapping[str, tuple[tuple[str, str], ...]] = {

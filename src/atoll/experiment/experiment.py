@@ -28,9 +28,10 @@ from atoll.experiment.faults import add_attackers, add_faults, as_claimed, requi
 from atoll.experiment.file import make_runs, resolved
 from atoll.experiment.foresight import foresee
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
-from atoll.experiment.network import is_clustered_anew, make_networks, speeds
+from atoll.experiment.network import is_clustered_anew, is_same_network, make_networks, speeds, uploads
 from atoll.experiment.objects import named
 from atoll.experiment.plugins import call, resolve
+from atoll.experiment.privacy import Private, add_privacy, read_mechanism
 from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
@@ -118,6 +119,21 @@ class Experiment:
         for name in ("_all_clients", "clients", "test_clients", "population", "module"):
             if name in vars(self):
                 vars(made)[name] = vars(self)[name]
+        return made
+
+    def beside(self, settings: Settings) -> "Experiment":
+        """Return the experiment with other settings; clients, model and network are shared where these make the same.
+
+        For comparing many plans of one fleet, whose network alone may take a gigabyte.
+        """
+        made, before = Experiment(settings), self.settings
+        shared = list[str]()
+        if all(getattr(settings, name) == getattr(before, name) for name in ("seed", "data", "faults", "travel")):
+            shared += ["_all_clients", "clients", "test_clients"]
+            own_modules = method_kind(settings).module or method_kind(before).module
+            if settings.model == before.model and not own_modules:
+                shared += ["module", *(["networks"] if is_same_network(settings, before) else [])]
+        vars(made).update({name: vars(self)[name] for name in shared if name in vars(self)})
         return made
 
     @cached_property
@@ -246,21 +262,37 @@ class Experiment:
     @cached_property
     def clock(self) -> Clock:
         """Seconds that each client's work takes."""
-        local, network = self.settings.local, self.settings.network
+        local = self.settings.local
         sizes = self.population.sizes
         batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
         zeta = speeds(self.settings, len(self.clients))
+        sending = uploads(self.settings, len(self.clients))
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
-            zeta = np.full(len(sizes), zeta.mean())
+            zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
         steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
         compute = np.asarray(batch * steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
-        upload = np.full(len(sizes), network.upload_seconds * self._upload_share)
-        return Clock(compute, upload, np.inf if deadline is None else deadline)
+        return Clock(compute, sending * self._upload_share, np.inf if deadline is None else deadline)
 
     @cached_property
     def method(self) -> Method:
-        """The method, with its whole schedule."""
+        """The method, with its whole schedule; with privacy, to the end of its budget."""
+        return self._unprotected if self.private is None else self.private.method
+
+    @cached_property
+    def private(self) -> Private | None:
+        """The method with its clients hidden, and what that costs; None: the settings want none of it."""
+        mechanism = read_mechanism(self.settings)
+        if mechanism is None:
+            return None
+        if self.schedule is not None:
+            raise InputError(
+                f"--schedule: does not go with privacy.trust = {mechanism.trust!r}, which accounts for the method's own"
+            )
+        return add_privacy(self.settings, mechanism, self._unprotected, self.reported, self._copy_module())
+
+    @cached_property
+    def _unprotected(self) -> Method:
         wanted = self.settings.method
         given: dict[str, Any] = {
             **dict(wanted),
@@ -387,6 +419,7 @@ class Experiment:
         modules = [draw_module(self.settings, self.clients.data, p, restart) for p in range(count)]
         drawn = [read_model(module.to(self.device)) for module in modules]
         common = {name: drawn[0][name] for name in self.method.shared}
+        common |= {} if self.private is None else self.private.carried(self.device)
         return tuple(model | common for model in drawn)
 
     def best_start(self, executor: Executor) -> tuple[Model, ...]:
@@ -430,7 +463,8 @@ class Experiment:
 
     def _make_trainer(self, rule: LocalRule) -> ClientTrainer:
         """Return what trains the run's clients."""
-        return add_attackers(self.settings, self.make_trainer(rule, self.population, self.settings.faults.tolerate))
+        tolerant = self.settings.faults.tolerate or self.private is not None  # a failure would tell of clients' data
+        return add_attackers(self.settings, self.make_trainer(rule, self.population, tolerant))
 
     def make_trainer(self, rule: LocalRule, population: Population, tolerant: bool) -> ClientTrainer:
         """Return what the method trains clients with, here of any population, none of whom attacks.

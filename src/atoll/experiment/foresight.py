@@ -44,7 +44,7 @@ def foresee(settings: Settings, make: Callable[[int], Method]) -> None:
     Raises:
         InputError: the schedule has no room in this machine's memory.
     """
-    unit = _unit(settings)
+    unit = unit_of(settings)
     if settings.rounds <= MANY * unit:
         return
     found, memory = _estimate(make, TRIED * unit, settings.rounds), _memory_bytes()
@@ -54,7 +54,7 @@ def foresee(settings: Settings, make: Callable[[int], Method]) -> None:
         warn(f"rounds = {settings.rounds}: {found}", SettingWarning, stacklevel=2)
 
 
-def _unit(settings: Settings) -> int:
+def unit_of(settings: Settings) -> int:
     """Return the rounds of which a schedule's are a multiple."""
     is_step = method_kind(settings).rounds_are_local_steps
     return int(settings.method.get("intra_rounds", 1)) * settings.local.steps if is_step else 1

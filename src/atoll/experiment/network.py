@@ -40,7 +40,7 @@ def make_networks(
         InputError: files that are faulty or do not fit, or numbers that make no network.
     """
     wanted, clients = settings.network, len(sizes)
-    table = _read_table(wanted, clients)
+    table = _read_table(wanted, clients, is_placed=True)
     compute_seconds = _speeds(settings, table, clients) * _samples(table, sizes)
     graph = _topology(settings)
     _check_timing(settings)
@@ -62,6 +62,20 @@ def make_networks(
     return {round_: _paced(settings, replace(at(xy), **measured)) for round_, xy in positions.items()}
 
 
+def is_same_network(one: Settings, other: Settings) -> bool:
+    """Return whether `make_networks` makes one network of both, for the same clients and the same model.
+
+    That of clients that move depends on the rounds as well, and seconds from files and frequencies on the pattern.
+    """
+    wanted = one.network
+    if wanted != other.network or one.clustering.clusters != other.clustering.clusters:
+        return False
+    if wanted.trace_file is not None or wanted.metres_per_round is not None:
+        return one.rounds == other.rounds
+    is_any_pattern = wanted.upload_file is None and wanted.frequencies is None
+    return is_any_pattern or one.method.get("pattern") == other.method.get("pattern")
+
+
 def is_clustered_anew(settings: Settings, round_: int) -> bool:
     """Return whether the clustering is made anew at this round of `make_networks`."""
     every = settings.network.recluster_every
@@ -78,6 +92,16 @@ def speeds(settings: Settings, clients: int) -> Floats:
     return _speeds(settings, _read_table(settings.network, clients), clients)
 
 
+def uploads(settings: Settings, clients: int) -> Floats:
+    """Return each client's seconds to upload a model to the one server: of the file, or the same for all."""
+    wanted = settings.network
+    if wanted.clients_file is not None:
+        table = _read_table(wanted, clients)
+        if table is not None and table.upload_seconds is not None:
+            return table.upload_seconds
+    return np.full(clients, float(wanted.upload_seconds))
+
+
 def grid_of(settings: Settings) -> tuple[int, int]:
     """Return rows and columns of the aggregators: those of the settings, else as square as can be."""
     clusters, grid = settings.clustering.clusters, settings.network.grid
@@ -89,12 +113,15 @@ def grid_of(settings: Settings) -> tuple[int, int]:
     return grid[0], grid[1]
 
 
-def _read_table(wanted: NetworkSettings, clients: int) -> ClientTable | None:
+def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) -> ClientTable | None:
+    """Read the clients' file; they need positions where `is_placed`, or where it does not say how long they send."""
     if wanted.clients_file is None:
         return None
     places_them = wanted.upload_file is None and wanted.trace_file is None
     with reading("network.clients_file"):
-        table = read_network_clients(wanted.clients_file, ("x", "y") if places_them else ())
+        table = read_network_clients(wanted.clients_file, ())
+        if places_them and (is_placed or table.upload_seconds is None):
+            table = read_network_clients(wanted.clients_file, ("x", "y"))
     if table.clients != clients:
         raise InputError(
             f"network.clients_file = {wanted.clients_file!r}: has {table.clients} clients, but data.clients = {clients}"

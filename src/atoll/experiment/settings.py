@@ -129,7 +129,7 @@ class NetworkSettings(Section):
         "grid", description="which aggregators are linked; or module:function returning a networkx.Graph"
     )
     clients_file: str | None = Field(
-        None, description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples"
+        None, description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples, upload_seconds"
     )
     upload_file: str | None = Field(None, description="CSV or .npy of seconds, clients x aggregators")
     transfer_file: str | None = Field(None, description="CSV or .npy of seconds to the server, one an aggregator")
@@ -199,6 +199,14 @@ class FaultSettings(Section):
         1.0, description="attackers say that they hold so many times their samples, which weigh them and cluster them"
     )
     claimed_loss: Number | None = Field(None, description="training loss that attackers report; unset: their own")
+
+
+class PrivacySettings(Section):
+    """Whom clients trust with what they send, and what is hidden from all others."""
+
+    trust: str = Field(
+        "none", description="who sees a client's update without noise: none: all do; server, aggregator, or client"
+    )
 
 
 class Run(Section):
@@ -317,6 +325,7 @@ class Settings(Section, metaclass=_Checked):
     network: NetworkSettings = NetworkSettings()
     method: MethodSettings = MethodSettings()
     faults: FaultSettings = FaultSettings()
+    privacy: PrivacySettings = PrivacySettings()
     fleet: FleetSettings = FleetSettings()
     run: Run = Run()
 

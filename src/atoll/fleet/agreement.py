@@ -107,6 +107,11 @@ def require_fleet(settings: Settings) -> None:
             f"faults.{in_use[0]} = {getattr(faults, in_use[0])}: is for simulation; with run.executor = 'fleet' faults "
             "are those that happen"
         )
+    if settings.privacy.trust != "none":
+        raise InputError(
+            f"privacy.trust = {settings.privacy.trust!r}: is for simulation as yet, where noise comes from the seed, "
+            "which every node of a fleet knows"
+        )
 
 
 def digest_of(settings: Settings, form: DataForm, method: Method) -> str:

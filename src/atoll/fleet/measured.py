@@ -1,6 +1,7 @@
 """How long clients take, measured while they work."""
 
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -80,6 +81,19 @@ class Measured:
         """Seconds of a round trip besides training: download, waiting, upload; [clients], NaN where unknown."""
         with self._lock:
             return _divide(self._sending, self._weights)
+
+    def as_dict(self) -> dict[str, list[Any]]:
+        """Return what was measured by name, one value a client, as ``measured.json`` has it; None where unknown."""
+        return {
+            "replies": self.replies.tolist(),
+            "seconds_per_sample": _cells(self.seconds_per_sample),
+            "compute_seconds": _cells(self.compute_seconds),
+            "upload_seconds": _cells(self.upload_seconds),
+        }
+
+
+def _cells(seconds: Floats) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in seconds]
 
 
 def _divide(sums: Floats, counts: Floats) -> Floats:

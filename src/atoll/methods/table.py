@@ -69,3 +69,9 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
         fedbcd, population=share_samples, module=split_model, why_one_place="whose parties share all samples"
     ),
 }
+
+ACCOUNTED = frozenset(
+    {fedcluster, fedavg, fedavgm, fedadagrad, fedadam, fedyogi, fedat, hierarchical, hierfavg, ifca, cfl_mgd}
+)
+"""Those that `atoll.privacy` accounts for: their schedules go by no more of clients' data than how many samples there
+are, and what clients send goes nowhere but into their cluster's sum."""

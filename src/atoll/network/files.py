@@ -33,6 +33,7 @@ class ClientTable:
         watts: power with which each client sends, [clients].
         seconds_per_sample: zeta_i, [clients].
         samples: d_i, [clients].
+        upload_seconds: of one upload, where all go to one server, [clients].
     """
 
     clients: int
@@ -40,22 +41,27 @@ class ClientTable:
     watts: Floats | None
     seconds_per_sample: Floats | None
     samples: Ids | None
+    upload_seconds: Floats | None = None
 
 
 def read_network_clients(path: str | Path, required: Sequence[str] = COLUMNS) -> ClientTable:
     """Read a table with one row a client from a CSV file with a header, or a Parquet file.
 
     Columns: ``client`` (0 to N - 1, each once, in any order), ``x`` and ``y`` (metres), ``power`` (milliwatts),
-    ``seconds_per_sample``, ``samples``. Those in `required` and `client` must be there, the others may be.
+    ``seconds_per_sample``, ``samples``, ``upload_seconds``. Those in `required` and `client` must be there, the others
+    may be.
 
     Raises:
         InputError: names the file, the column and the row, counted from 1 below the header.
     """
-    columns = read_columns(path, ("client", *required), (*COLUMNS, "samples"))
+    columns = read_columns(path, ("client", *required), (*COLUMNS, "samples", "upload_seconds"))
     order = _order(path, columns["client"])
     for name in ("power", "seconds_per_sample"):
         if name in columns:
             _check(path, name, columns[name], columns[name] > 0, "must be positive")
+    uploads = columns.get("upload_seconds")
+    if uploads is not None:
+        _check(path, "upload_seconds", uploads, uploads >= 0, "must be at least 0")
     if ("x" in columns) != ("y" in columns):
         raise InputError(f"{path}: has only one of the columns 'x' and 'y'")
     samples = whole_numbers(path, "samples", columns["samples"], least=1) if "samples" in columns else None
@@ -65,6 +71,7 @@ def read_network_clients(path: str | Path, required: Sequence[str] = COLUMNS) ->
         watts=columns["power"][order] / 1000 if "power" in columns else None,
         seconds_per_sample=columns["seconds_per_sample"][order] if "seconds_per_sample" in columns else None,
         samples=None if samples is None else samples[order],
+        upload_seconds=None if uploads is None else uploads[order],
     )
 
 

@@ -204,7 +204,7 @@ def _make_grid(panels: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
 def _draw(axes: Axes, run: Run, x_axis: _Axis, y_axis: _Axis, style: dict[str, Any]) -> None:
     x, y = run.rows[x_axis.column] * x_axis.factor, run.rows[y_axis.column] * y_axis.factor
     # Without this a column that is recorded at every second probe only would have no two neighbours to join.
-    known = np.isfinite(x) & np.isfinite(y)
+    known = np.isfinite(x) & np.isfinite(y) & (x > 0 if x_axis.log else True)  # zero would be drawn as a level line
     marker = "o" if np.count_nonzero(known) == 1 else ""
     axes.plot(x[known], y[known], label=run.label, marker=marker, markersize=4, **style)
 

@@ -3,6 +3,9 @@
 LOSSES = ("absent", "dropped", "late")
 """What an event counts of clients that it lost, see `Event`."""
 
+SPENT = "epsilon"
+"""What the worst client has spent, in private runs; figures and tables show it as they show a probe's column."""
+
 _BUILT_IN = {
     *("event", "round", "virtual_time", "wall_time", "train_loss", "test_loss", "test_accuracy", "local_loss"),
     *("client_updates", "bytes", "bytes_up", "bytes_down", *LOSSES),

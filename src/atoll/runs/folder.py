@@ -10,6 +10,7 @@ import tomli_w
 
 from atoll.experiment.file import resolved
 from atoll.experiment.settings import Settings
+from atoll.privacy.ledger import LEDGER, SEAL, Account, begin_ledger
 from atoll.runs.data_files import digest_of_file, digests_of
 from atoll.runs.fingerprint import as_written, differences
 from atoll.schedules.events import Schedule
@@ -27,9 +28,10 @@ HAPPENED = "happened.jsonl"
 CLUSTERINGS = "clusterings.jsonl"
 STRIKES = "strikes.jsonl"
 CLIENTS = "clients.json"
+MEASURED = "measured.json"
 FILES = (
-    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, "environment.json"),
-    *("schedule.npz", "checkpoint"),
+    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, MEASURED),
+    *("environment.json", "schedule.npz", "checkpoint", LEDGER, SEAL),
 )
 TRACKED = "trackers"  # what `run.trackers` write; they manage it themselves
 
@@ -111,6 +113,7 @@ class RunFolder:
         self.happened = path / HAPPENED
         self.clusterings = path / CLUSTERINGS
         self.strikes = path / STRIKES
+        self.measured = path / MEASURED
 
     @property
     def is_run(self) -> bool:
@@ -166,6 +169,7 @@ class RunFolder:
         overwrite: bool = False,
         is_live: bool = False,
         replayed: str | None = None,
+        account: Account | None = None,
     ) -> None:
         """Write everything that is known before training, or nothing; the folder is there, and claimed.
 
@@ -175,6 +179,7 @@ class RunFolder:
             overwrite: whether a run in the folder is replaced.
             is_live: whether the events that take place are recorded.
             replayed: checksum of the schedule, if it is not the method's own.
+            account: what a ledger is kept of; None: none is.
 
         Raises:
             InputError: as `require_room` does.
@@ -191,6 +196,8 @@ class RunFolder:
             environment |= {"schedule": digest_of_file(self.schedule), "data": digests_of(settings)}
             write_atomically(self.path / "environment.json", to_json(environment))
             write_atomically(self.metrics, b"")
+            if account is not None:
+                begin_ledger(self.path, account)
             self._write_settings(settings)
         except (OSError, RunError) as error:
             with suppress(OSError):

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from atoll.runs.checkpointer import Stopwatch
 from atoll.runs.folder import RunFolder
 from atoll.runs.rows import Recorder
 from atoll.schedules.recorded import line_of
-from atoll.support.files import append_line
+from atoll.support.errors import RunError
+from atoll.support.files import append_line, to_json, write_atomically
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +65,18 @@ def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Record
     """Pass on the events of a live run, each recorded first; between two of them the plan may change."""
     live_run = _live_run(recorder, state, live)
     before: Mapping[str, int] = state.refused
-    with closing(follow(live_run, executor, state, recorder.events)) as steps:
-        for step in steps:
-            done, event = step.state.events_done, step.event
-            recorder.take(event)
-            refused = Counter(step.state.refused) - Counter(before)
-            append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
-            before = step.state.refused
-            live.executor.notices.tell(event.index)
-            live_run.method = live.planner.method(done)  # before a checkpoint, so that its measurements are in it
-            live.executor.attendance.note(event.index)
-            yield step
+    try:
+        with closing(follow(live_run, executor, state, recorder.events)) as steps:
+            for step in steps:
+                done, event = step.state.events_done, step.event
+                recorder.take(event)
+                refused = Counter(step.state.refused) - Counter(before)
+                append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
+                before = step.state.refused
+                live.executor.notices.tell(event.index)
+                live_run.method = live.planner.method(done)  # before a checkpoint, so that its measurements are in it
+                live.executor.attendance.note(event.index)
+                yield step
+    finally:
+        with suppress(RunError):  # what stops the run matters more
+            write_atomically(folder.measured, to_json(live.executor.measured.as_dict()))

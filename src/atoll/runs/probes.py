@@ -29,7 +29,7 @@ from atoll.local.models import Model
 from atoll.local.weights import place
 from atoll.runs import client_probes
 from atoll.runs.client_probes import require_states_here, whole_models
-from atoll.runs.columns import is_built_in
+from atoll.runs.columns import SPENT, is_built_in
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
@@ -123,7 +123,8 @@ class Probes:
         self.by_client = {}
         for name, function in self.functions.items():
             found = self._measure(name, function, state)
-            if clash := [key for key in found if key in columns or (is_built_in(key) and name not in PROBES)]:
+            taken = {*columns, *((SPENT,) if self.experiment.private is not None else ())}
+            if clash := [key for key in found if key in taken or (is_built_in(key) and name not in PROBES)]:
                 raise InputError(
                     f"run.probes = {name!r}: there is a column {clash[0]!r} already; give the function, or its number, "
                     "another name"

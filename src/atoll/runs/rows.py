@@ -13,7 +13,8 @@ from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted
 from atoll.fleet import replies
-from atoll.runs.columns import LOSSES
+from atoll.privacy.plan import finite
+from atoll.runs.columns import LOSSES, SPENT
 from atoll.runs.folder import Row
 from atoll.runs.probes import Probes
 from atoll.runs.scores import make_scorer
@@ -111,6 +112,7 @@ class Recorder:
             "bytes_up": self.experiment.bytes_up(self.sums["models_up"][done], self.sums["client_updates"][done]),
             "bytes_down": self.sums["models_down"][done] * self.experiment.message_bytes,
             **self._count_faults(state),
+            **self._spent(done),
         }
         if broken := [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise RunError(f"{self._where(done)}: {broken[0]} is not finite; the rows before it are kept")
@@ -128,6 +130,11 @@ class Recorder:
             return {}
         lost = {name: self.sums[name][state.events_done] for name in self.losses}
         return lost | {f"refused_{reason}": state.refused.get(reason, 0) for reason in self.reasons}
+
+    def _spent(self, done: int) -> Row:
+        """Return the epsilon that the worst client has spent; nothing without privacy."""
+        private = self.experiment.private
+        return {} if private is None else {SPENT: finite(private.plan.epsilon_after(done))}
 
     def warn_of(self, first: Row) -> list[str]:
         """Return what the row before training gives reason to warn of."""

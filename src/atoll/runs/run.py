@@ -15,9 +15,11 @@ from atoll.fleet.reclustering import Planner
 from atoll.fleet.transport import Fleet
 from atoll.methods.hierarchical import cut_by_empty
 from atoll.network.completion import completion_of, event_seconds
+from atoll.privacy.ledger import Account, Ledger, open_ledger
+from atoll.privacy.release import with_journal
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
-from atoll.runs.fingerprint import Fingerprint, fingerprint_of
+from atoll.runs.fingerprint import Fingerprint, digest, fingerprint_of
 from atoll.runs.folder import Row, RunFolder, slug
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
 from atoll.runs.live import Live, letting_nodes_drop, recorded
@@ -28,6 +30,8 @@ from atoll.schedules.files import digest_of, keep_events
 from atoll.support.errors import InputError, RunError
 
 FREQUENCIES_AGREE = 1.1  # shares of all merges whose ratio is below this are the same, for a warning
+
+SEEDED = "privacy.trust: noise is drawn from the seed, to repeat a run; it hides nothing from who knows the seed"
 
 
 @dataclass(frozen=True)
@@ -118,14 +122,17 @@ def _carry_out(
     origin = fingerprint_of(settings, executor, replayed)
     warnings = [warning for warning in (experiment.executor_choice.warning,) if warning] + warnings_of(experiment)
     warnings += live.warnings if live else ()
-    state, rows = None, list[Row]()
+    state, rows, account = None, list[Row](), account_of(experiment)
     if resume and folder.is_finished:
         yield _last(folder, recorder, warnings, is_live=live is not None)
         return
     if resume and folder.is_run:
         state, rows = _restore(folder, recorder, origin, warnings, is_live=live is not None)
     else:
-        folder.create(settings, method.schedule, overwrite, live is not None, replayed)
+        folder.create(settings, method.schedule, overwrite, live is not None, replayed, account)
+    done = 0 if state is None else state.events_done
+    ledger = None if account is None else open_ledger(folder.path, account, done)
+    method = method if ledger is None else with_journal(method, ledger)
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
     if state is None:
         state = init(method, *experiment.best_start(executor))
@@ -143,7 +150,7 @@ def _carry_out(
         live.planner.begin(state.events_done)
         live.executor.attendance.begin(folder.strikes, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
-    yield from _train(steps, folder, recorder, saver, rows, clock, warnings)
+    yield from _train(steps, folder, recorder, saver, rows, clock, warnings, ledger)
 
 
 def _train(
@@ -154,6 +161,7 @@ def _train(
     rows: list[Row],
     clock: Stopwatch,
     warnings: Sequence[str],
+    ledger: Ledger | None = None,
 ) -> Generator[Progress]:
     """Take the steps to the end, and write the summary."""
     total = len(recorder.schedule)
@@ -178,7 +186,17 @@ def _train(
         with suppress(RunError):
             saver.save()
         raise
-    folder.write_summary(recorder.summarize(rows))
+    spent = {} if ledger is None else {"privacy": ledger.summary()}
+    folder.write_summary(recorder.summarize(rows) | spent)
+
+
+def account_of(experiment: Experiment) -> Account | None:
+    """Return what the run's ledger is kept of; None without privacy."""
+    private = experiment.private
+    if private is None:
+        return None
+    clients = len(experiment.population)
+    return Account(digest(experiment.settings), clients, private.mechanism, private.plan.cost, private.most_releases)
 
 
 def _checksum(experiment: Experiment) -> str | None:
@@ -196,6 +214,8 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
     require_kind(folder, is_live, _checksum(recorder.experiment))
     rows, total = folder.rows(), len(recorder.schedule)
     recorder.require_all(rows, total)
+    if account := account_of(recorder.experiment):
+        open_ledger(folder.path, account, total)
     return Progress(total, total, rows[-1], (*warnings, *recorder.warn_of(rows[0])))
 
 
@@ -239,6 +259,8 @@ def warnings_of(experiment: Experiment) -> list[str]:
             limits = ", ".join(f"{limit:g}" for limit in np.unique(experiment.problem.limits[over]))
             warnings.append(f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}")
     warnings += _contradicted_frequencies(experiment)
+    if private := experiment.private:
+        warnings += [told for told in (SEEDED, private.ends_early) if told]
     untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
     if untested and not any(probe.endswith("client_accuracy") for probe in probes):
         warnings.append(

@@ -3,13 +3,14 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from atoll.report.page.content import Content, make_content
 from atoll.report.runs import Run
@@ -44,6 +45,19 @@ def write_page(
     write_atomically(file, page.encode())
 
 
+def assemble(template: str, script: str, data: Any, **parts: str) -> str:
+    """Return a page of another kind, in the same style and with the same charts.
+
+    Args:
+        template: HTML with `$policy`, `$css`, `$data` and `$app`, and the places of `parts`, which are HTML.
+        script: what follows ``core.js`` and ``chart.js``; it defines `drawAll`.
+        data: what the script draws, plain values.
+        parts: by their place in the template.
+    """
+    app = _enclosed([*map(_asset, SCRIPTS[:2]), script])
+    return Template(template).substitute(parts, policy=_policy(app), css=_asset("page.css"), data=_json(data), app=app)
+
+
 def render(content: Content, command: str = "") -> str:
     """Return the page, with the content of this moment in it."""
     sections = {name.removesuffix("-body"): html for name, html in content.sections.items()}
@@ -57,7 +71,7 @@ def render(content: Content, command: str = "") -> str:
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         command=f" with <code>{escape(command)}</code>" if command else "",
         css=_asset("page.css"),
-        data=_in_script(json.dumps(content.data, allow_nan=False, separators=(",", ":"))),
+        data=_json(content.data),
         app=_script(),
     )
 
@@ -67,7 +81,11 @@ def policy(*, live: bool) -> str:
 
     A watched page may ask where it came from, and nobody else.
     """
-    digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
+    return _policy(_script(), *(["connect-src 'self'"] if live else []))
+
+
+def _policy(script: str, *more: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rules = [
         "default-src 'none'",
         f"script-src 'sha256-{digest}'",
@@ -75,16 +93,25 @@ def policy(*, live: bool) -> str:
         "img-src data: blob:",
         "base-uri 'none'",
         "form-action 'none'",
-        *(["connect-src 'self'"] if live else []),
+        *more,
     ]
     return "; ".join(rules)
 
 
 @cache
 def _script() -> str:
-    """Return the page's script, in a function of its own."""
-    own = "\n".join(map(_asset, SCRIPTS))
+    """Return the page's script."""
+    return _enclosed(map(_asset, SCRIPTS))
+
+
+def _enclosed(scripts: Iterable[str]) -> str:
+    """Return scripts as one, in a function of its own."""
+    own = "\n".join(scripts)
     return f'(() => {{\n"use strict";\n{own}\n}})();'
+
+
+def _json(data: Any) -> str:
+    return _in_script(json.dumps(data, allow_nan=False, separators=(",", ":")))
 
 
 def _asset(name: str) -> str:

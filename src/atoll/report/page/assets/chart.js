@@ -87,6 +87,32 @@ function short(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
+function drawing(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/** A piece of a curve for a legend: its colour, dashes and marker. */
+function sample(style) {
+  const stroke = { stroke: style.color, "stroke-width": 2.4, "stroke-dasharray": SVG_DASHES[style.dash] };
+  return [drawing("path", { d: "M1 7H33", fill: "none", ...stroke }), drawing("path", { d: SHAPES[style.symbol], fill: style.color })];
+}
+
+function swatch(style) {
+  return drawing("svg", { width: 34, height: 14, viewBox: "0 0 34 14", "aria-hidden": "true" }, ...sample(style));
+}
+const SHAPES = {
+  circle: "M13 7a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", square: "M13.5 3.5h7v7h-7z", diamond: "M17 2l5 5l-5 5l-5-5z",
+  "triangle-up": "M17 2.5l4.5 8h-9z", cross: "M15.5 3h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5z",
+  x: "M13 4.5l1.5-1.5l2.5 2.5l2.5-2.5l1.5 1.5l-2.5 2.5l2.5 2.5l-1.5 1.5l-2.5-2.5l-2.5 2.5l-1.5-1.5l2.5-2.5z",
+  star: "M17 2l1.5 3.4l3.6.3l-2.7 2.5l.8 3.6l-3.2-1.9l-3.2 1.9l.8-3.6l-2.7-2.5l3.6-.3z",
+};
+
+const tone = (index) => color(`--c${index % 7}`);
+const indices = (count) => [...Array(count).keys()];
+
 let drawnSoFar = 0;
 function render(element, state) {
   const { chart } = state, width = Math.max(element.clientWidth, 160), height = Math.max(element.clientHeight, 120);

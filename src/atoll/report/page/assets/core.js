@@ -106,8 +106,3 @@ addEventListener("beforeprint", drawForPaper);
 addEventListener("afterprint", () => { setTheme(); drawAll(); });
 byId("theme").hidden = false;
 setTheme();
-
-byId("same-label").hidden = false;
-byId("same").addEventListener("change", (event) => {
-  byId("settings").classList.toggle("differing", !event.target.checked);
-});

@@ -36,8 +36,6 @@ function buildFigures(own) {
   byId("detail-charts").append(...figures);
 }
 
-const tone = (index) => color(`--c${index % 7}`);
-const indices = (count) => [...Array(count).keys()];
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 /** The ticks of things counted from 0: each where there is room, else every fifth, tenth, ... */
@@ -201,4 +199,9 @@ byId("run").addEventListener("change", (event) => {
   detail = event.target.value;
   drawDetail();
   say(`The figures show ${detail}.`);
+});
+
+byId("same-label").hidden = false;
+byId("same").addEventListener("change", (event) => {
+  byId("settings").classList.toggle("differing", !event.target.checked);
 });

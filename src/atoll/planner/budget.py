@@ -1,0 +1,55 @@
+"""What a plan is made for: how long, how many bytes, and which accuracy."""
+
+import math
+from dataclasses import dataclass
+
+from atoll.report.tables import falls
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What there is, and what is wanted.
+
+    Attributes:
+        seconds: of virtual time; None: what the experiment's own settings give it.
+        size: bytes that all clients and aggregators send and are sent; None: any number.
+        target: of `metric`, to be reached as early as possible; None: the best `metric` at the end is wanted.
+        metric: a column of rows; None: test accuracy of the models that clients are given (see `column_of`).
+        is_regression: whether there are no classes, so that the least test loss is wanted.
+    """
+
+    seconds: float | None = None
+    size: float | None = None
+    target: float | None = None
+    metric: str | None = None
+    is_regression: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a budget of nothing, and a target that is no accuracy."""
+        for option, value in (("--seconds", self.seconds), ("--bytes", self.size)):
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{option} {value:g}: must be a positive number")
+        share = self.metric.endswith("accuracy") if self.metric else not self.is_regression
+        if self.target is not None and not (0 < self.target <= 1 if share else 0 < self.target < math.inf):
+            raise InputError(f"--target {self.target:g}: must be greater than 0" + " and at most 1" * share)
+
+    def column_of(self, has_server: bool) -> str:
+        """Return the column that a plan is judged by.
+
+        Without a server clients are given their aggregators' models, so it is these models' mean accuracy: the mean
+        model's can be far ahead of what any client has.
+
+        >>> Budget().column_of(True), Budget().column_of(False), Budget(metric="test_loss").column_of(False)
+        ('test_accuracy', 'mean_cluster_accuracy', 'test_loss')
+        """
+        if self.metric is not None:
+            return self.metric
+        if self.is_regression:
+            return "test_loss"
+        return "test_accuracy" if has_server else "mean_cluster_accuracy"
+
+    @property
+    def falls(self) -> bool:
+        """Whether less is better."""
+        return self.is_regression if self.metric is None else falls(self.metric)

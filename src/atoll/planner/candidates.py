@@ -1,0 +1,156 @@
+"""The plans there are: an experiment with every combination of pattern, clustering and limits."""
+
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from atoll.clustering.feduc.problem import PATTERNS
+from atoll.experiment.choices import chosen, taken
+from atoll.experiment.file import make_runs, resolved
+from atoll.experiment.foresight import unit_of
+from atoll.experiment.settings import Settings
+from atoll.support.errors import InputError, SettingWarning
+from atoll.sweep.axes import Axis, file_part, short_names
+
+TIMED = "time"
+"""Of `clustering.method`: FedUC for the plan's own time (`clustering.objective = "time"`)."""
+
+PLACING = ("comaw", "dataw", "feduc")
+"""Clusterings for aggregators that have places."""
+
+SLOW = {"feduc": 10_000_000, TIMED: 2_000}
+"""Clients times aggregators above which these take too long to be tried unasked: half a minute each, or minutes."""
+
+MOST = 1_000  # plans that are compared
+_TIMED = (
+    "method=feduc",
+    "objective=time",
+    "refine=true",
+    "overshoot=false",
+    "opening=none",
+    "start=greedy",
+    "passes=0",
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run the experiment.
+
+    Attributes:
+        name: what tells it from the others, and its folder.
+        values: of what is planned, by setting, as they were written.
+        settings: all settings.
+    """
+
+    name: str
+    values: Mapping[str, str]
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A plan that is not raced, and why, as the end of a sentence."""
+
+    name: str
+    values: Mapping[str, str]
+    why: str
+
+
+def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
+    """Return what is planned: what the user varies, and before it what the method leaves open that it does not name.
+
+    Raises:
+        InputError: nothing is varied, and the method has no pattern to choose.
+    """
+    fields = taken(chosen(resolved(settings)))["method"]
+    found = []
+    if "pattern" in fields:
+        period = int(settings.method.get("intra_rounds", 1))
+        found.append(Axis("method.pattern", PATTERNS))
+        pairs = settings.data.clients * settings.clustering.clusters
+        quick = tuple(name for name in (*PLACING, TIMED) if pairs <= SLOW.get(name, pairs))
+        found.append(Axis("clustering.method", quick))
+        found.append(Axis("method.intra_rounds", tuple(map(str, sorted({max(1, period // 2), period, 2 * period})))))
+    named = {axis.name: axis for axis in given}
+    axes = [named.pop(axis.name, axis) for axis in found]
+    axes += named.values()
+    if not axes:
+        raise InputError(
+            f"method.name = {settings.method.name!r}: has no pattern to choose; say what to vary, such as "
+            "--over clustering.method=random,timezone"
+        )
+    return axes
+
+
+def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) -> tuple[list[Candidate], list[Dropped]]:
+    """Return every combination of values, and those that are no experiment, with why.
+
+    Args:
+        settings: the experiment.
+        axes: what is planned.
+        seconds: of virtual time, for which FedUC's clustering is made.
+
+    Raises:
+        InputError: more than `MOST` combinations.
+    """
+    count = 1
+    for axis in axes:
+        count *= len(axis.texts)
+    if count > MOST:
+        raise InputError(f"--over: makes {count:,} plans; at most {MOST:,} are compared")
+    made, dropped = list[Candidate](), list[Dropped]()
+    names = [axis.name for axis in axes]
+    for texts in itertools.product(*(axis.texts for axis in axes)):
+        values = dict(zip(names, texts, strict=True))
+        name = _name_of(values)
+        try:
+            changed = with_changes(settings, _changes(values, seconds))
+            whole = with_rounds(changed, changed.rounds)
+            made.append(Candidate(name, values, whole.model_copy(update={"label": name, "panel": ""})))
+        except InputError as error:
+            dropped.append(Dropped(name, values, str(error)))
+    return made, dropped
+
+
+def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
+    """Return settings with ``section.key=value`` changes, less what has no use any more.
+
+    Raises:
+        InputError: a setting that is unknown, of a wrong type or out of range.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SettingWarning)
+        (changed,) = make_runs(resolved(settings), changes=changes)
+    return changed
+
+
+def _changes(values: Mapping[str, str], seconds: float) -> Iterator[str]:
+    """Yield a plan's changes, those that a short name stands for spelt out."""
+    for setting, text in values.items():
+        if (setting, text) == ("clustering.method", TIMED):
+            yield from (f"clustering.{change}" for change in (*_TIMED, f"seconds={seconds!r}"))
+        else:
+            yield f"{setting}={text}"
+
+
+def with_rounds(settings: Settings, rounds: float) -> Settings:
+    """Return settings with at least so many rounds, of whole events; how many there are is the budget's to say."""
+    unit = unit_of(settings)
+    return settings.model_copy(update={"rounds": max(1, -(-int(rounds) // unit)) * unit})
+
+
+def _name_of(values: Mapping[str, str]) -> str:
+    """Return what tells a plan from others, which a folder can be called.
+
+    >>> _name_of({"method.pattern": "censyn", "method.intra_rounds": "5"})
+    'censyn,intra_rounds=5'
+    """
+    shorts = short_names(list(values))
+    words = {"method.pattern", "clustering.method"}
+    parts = [
+        file_part(text) if setting in words else f"{short}={file_part(text)}"
+        for (setting, text), short in zip(values.items(), shorts, strict=True)
+    ]
+    return ",".join(parts)

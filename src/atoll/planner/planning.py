@@ -1,0 +1,86 @@
+"""From an experiment and a budget to plans worth a race, by their schedules alone."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.experiment.settings import Settings
+from atoll.planner.budget import Budget
+from atoll.planner.candidates import Dropped, make_candidates, usual_axes
+from atoll.planner.pool import Pool
+from atoll.planner.scoring import Scored, prune, score_all, seconds_of
+from atoll.support.errors import InputError
+from atoll.sweep.axes import Axis
+
+_SHORT = "the first event"
+
+
+@dataclass(frozen=True)
+class Field:
+    """The plans of an experiment, sorted out by their schedules.
+
+    Attributes:
+        seconds: of virtual time that there are; inf where bytes alone end a run.
+        plans: worth a race.
+        dropped: the others, and why.
+        pool: their experiments.
+    """
+
+    seconds: float
+    plans: list[Scored]
+    dropped: list[Dropped]
+    pool: Pool
+
+
+def sort_out(
+    settings: Settings,
+    axes: Sequence[Axis],
+    budget: Budget,
+    show: Callable[[int, int], None] = lambda done, of: None,
+) -> Field:
+    """Return the plans of an experiment that no other one makes needless.
+
+    Args:
+        settings: the experiment.
+        axes: what is varied; what the method leaves open is varied besides.
+        budget: what the plans are for.
+        show: told how many plans are scored, of how many.
+
+    Raises:
+        InputError: nothing to vary, or no plan that fits the budget.
+    """
+    pool = Pool()
+    seconds = seconds_of(settings, budget, pool)
+    look_ahead = seconds if math.isfinite(seconds) else seconds_of(settings, Budget(), pool)
+    made, dropped = make_candidates(settings, usual_axes(settings, axes), look_ahead)
+    scored = list[Scored]()
+    for done, found in enumerate(score_all(made, seconds, budget.size, pool), 1):
+        if isinstance(found, Scored):
+            scored.append(found)
+        else:
+            dropped.append(found)
+        show(done, len(made))
+    if not scored:
+        raise InputError(_why_none(dropped, budget))
+    plans, needless = prune(scored)
+    return Field(seconds, plans, [*dropped, *needless], pool)
+
+
+def _why_none(dropped: Sequence[Dropped], budget: Budget) -> str:
+    """Say why no plan is left: a budget that is too short for all, or the first plan's reason."""
+    first = dropped[0]
+    short = [plan for plan in dropped if _SHORT in plan.why]
+    if len(short) == len(dropped):
+        given = f"--bytes {budget.size:g}" if budget.size is not None else f"--seconds {budget.seconds or 0:g}"
+        return f"{given}: no plan's first event fits; the least that one needs: {first.name}: {first.why}"
+    return f"no plan can be carried out; {first.name}: {first.why}"
+
+
+def facts_of(plan: Scored) -> dict[str, Any]:
+    """Return a plan's score as a table of plain values."""
+    score = plan.score
+    return {
+        **{key: value for key, value in vars(score).items() if key != "hops"},
+        "hops": [vars(hop) for hop in score.hops],
+    }

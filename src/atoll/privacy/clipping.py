@@ -1,0 +1,133 @@
+"""Updates as vectors of bounded length: taken from what clients send, clipped, summed, and put back on a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from atoll.aggregation.mean import Weighted
+from atoll.local.models import Form, Model
+from atoll.local.rule import LocalRule
+from atoll.local.weights import read_moments
+from atoll.privacy.noise import Draw
+from atoll.support.process import one_thread
+
+CLIP = "clip@privacy"
+"""The name under which a model carries the length that the next updates are clipped to, where it adapts."""
+
+Update = dict[str, Tensor]
+"""By how much the tensors of a model changed, in double precision; moments times the learning rate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """Which tensors make up an update; all others of a model stay what clients were sent.
+
+    Attributes:
+        tensors: shape and type of each, by name: the parameters that train, and the moments that travel with them.
+        moment_scale: what moments are multiplied by.
+    """
+
+    tensors: Form
+    moment_scale: float
+
+    @one_thread()
+    def difference(self, model: Model, start: Model) -> Update:
+        """Return what a model changed by; moments that were not sent began at zero."""
+        return {
+            name: (model[name].double() - start[name].double() if name in start else model[name].double())
+            * self._scale(name)
+            for name in self.tensors
+        }
+
+    def only(self, update: Mapping[str, Tensor]) -> Update:
+        """Return the update without what comes with it."""
+        return {name: update[name] for name in self.tensors}
+
+    def zeros(self, device: torch.device) -> Update:
+        """Return the update that changes nothing."""
+        made = self.tensors.items()
+        return {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, (shape, _) in made}
+
+    @one_thread()
+    def moved(self, start: Model, update: Mapping[str, Tensor]) -> Model:
+        """Return the model with its tensors moved by an update."""
+        made = dict(start)
+        for name, (_, kind) in self.tensors.items():
+            change = update[name] / self._scale(name)
+            made[name] = (start[name].double() + change if name in start else change).to(kind)
+        return made
+
+    def noise(self, draw: Draw, deviation: float, device: torch.device) -> Update:
+        """Return independent normal numbers of this deviation in the place of every coordinate."""
+        counts = [shape.numel() for shape, _ in self.tensors.values()]
+        drawn = torch.from_numpy(draw(sum(counts)) * deviation).to(device)
+        parts = torch.split(drawn, counts)
+        return {name: part.reshape(shape) for (name, (shape, _)), part in zip(self.tensors.items(), parts, strict=True)}
+
+    def _scale(self, name: str) -> float:
+        return self.moment_scale if "@" in name else 1.0
+
+
+def shape_of(module: nn.Module, rule: LocalRule) -> Shape:
+    """Return what clients send that changes; takes a step on the module to see which moments there are."""
+    own = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    sent = dict[str, Tensor](own)
+    if rule.carry_moments:
+        optimizer = rule.optimizer(own.values(), rule.lr)
+        for parameter in own.values():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        sent |= read_moments(optimizer, own)
+    return Shape({name: (tensor.shape, tensor.dtype) for name, tensor in sent.items()}, rule.lr)
+
+
+@one_thread()
+def length_of(update: Update) -> float:
+    """Return the Euclidean length of an update."""
+    return float(torch.stack([tensor.square().sum() for tensor in update.values()]).sum().sqrt())
+
+
+def clip(update: Update, longest: float) -> Update:
+    """Return the update, scaled down to this length if it is longer; one that is not finite becomes zeros."""
+    length = length_of(update)
+    if not length < float("inf"):
+        return {name: torch.zeros_like(tensor) for name, tensor in update.items()}
+    factor = min(1.0, longest / length) if length else 1.0
+    return {name: tensor * factor for name, tensor in update.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class SumOfUpdates:
+    """The combine rule that returns the weighted sum of the clients' updates, not a model; `Publisher` makes one of it.
+
+    Attributes:
+        shape: what an update is.
+        longest: updates are clipped to this length, if the model says no other (`CLIP`); None: clients have done so.
+        adapts: whether those that need no clipping are counted, as `CLIP`: half a weight each, minus half for others.
+    """
+
+    shape: Shape
+    longest: float | None
+    adapts: bool = False
+
+    @one_thread()
+    def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
+        """Return the sum."""
+        total: Update = {}
+        longest = None if self.longest is None else clip_of(start, self.longest)
+        for weight, model in models:
+            update = self.shape.difference(model, start)
+            if longest is not None:
+                fits = torch.tensor(0.5 if length_of(update) <= longest else -0.5, dtype=torch.float64)
+                update = clip(update, longest) | ({CLIP: fits} if self.adapts else {})
+            total = {
+                name: total[name].add_(each, alpha=weight) if total else each * weight for name, each in update.items()
+            }
+        return total
+
+
+def clip_of(model: Model, first: float) -> float:
+    """Return the length that a model says updates are clipped to; the first one where it says none."""
+    return float(model[CLIP]) if CLIP in model else first

@@ -1,0 +1,140 @@
+"""What a schedule will cost each client, known before training."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from atoll.privacy.accounting import epsilon_of, most_releases
+from atoll.privacy.mechanism import Cost
+from atoll.schedules.events import Event, Schedule
+from atoll.support.arrays import Floats, Ids
+
+POINTS = 24  # at which epsilon over rounds is computed, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A schedule, with what each release in it costs.
+
+    A client pays for the releases that its own data enter, whatever cluster they are of; what others' data enter tells
+    nothing of it, and what is merged of released models costs nothing more. So disjoint fixed clusters compose in
+    parallel, and a client that changes its cluster pays on. Where clients choose their cluster, each may be in any.
+
+    Attributes:
+        schedule: the events.
+        clients: how many clients there are.
+        cost: of one release to each client of its cohort.
+        delta: with which epsilon holds.
+    """
+
+    schedule: Schedule
+    clients: int
+    cost: Cost
+    delta: float
+
+    @cached_property
+    def releases(self) -> Ids:
+        """How many releases each client takes part in, [clients]."""
+        return self._counted[0]
+
+    @cached_property
+    def worst_after(self) -> Ids:
+        """The most that any client has taken part in after so many events, [events + 1]."""
+        return self._counted[1]
+
+    @cached_property
+    def _counted(self) -> tuple[Ids, Ids]:
+        counts, worst = np.zeros(self.clients, np.int64), [0]
+        for event in self.schedule.events:
+            count(counts, event)
+            worst.append(max(worst[-1], int(counts[event.cohort].max(initial=0))))
+        return counts, np.array(worst)
+
+    @property
+    def worst_client(self) -> int:
+        """The client that spends most; of equals the first."""
+        return int(self.releases.argmax())
+
+    def epsilon(self, releases: int) -> float:
+        """Return what so many releases cost a client that takes part in all of them."""
+        return epsilon_of(self.cost, releases, self.delta)
+
+    def epsilon_after(self, events_done: int) -> float:
+        """Return what the worst client has spent after so many events."""
+        return self.epsilon(int(self.worst_after[events_done]))
+
+    def most_releases(self, epsilon: float) -> int:
+        """Return how many of these releases a client can take part in for no more than epsilon."""
+        return most_releases(self.cost, self.delta, epsilon, int(self.worst_after[-1]))
+
+    def within(self, most: int) -> int:
+        """Return how many events can take place before the one with which some client is in more releases than this."""
+        return int(np.searchsorted(self.worst_after, most, side="right")) - 1
+
+    def of_clusters(self) -> Floats:
+        """Return what the worst client of each cluster spends in all, [clusters]; 0 where a cluster never trains."""
+        return self._epsilons(self._by_cluster(self.releases, self.members))
+
+    def over_rounds(self) -> tuple[Ids, Floats]:
+        """Return some rounds, evenly spread, and what each cluster's worst client has spent after them.
+
+        Returns:
+            [points] and [points, clusters]
+        """
+        ends = self._ends_of_rounds()
+        picked = sorted({round(place) for place in np.linspace(0, len(ends) - 1, min(len(ends), POINTS))})
+        wanted = {ends[place][1]: ends[place][0] for place in picked}
+        rounds, epsilons = [0], [np.zeros(self.schedule.clusters)]
+        counts = np.zeros(self.clients, np.int64)
+        for done, event in enumerate(self.schedule.events, 1):
+            count(counts, event)
+            if done in wanted:
+                rounds.append(wanted[done])
+                epsilons.append(self._epsilons(self._by_cluster(counts, self.members)))
+        return np.array(rounds), np.array(epsilons)
+
+    @cached_property
+    def members(self) -> tuple[Ids, ...]:
+        """The clients that ever train in each cluster; all that ever train, where they choose it themselves."""
+        everyone = np.unique(np.concatenate([np.zeros(0, np.int64), *(e.cohort for e in self.schedule.events)]))
+        if any(event.clusters is None for event in self.schedule.events):
+            return (everyone,) * self.schedule.clusters
+        found: list[set[int]] = [set() for _ in range(self.schedule.clusters)]
+        for event in self.schedule.events:
+            for client, cluster in _places(event):
+                found[cluster].add(client)
+        return tuple(np.array(sorted(each), np.int64) for each in found)
+
+    def _by_cluster(self, counts: Ids, members: tuple[Ids, ...]) -> list[int]:
+        return [int(counts[own].max(initial=0)) for own in members]
+
+    def _epsilons(self, releases: list[int]) -> Floats:
+        return np.array([self.epsilon(each) for each in releases])
+
+    def _ends_of_rounds(self) -> list[tuple[int, int]]:
+        """Return (rounds done, events done) at each event that completes a round."""
+        done = [(self.schedule.rounds_done(events), events) for events in range(1, len(self.schedule) + 1)]
+        before = [0, *(rounds for rounds, _ in done)]
+        return [pair for pair, earlier in zip(done, before, strict=False) if pair[0] > earlier]
+
+
+def count(counts: Ids, event: Event) -> None:
+    """Add an event's releases to those that each client has taken part in, in place."""
+    np.add.at(counts, event.cohort, event.intra_rounds)
+
+
+def finite(epsilon: float) -> float | None:
+    """Return epsilon as JSON can hold it: None for infinity.
+
+    >>> finite(math.inf), finite(1.5)
+    (None, 1.5)
+    """
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def _places(event: Event) -> Iterator[tuple[int, int]]:
+    assert event.clusters is not None
+    return zip(event.cohort.tolist(), event.clusters.tolist(), strict=True)

@@ -1,0 +1,158 @@
+"""`atoll plan`: from a file to a chosen plan and its page, and what is told where there is none."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.cli.test_page import CHROMIUM, browser  # noqa: F401  (a fixture)
+
+FILE = """
+name = "site"
+rounds = 20
+
+[data]
+partition = "one-label"
+clients = 10
+
+[model]
+name = "linear"
+
+[local]
+lr = 0.1
+steps = 1
+batch_size = 16
+
+[clustering]
+method = "comaw"
+clusters = 4
+
+[network]
+seconds_per_sample = [0.01, 0.03]
+bandwidth_hz = 3e5
+
+[method]
+name = "hierarchical"
+intra_rounds = 2
+
+[run]
+executor = "serial"
+evaluate_samples = 100
+virtual_seconds = 60.0
+"""
+PLAN = ("plan", "site.toml", "--over", "clustering.method=comaw,dataw", "--over", "method.intra_rounds=2")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a site and its plan."""
+    from atoll.cli import main
+
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        (folder / "site.toml").write_text(FILE)
+        assert main([*PLAN, "--target", "0.4", "--seeds", "2", "--out", "plan", "--quiet"]) == 0
+    return folder
+
+
+def test_the_chosen_file_runs(site: Path, atoll: Command, folder: Path) -> None:
+    chosen = tomllib.loads((site / "plan/experiment.toml").read_text())
+    told = json.loads((site / "plan/plan.json").read_text())
+    first = told["plans"][0]
+    assert chosen["label"] == first["plan"]
+    assert chosen["method"]["pattern"] == first["values"]["method.pattern"]
+    assert chosen["run"]["virtual_seconds"] == 60.0
+    assert "evaluate_every" not in first["values"]
+    shown = json.loads(atoll("schedule", str(site / "plan/experiment.toml"), "--json").succeeded())
+    assert shown[0]["events"] == first["schedule"]["events"]
+    assert shown[0]["bytes_up"] == sum(hop["up"] for hop in first["schedule"]["hops"])
+
+
+def test_a_run_of_the_race_is_one_of_atoll_run(site: Path, atoll: Command, folder: Path) -> None:
+    """To the bit: the plan's seconds to the target are those of its own file."""
+    first = json.loads((site / "plan/plan.json").read_text())["plans"][0]
+    atoll("run", str(site / "plan/experiment.toml"), "--out", "run", "--quiet").succeeded()
+    rows = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    column = "mean_cluster_accuracy" if first["values"]["method.pattern"].startswith("dec") else "test_accuracy"
+    raced = (site / first["folder"] / "seed-0/metrics.jsonl").read_text().splitlines()
+    by_event = {row["event"]: row for row in rows}
+    shared = [row for row in map(json.loads, raced) if row["event"] in by_event]
+    assert len(shared) > 2
+    assert all(row[column] == by_event[row["event"]][column] for row in shared)
+
+
+def test_the_page_needs_nothing_else(site: Path) -> None:
+    page = (site / "plan/index.html").read_text()
+    assert "connect-src" not in page
+    assert not re.search(r"""(src|href)=["'](?!#|data:)""", page)
+    assert "is first: 40.0 % after" in page
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_is_drawn(site: Path, browser: Any, width: int) -> None:  # noqa: F811
+    """Map, first events and curves; another pattern shows another plan, or why it was dropped."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="dark")
+    page, told = context.new_page(), list[str]()
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: told.append(request.url))
+    address = (site / "plan/index.html").as_uri()
+    page.goto(address)
+    for figure in ("curves", "map", "gantt"):
+        page.locator(f"#{figure}").scroll_into_view_if_needed()
+        page.locator(f"#{figure} svg").wait_for(state="attached")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    before = page.locator("#shown").inner_text()
+    choices = page.locator("#axes select").first
+    other = page.evaluate("s => [...s.options].map(o => o.value).find(v => v !== s.value)", choices.element_handle())
+    choices.select_option(other)
+    assert page.locator("#shown").inner_text() != before
+    context.close()
+    assert set(told) == {address}
+
+
+def test_schedules_alone_write_nothing(atoll: Command, folder: Path) -> None:
+    (folder / "site.toml").write_text(FILE)
+    printed = atoll(*PLAN, "--no-race").succeeded()
+    assert "merges" in printed
+    assert not (folder / "plans").exists()
+    told = json.loads(atoll(*PLAN, "--no-race", "--json").succeeded())
+    assert told["plans"][0]["schedule"]["events"] > 0
+    assert told["dropped"]
+
+
+def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
+    (folder / "site.toml").write_text(FILE)
+    over = ("--over", "method.pattern=censyn,cenasy", "--seconds", "10", "--seeds", "1")
+    done = atoll(*PLAN, *over, "--target", "0.99", "--out", "plan", "--quiet")
+    assert done.code == 1
+    assert "error: --target 0.99: no plan reaches it in the budget; the furthest: " in done.err
+    assert not (folder / "plan/experiment.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--seconds", "0"), "--seconds 0: must be a positive number"),
+        (("--bytes", "-5"), "--bytes -5: must be a positive number"),
+        (("--target", "80"), "--target 80: must be greater than 0 and at most 1"),
+        (("--seeds", "0"), "--seeds 0: must be at least 1"),
+        (("--seconds", "0.5"), "--seconds 0.5: no plan's first event fits"),
+        (("--over", "method.pattern=cenasy", "--over", "method.pattern=censyn"), "is given twice"),
+        (("--over", "method.patern=censyn"), "no plan can be carried out"),
+        (("--set", "network.upload_file=u.csv"), "network.upload_file"),
+    ],
+)
+def test_bad_input(options: tuple[str, ...], told: str, atoll: Command, folder: Path) -> None:
+    (folder / "site.toml").write_text(FILE)
+    assert told in atoll(*PLAN, *options, "--out", "plan").refused()
+    assert not (folder / "plan").exists()
+
+
+def test_one_run_is_planned(atoll: Command) -> None:
+    assert "chooses for one run, the experiment has 12" in atoll("plan", "feduc-digits").refused()

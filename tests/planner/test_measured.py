@@ -1,0 +1,131 @@
+"""What a run on a fleet has measured, read back: its own time is predicted, and plans go by its clients."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll import Experiment, InputError, Settings, make_runs
+from atoll.fleet.measured import Measured
+from atoll.planner.measured import apply, predicted_seconds, read_measurements
+from atoll.runs.folder import RunFolder
+from atoll.schedules.events import Schedule
+from atoll.schedules.recorded import lines_of
+from atoll.support.files import append_line, to_json
+
+COMPUTE, SENDING = (0.5, 1.0, 2.0, 1.5), (0.2, 0.1, 0.3, 0.4)
+SERVER_SECONDS = 0.25  # between two events
+FEDAVG = {"name": "fedavg", "fraction": 0.5}
+HIERARCHY = {"name": "hierarchical", "pattern": "censyn", "intra_rounds": 3}
+
+
+def settings_of(method: dict[str, Any]) -> Settings:
+    table: dict[str, Any] = {
+        "rounds": 12,
+        "data": {"clients": 4, "samples": 10},
+        "model": {"name": "linear"},
+        "local": {"steps": 1 if "pattern" in method else 5, "batch_size": 10},
+        "clustering": {"clusters": 2, "method": "dataw"},
+        "method": method,
+    }
+    (settings,) = make_runs(table)
+    return settings
+
+
+def as_on_a_fleet(planned: Schedule) -> Schedule:
+    """Return the events of a plan as a fleet has them: side by side, the server at work in between."""
+    busy, now, events = np.add(COMPUTE, SENDING), 0.0, []
+    for event in planned.events:
+        began, now = now, now + event.intra_rounds * float(busy[event.cohort].max())
+        events.append(replace(event, began=(began,) * len(event.active), seconds=now))
+        now += SERVER_SECONDS
+    return replace(planned, events=tuple(events))
+
+
+def fleet_run(place: Path, method: dict[str, Any]) -> Schedule:
+    """Write the folder of a run on a fleet; return what happened in it."""
+    settings = settings_of(method)
+    folder, happened = RunFolder(place), as_on_a_fleet(Experiment(settings).method.schedule)
+    place.mkdir()
+    folder.create(settings, happened, is_live=True)
+    folder.happened.unlink()
+    for line in lines_of(happened):
+        append_line(folder.happened, line)
+    measured = Measured(4)
+    for client, (computing, sending) in enumerate(zip(COMPUTE, SENDING, strict=True)):
+        measured.add(client, 10 * settings.local.steps, computing, computing + sending)
+    folder.measured.write_bytes(to_json(measured.as_dict()))
+    return happened
+
+
+@pytest.mark.parametrize("method", [FEDAVG, HIERARCHY], ids=["fedavg", "hierarchical"])
+def test_a_run_is_predicted_by_what_it_measured(method: dict[str, Any], tmp_path: Path) -> None:
+    happened = fleet_run(tmp_path / "run", method)
+    measured = read_measurements(tmp_path / "run")
+    took = happened.events[-1].seconds
+    assert predicted_seconds(measured, tmp_path / "out") == pytest.approx(took, rel=0.1)
+    assert (measured.events, measured.seconds, measured.lost) == (len(happened), took, 0.0)
+
+
+def test_another_plan_of_the_same_clients_is_predicted_too(tmp_path: Path) -> None:
+    """Everybody in every round, and twice the steps: events that never were."""
+    fleet_run(tmp_path / "run", FEDAVG)
+    wanted = settings_of({**FEDAVG, "fraction": 1.0})
+    wanted = wanted.model_copy(update={"local": wanted.local.model_copy(update={"steps": 10})})
+    settings = apply(read_measurements(tmp_path / "run"), wanted, tmp_path / "out")
+    event = max(2 * computing + sending for computing, sending in zip(COMPUTE, SENDING, strict=True))
+    planned = Experiment(settings).method.schedule.events[-1].seconds
+    assert planned == pytest.approx(12 * (event + SERVER_SECONDS), rel=0.05)
+
+
+def test_what_was_lost_is_lost_in_plans(tmp_path: Path) -> None:
+    happened = fleet_run(tmp_path / "run", FEDAVG)
+    path = RunFolder(tmp_path / "run").happened
+    path.unlink()
+    losing = replace(happened, events=tuple(replace(event, dropped=1, late=1) for event in happened.events))
+    for line in lines_of(losing):
+        append_line(path, line)
+    measured = read_measurements(tmp_path / "run")
+    assert measured.lost == 0.5  # two of four
+    assert apply(measured, settings_of(FEDAVG), tmp_path / "out").faults.dropout == 0.5
+
+
+def test_a_client_that_never_answered_is_like_the_others(tmp_path: Path) -> None:
+    fleet_run(tmp_path / "run", FEDAVG)
+    path = RunFolder(tmp_path / "run").measured
+    told = json.loads(path.read_text())
+    told["replies"][2] = 0
+    for name in ("seconds_per_sample", "compute_seconds", "upload_seconds"):
+        told[name][2] = None
+    path.write_bytes(to_json(told))
+    assert read_measurements(tmp_path / "run").compute_seconds[2] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda place: (place / "measured.json").unlink(), "must be the folder of a run on a fleet"),
+        (lambda place: (place / "measured.json").write_text("{}"), "is damaged"),
+        (lambda place: (place / "happened.jsonl").write_text("{}\n"), "line 1 is"),
+        (
+            lambda place: (place / "measured.json").write_bytes(to_json(Measured(4).as_dict())),
+            "says of no client how long it takes",
+        ),
+    ],
+)
+def test_what_cannot_be_read(spoil: Any, told: str, tmp_path: Path) -> None:
+    fleet_run(tmp_path / "run", FEDAVG)
+    spoil(tmp_path / "run")
+    with pytest.raises(InputError, match=told):
+        read_measurements(tmp_path / "run")
+
+
+def test_other_clients(tmp_path: Path) -> None:
+    fleet_run(tmp_path / "run", FEDAVG)
+    other = settings_of(FEDAVG)
+    other = other.model_copy(update={"data": other.data.model_copy(update={"clients": 5})})
+    with pytest.raises(InputError, match=r"has 4 clients, but data.clients = 5"):
+        apply(read_measurements(tmp_path / "run"), other, tmp_path / "out")

@@ -1,0 +1,165 @@
+"""Races: who is out when, that they go on after a stop, and what the table and the sentences say."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll import InputError, RunError, make_runs
+from atoll.planner import table
+from atoll.planner.budget import Budget
+from atoll.planner.folder import require_folder, write_note
+from atoll.planner.planning import Field, sort_out
+from atoll.planner.race import FINALISTS, Entrant, Race, carry_out, lay_out, rows_of
+from atoll.planner.scoring import Scored
+from atoll.sweep.axes import parse_axes
+from tests.planner.test_schedules import scored, settings_of
+
+TABLE: dict[str, Any] = {
+    "rounds": 200,
+    "data": {"dataset": "digits", "partition": "one-label", "clients": 10},
+    "model": {"name": "linear"},
+    "local": {"lr": 0.1, "steps": 1, "batch_size": 16},
+    "clustering": {"method": "comaw", "clusters": 4},
+    "network": {"seconds_per_sample": [0.01, 0.03], "bandwidth_hz": 3e5},
+    "method": {"name": "hierarchical", "intra_rounds": 2},
+    "run": {"executor": "serial", "evaluate_samples": 100},
+}
+OVER = ["clustering.method=comaw,dataw", "method.intra_rounds=2"]
+
+
+def field_of(budget: Budget) -> Field:
+    (settings,) = make_runs(TABLE)
+    return sort_out(settings, parse_axes(OVER), budget)
+
+
+def entrants_of(field: Field, out: Path) -> list[Entrant]:
+    return [Entrant(plan, out / str(number)) for number, plan in enumerate(field.plans)]
+
+
+def rows_below(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows of a race, without the time that they took here."""
+    files = {str(path.relative_to(out)): path.read_text() for path in sorted(out.rglob("metrics.jsonl"))}
+    rows = {name: [json.loads(line) for line in text.splitlines()] for name, text in files.items()}
+    return {
+        name: [{k: v for k, v in r.items() if k not in ("wall_time", "crc32")} for r in rs] for name, rs in rows.items()
+    }
+
+
+def test_each_rung_has_a_third_of_the_plans_for_three_times_as_long(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    plans = [scored(f"censyn,{n}", settings, merges=90, seconds=900.0, client_updates=1800) for n in range(18)]
+    race = lay_out(plans, seeds=2)
+    assert race.rungs == ((30.0, 18), (90.0, 6), (900.0, 2))
+    assert race.updates == pytest.approx(2.0 * (18 * 30 + 6 * 60 + 2 * 810 + FINALISTS * 900))
+
+
+def test_a_plan_that_hardly_merges_holds_nobody_up(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    plans: list[Scored] = [scored(f"censyn,{n}", settings, merges=90, seconds=900.0) for n in range(5)]
+    race = lay_out([*plans, scored("censyn,slow", settings, merges=1, seconds=900.0)], seeds=1)
+    assert race.rungs[0] == (30.0, 6)
+
+
+def race_in(out: Path, field: Field, budget: Budget, stop_after: float = math.inf) -> list[Entrant]:
+    """Carry a race out with two seeds; be interrupted after so many events."""
+    asked = 0
+
+    def is_over() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > stop_after
+
+    return carry_out(lay_out(field.plans, 2), entrants_of(field, out), budget, field.pool, lambda _: None, is_over)
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Field, Budget, list[Entrant]]:
+    out, budget = tmp_path_factory.mktemp("race"), Budget(seconds=120.0, target=0.5)
+    field = field_of(budget)
+    return out, field, budget, race_in(out, field, budget)
+
+
+def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, Budget, list[Entrant]]) -> None:
+    _, field, budget, ranked = raced
+    assert len(ranked) == len(field.plans) > FINALISTS
+    first, second, *others = ranked
+    assert [len(first.costs), len(second.costs)] == [2, 2]
+    assert sum(first.costs) <= sum(second.costs)
+    assert all(each.left_at is not None and each.costs == [] for each in others)
+    for seed in range(2):
+        run = rows_of(first, seed)
+        assert run is not None
+        met = int((run.rows[budget.column_of(True)] >= 0.5).argmax())
+        assert first.costs[seed] == run.rows["virtual_time"][met]
+        assert first.sizes[seed] == run.rows["bytes_up"][met] + run.rows["bytes_down"][met]
+
+
+def test_a_race_that_was_stopped_goes_on_to_the_same_end(
+    raced: tuple[Path, Field, Budget, list[Entrant]], tmp_path: Path
+) -> None:
+    out, field, budget, ranked = raced
+    for stop_after in (5, 40):
+        with pytest.raises(KeyboardInterrupt):
+            race_in(tmp_path, field, budget, stop_after)
+    again = race_in(tmp_path, field, budget)
+    assert [each.name for each in again] == [each.name for each in ranked]
+    assert [each.costs for each in again] == [each.costs for each in ranked]
+    assert rows_below(tmp_path) == rows_below(out)
+
+
+def test_a_finished_race_trains_nothing(raced: tuple[Path, Field, Budget, list[Entrant]]) -> None:
+    out, field, budget, ranked = raced
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")}
+    assert [each.costs for each in race_in(out, field, budget)] == [each.costs for each in ranked]
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")} == before
+
+
+def test_the_table_and_the_sentences(raced: tuple[Path, Field, Budget, list[Entrant]]) -> None:
+    _, _, budget, ranked = raced
+    (header, *lines), texts = table.cells_of(ranked, budget)
+    assert header[:3] == ["", "plan", "to 50.0 %"]
+    assert texts == 2
+    assert lines[0][1] == table.in_words(ranked[0].name)
+    assert lines[-1][2].startswith("out at ")
+    said = table.why(ranked, budget)
+    assert said.startswith(f"{table.in_words(ranked[0].name)} is first: 50.0 % after ")
+    assert f"{table.in_words(ranked[1].name)}, the next, has " in said
+    told = table.as_dicts(ranked, budget)
+    assert json.loads(json.dumps(told, allow_nan=False))[0]["place"] == 1
+    assert told[0]["seeds"] == ranked[0].costs
+
+
+def test_a_plan_whose_run_fails_is_out(tmp_path: Path) -> None:
+    """A learning rate of 1e6 diverges."""
+    (settings,) = make_runs({**TABLE, "model": {"name": "mlp"}})
+    over = ["clustering.method=comaw", "method.intra_rounds=2", "method.pattern=censyn", "local.lr=0.1,1e30"]
+    budget = Budget(seconds=40.0)
+    field = sort_out(settings, parse_axes(over), budget)
+    ranked = carry_out(
+        Race(((40.0, 2),), 1, 1.0), entrants_of(field, tmp_path), budget, field.pool, lambda _: None, lambda: False
+    )
+    assert "not finite" in ranked[-1].problem
+    assert ranked[-1].name.endswith("lr=1e30")
+    only = [entrant for entrant in entrants_of(field, tmp_path) if entrant.name.endswith("1e30")]
+    with pytest.raises(RunError, match="every plan failed, such as censyn"):
+        carry_out(Race(((40.0, 1),), 1, 1.0), only, budget, field.pool, lambda _: None, lambda: False)
+
+
+def test_a_folder_that_holds_another_plan(tmp_path: Path) -> None:
+    note = {"target": 0.5, "seeds": 2}
+    require_folder(tmp_path / "new", note, resume=False)
+    write_note(tmp_path, note)
+    with pytest.raises(InputError, match="holds a plan already; add --resume"):
+        require_folder(tmp_path, note, resume=False)
+    require_folder(tmp_path, {**note, "seeds": 5}, resume=True)
+    with pytest.raises(InputError, match="what differs: target"):
+        require_folder(tmp_path, {**note, "target": 0.6}, resume=True)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(InputError, match="cannot be read"):
+        require_folder(tmp_path, note, resume=True)
+    (tmp_path / "plan.json").rename(tmp_path / "other.json")
+    with pytest.raises(InputError, match="is not empty and holds no plan"):
+        require_folder(tmp_path, note, resume=True)

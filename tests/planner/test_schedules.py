@@ -1,0 +1,220 @@
+"""What plans are made, what their schedules say of them, and which of them are not worth a race."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll import InputError, Settings, make_runs
+from atoll.planner.budget import Budget
+from atoll.planner.candidates import Candidate, make_candidates, usual_axes
+from atoll.planner.planning import Field, sort_out
+from atoll.planner.pool import Pool
+from atoll.planner.scores import Hop, Score, score
+from atoll.planner.scoring import Scored, prune
+from atoll.sweep.axes import parse_axes
+
+MODEL_BYTES = 4 * (64 * 10 + 10)
+
+
+def settings_of(folder: Path, **over: dict[str, Any]) -> Settings:
+    """Four clients, two aggregators, all seconds from files: completions of 3 and 4 s, transfers of 1 and 0.5 s."""
+    (folder / "clients.csv").write_text(
+        "client,seconds_per_sample,samples\n0,0.1,10\n1,0.2,10\n2,0.1,10\n3,0.1,10\n", encoding="utf-8"
+    )
+    (folder / "uploads.csv").write_text("1,9\n1,9\n9,1\n9,2\n", encoding="utf-8")
+    (folder / "transfers.csv").write_text("1,0.5\n", encoding="utf-8")
+    (folder / "exchanges.csv").write_text("0,2\n2,0\n", encoding="utf-8")
+    files = {"clients": "clients", "upload": "uploads", "transfer": "transfers", "exchange": "exchanges"}
+    table: dict[str, Any] = {
+        "rounds": 4,
+        "data": {"dataset": "digits", "clients": 4, "samples": 10, "partition": "iid"},
+        "model": {"name": "linear"},
+        "local": {"steps": 1, "batch_size": 10},
+        "clustering": {"method": "comaw", "clusters": 2},
+        "network": {f"{key}_file": str(folder / f"{name}.csv") for key, name in files.items()},
+        "method": {"name": "hierarchical", "pattern": "censyn", "intra_rounds": 2},
+        "run": {"executor": "serial"},
+    }
+    for section, values in over.items():
+        table[section] = {**table[section], **values}
+    (settings,) = make_runs(table)
+    return settings
+
+
+def sorted_out(settings: Settings, over: Sequence[str], **budget: float) -> Field:
+    return sort_out(settings, parse_axes(over), Budget(**budget))  # type: ignore[arg-type]
+
+
+ONE = ("clustering.method=comaw", "method.intra_rounds=2")
+
+
+def test_a_synchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
+    """An event is T' x 4 s and half a second: the server hears of the slowest cluster after 8.5 s."""
+    (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=censyn"], seconds=30.0).plans
+    assert plan.candidate.settings.run.virtual_seconds == 30.0
+    found = plan.score
+    assert (found.events, found.seconds, found.merges, found.steps) == (3, 25.5, 3.0, 6.0)
+    assert (found.mean_event, found.longest_event, found.first_event) == (8.5, 8.5, 8.5)
+    assert found.waiting == pytest.approx(1 - 2 * (2 + 3 + 2 + 3) / (4 * 8.5))
+    assert (found.slowest_client, found.slowest_seconds) == (1, 3.0)
+    assert (found.mean_staleness, found.max_staleness) == (0, 0)
+    up, transfers = 3 * 8 * MODEL_BYTES, 3 * 2 * MODEL_BYTES
+    assert found.hops == (Hop("client to aggregator", up, up), Hop("aggregator to server", transfers, transfers))
+
+
+def test_an_asynchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
+    """Merges of cluster 0 every 7 s, of cluster 1 every 8.5 s: 0 1 0 1 0 1 0, each but the first with one between."""
+    (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=cenasy"], seconds=30.0).plans
+    found = plan.score
+    assert (found.events, found.seconds, found.merges) == (7, 28.0, 3.5)
+    assert found.mean_event == pytest.approx((4 * 7 + 3 * 8.5) / 7)
+    assert (found.mean_staleness, found.max_staleness) == (pytest.approx(6 / 7), 1)
+    assert found.client_updates == 7 * 2 * 2
+
+
+def test_what_neighbours_send_each_other_is_counted_once(tmp_path: Path) -> None:
+    (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=decsyn"], seconds=30.0).plans
+    assert plan.score.mean_event == 2 * 4 + 2
+    assert plan.score.hops[1] == Hop("between aggregators", 2 * 3 * MODEL_BYTES, 0)
+
+
+def test_bytes_end_a_plan_too(tmp_path: Path) -> None:
+    """An event is 10 models up and 10 down: 45 models allow two."""
+    settings = settings_of(tmp_path)
+    (plan,) = sorted_out(settings, [*ONE, "method.pattern=censyn"], size=45 * MODEL_BYTES).plans
+    assert (plan.score.events, plan.score.sent) == (2, 40 * MODEL_BYTES)
+    assert plan.candidate.settings.run.virtual_seconds == 17.0
+
+
+def test_what_is_chosen_from_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    named = {axis.name: axis.texts for axis in usual_axes(settings, [])}
+    assert named["method.pattern"] == ("censyn", "cenasy", "decsyn", "decasy")
+    assert named["clustering.method"] == ("comaw", "dataw", "feduc", "time")
+    assert named["method.intra_rounds"] == ("1", "2", "4")
+    large = settings.model_copy(update={"data": settings.data.model_copy(update={"clients": 2_000})})
+    assert {axis.name: axis.texts for axis in usual_axes(large, [])}["clustering.method"] == ("comaw", "dataw", "feduc")
+    axes = usual_axes(settings, parse_axes(["method.intra_rounds=3", "local.lr=0.1,0.2"]))
+    assert [(axis.name, len(axis.texts)) for axis in axes] == [
+        *(("method.pattern", 4), ("clustering.method", 4), ("method.intra_rounds", 1), ("local.lr", 2))
+    ]
+
+
+def test_a_short_name_stands_for_a_clustering_made_for_the_time_that_there_is(tmp_path: Path) -> None:
+    axes = parse_axes(["clustering.method=comaw,time"])
+    made, dropped = make_candidates(settings_of(tmp_path), axes, seconds=40.0)
+    assert [candidate.name for candidate in made] == ["comaw", "time"]
+    assert dropped == []
+    clustering = made[1].settings.clustering
+    assert (clustering.method, clustering.get("objective"), clustering.get("seconds")) == ("feduc", "time", 40.0)
+
+
+def test_what_is_no_experiment_is_dropped_and_told(tmp_path: Path) -> None:
+    over = [*ONE, "method.pattern=censyn", "faults.deadline_seconds=1,3,100"]
+    field = sorted_out(settings_of(tmp_path), over, seconds=30.0)
+    why = {each.name.rpartition("=")[2]: each.why for each in field.dropped}
+    assert "no client of any cohort is done by then" in why["1"]
+    settings = settings_of(tmp_path)
+    _, dropped = make_candidates(settings, parse_axes(["local.lr=-1,0.1"]), seconds=40.0)
+    assert ["local.lr = -1" in each.why for each in dropped] == [True]
+
+
+def test_equal_plans_are_raced_once(tmp_path: Path) -> None:
+    """Without a limit that binds, a deadline of 100 s and one of 200 s leave the same clients and the same events."""
+    over = ["method.pattern=censyn", "method.intra_rounds=2", "clustering.method=comaw", "clustering.time_limit=50,60"]
+    field = sorted_out(settings_of(tmp_path), over, seconds=30.0)
+    assert [plan.name for plan in field.plans] == ["censyn,comaw,intra_rounds=2,time_limit=50"]
+    assert "the same as censyn,comaw" in field.dropped[0].why
+
+
+def test_rounds_follow_from_the_budget(tmp_path: Path) -> None:
+    """The file's 4 rounds are 2 merges; 300 s are 35, and the budget, not the rounds, ends the run."""
+    (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=censyn"], seconds=300.0).plans
+    assert plan.score.events == 35
+    assert plan.candidate.settings.rounds > 2 * 35
+    assert plan.candidate.settings.rounds % 2 == 0
+
+
+def test_plans_share_clients_and_network(tmp_path: Path) -> None:
+    """A network of 100,000 clients and 1,000 aggregators takes 800 MB."""
+    settings, pool = settings_of(tmp_path), Pool()
+    first = pool.make(settings)
+    score(first)
+    pool.keep(first)
+    other = settings.model_copy(update={"rounds": 8})
+    second = pool.make(other)
+    assert second.clients is first.clients
+    assert second.networks is first.networks
+    assert second.clustering is first.clustering
+    elsewhere = pool.make(settings_of(tmp_path, network={"seconds_per_sample": 0.5}))
+    assert elsewhere.networks is not first.networks
+    assert elsewhere.clients is first.clients
+    assert pool.make(settings.model_copy(update={"seed": 1})).clients is not first.clients
+
+
+def test_seconds_of_another_pattern_are_still_asked_for(tmp_path: Path) -> None:
+    """A network that is shared must not hide that a decentralised pattern lacks its file."""
+    settings = settings_of(tmp_path, network={"exchange_file": None})
+    field = sorted_out(settings, [*ONE, "method.pattern=censyn,decsyn"], seconds=30.0)
+    assert ["network.exchange_file is not set" in each.why for each in field.dropped] == [True]
+
+
+def some_score(**other: float) -> Score:
+    fields: dict[str, Any] = dict.fromkeys(Score.__dataclass_fields__, 1.0) | {"hops": ()}
+    return replace(Score(**fields), **other)  # type: ignore[arg-type]
+
+
+def scored(name: str, settings: Settings, **other: float) -> Scored:
+    pattern, clustering = name.split(",")
+    values = {"method.pattern": pattern, "clustering.method": clustering}
+    return Scored(Candidate(name, values, settings), some_score(**other))
+
+
+def test_a_plan_that_another_one_of_its_pattern_outdoes_is_not_raced(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    plans = [
+        scored("censyn,a", settings, merges=10, emd=1.0),
+        scored("censyn,b", settings, merges=8, emd=1.0),
+        scored("censyn,c", settings, merges=8, emd=0.5),  # fewer merges, but better mixed
+        scored("cenasy,b", settings, merges=8, emd=1.0),  # another pattern
+        scored("censyn,d", settings, merges=9.9, emd=1.0),  # 1 % fewer are as many
+    ]
+    kept, dropped = prune(plans)
+    assert [plan.name for plan in kept] == ["censyn,a", "censyn,c", "cenasy,b", "censyn,d"]
+    assert [(each.name, each.why) for each in dropped] == [
+        ("censyn,b", "censyn,a has more merges, and nothing clearly worse")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        ({"seconds": 3.0}, "--seconds 3: no plan's first event fits; the least"),
+        ({"size": 100.0}, "--bytes 100: no plan's first event fits; the least"),
+    ],
+)
+def test_a_budget_shorter_than_one_event(budget: dict[str, float], told: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=told):
+        sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=censyn,cenasy"], **budget)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"seconds": 0.0}, "--seconds 0: must be a positive number"),
+        ({"size": float("nan")}, "--bytes nan: must be a positive number"),
+        ({"target": 80.0}, "--target 80: must be greater than 0 and at most 1"),
+        ({"target": -1.0, "is_regression": True}, "--target -1: must be greater than 0"),
+    ],
+)
+def test_what_is_no_budget(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        Budget(**given)
+
+
+def test_nothing_to_choose_from() -> None:
+    with pytest.raises(InputError, match="'fedavg': has no pattern to choose"):
+        usual_axes(Settings(method={"name": "fedavg"}), [])  # type: ignore[arg-type]

@@ -1,0 +1,284 @@
+"""Private methods equal their slow twins: clipped updates, fixed denominators, noise once where trust ends."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from atoll import (
+    Cores,
+    Executor,
+    LocalRule,
+    Method,
+    Serial,
+    Stacked,
+    State,
+    fedavg,
+    fedavgm,
+    fedcluster,
+    ifca,
+    init,
+    read_model,
+    train,
+)
+from atoll.clustering.clustering import Clustering
+from atoll.local.rule import sgd
+from atoll.methods.cfl_mgd import cfl_mgd
+from atoll.methods.hierarchical import hierarchical
+from atoll.network.files import matrix_network
+from atoll.privacy.clipping import CLIP, clip
+from atoll.privacy.noise import from_seed, from_system
+from atoll.privacy.release import make_private
+from atoll.schedules.events import Event
+from atoll.support.arrays import Floats
+from tests.methods.running import SEED, states_of, trainer_of
+from tests.methods.twins import LR, POPULATION, RULE, START, gradients
+from tests.privacy.private import AGGREGATOR, CLIENT, SERVER, private, run, shape
+from tests.problems import as_vector, linear_module, quadratics
+
+THREE = Clustering(np.array([0, 1, 2, 0, 1, 2, 0, 1]), 3)
+
+
+def clipped(update: Floats, longest: float = 0.7) -> Floats:
+    return update * min(1.0, longest / float(np.linalg.norm(update)))
+
+
+def trained(event: Event, client: int, w: Floats, lr: float = LR) -> Floats:
+    """Take the client's local steps by hand."""
+    after = w.copy()
+    for gradient in gradients(event, client):
+        after = after - lr * 0.9**event.round * gradient(after)
+    return after
+
+
+def drawn(purpose: str, *key: int) -> Floats:
+    return from_seed(SEED)(purpose, *key)(3)
+
+
+def server(state: State) -> Floats:
+    assert state.server is not None
+    return as_vector(state.server)
+
+
+def test_fedcluster_with_a_trusted_server() -> None:
+    """``W <- W + (sum of clipped updates + z C N(0, 1)) / m``, m counting the cohort, one draw an event."""
+    method = private(fedcluster(POPULATION, THREE, RULE, rounds=2, fraction=0.7, seed=2), SERVER)
+    w = START
+    for event, state in zip(method.schedule.events, run(method), strict=True):
+        total = sum((clipped(trained(event, k, w) - w) for k in event.cohort.tolist()), np.zeros(3))
+        noise = 1.3 * 0.7 * drawn("privacy", event.index, 0, event.active[0])
+        w = w + (total + noise) / len(event.cohort)
+        assert server(state) == pytest.approx(w, abs=1e-12)
+
+
+def test_clients_that_trust_nobody() -> None:
+    """Each adds noise of its own; the server divides by the cohort."""
+    method = private(fedavg(POPULATION, RULE, rounds=3, fraction=0.5, seed=2), CLIENT)
+    w = START
+    for event, state in zip(method.schedule.events, run(method), strict=True):
+        total = np.zeros(3)
+        for k in event.cohort.tolist():
+            total += clipped(trained(event, k, w) - w) + 1.3 * 0.7 * drawn("client privacy", event.index, 0, k)
+        w = w + total / len(event.cohort)
+        assert server(state) == pytest.approx(w, abs=1e-12)
+
+
+def test_weights_are_capped() -> None:
+    """A client weighs min(samples, cap) / cap, and the sum of these is what a sum is divided by."""
+    method = private(fedavg(POPULATION, RULE, rounds=1, fraction=1.0), SERVER, samples_cap=9, noise=0.0)
+    (event,), (state,) = method.schedule.events, run(method)
+    weights = np.minimum(POPULATION.sizes / 9, 1)
+    assert 0 < weights.min() < weights.max() == 1
+    total = sum((weights[k] * clipped(trained(event, k, START) - START) for k in event.cohort.tolist()), np.zeros(3))
+    assert server(state) == pytest.approx(START + total / weights.sum(), abs=1e-12)
+
+
+def test_each_average_of_an_aggregator_has_noise_and_merges_have_none() -> None:
+    """T' = 2 averages a work; (7) merges what is public then."""
+    network = matrix_network(np.ones(8), np.ones((8, 3)))
+    plain = hierarchical(POPULATION, THREE, network, replace(RULE, steps=4), 8, "censyn", intra_rounds=2)
+    method = private(plain, AGGREGATOR)
+    (event,), (state,) = method.schedule.events, run(method)
+    made = []
+    for cluster in range(3):
+        w = START
+        for repeat in range(2):
+            total, own = np.zeros(3), event.cohort[THREE.labels[event.cohort] == cluster]
+            for k in own.tolist():
+                total += clipped(_after(event, k, w, repeat) - w)
+            w = w + (total + 1.3 * 0.7 * drawn("privacy", 0, repeat, cluster)) / len(own)
+        made.append(w)
+    samples = np.bincount(THREE.labels, POPULATION.sizes)
+    assert server(state) == pytest.approx(np.average(made, axis=0, weights=samples), abs=1e-12)
+
+
+def _after(event: Event, client: int, w: Floats, repeat: int) -> Floats:
+    """Take the local steps of an intra-cluster round by hand."""
+    from atoll import Trainer
+    from atoll.local.task import ClientTask
+
+    draws = Trainer(linear_module(), POPULATION, RULE, SEED)
+    for rows in draws.draw_rows(ClientTask(event.index, event.round, repeat, 0, client, {})):
+        x, y = POPULATION.data.inputs[rows], POPULATION.data.targets[rows]
+        w = w - LR * 0.9**event.round * (x.T @ (x @ w - y) / len(y))
+    return w
+
+
+@pytest.mark.parametrize("option", ["models", "gradients"])
+def test_ifca_hides_the_choice_in_one_noise_over_all_blocks(option: str) -> None:
+    """Clusters that nobody chose move by noise alone; means are over noisy counts, gradients over the cohort."""
+    rule = replace(RULE, steps=1)
+    method = private(
+        ifca(POPULATION, rule, rounds=2, clusters=3, option=option, fraction=0.6, seed=2),  # type: ignore[arg-type]
+        *(SERVER,),
+        count_noise=0.5,
+        least_clients=2.0,
+    )
+    models = [START] * 3
+    for event, state in zip(method.schedule.events, run(method), strict=True):
+        chosen = [_best(models, k) for k in event.cohort.tolist()]
+        counts = np.array([chosen.count(c) for c in range(3)]) + 0.5 * drawn("privacy counts", event.index, 0)
+        sums = [1.3 * 0.7 * drawn("privacy", event.index, 0, c) for c in range(3)]
+        for k, c in zip(event.cohort.tolist(), chosen, strict=True):
+            step = trained_once(event, k, models[c])
+            sums[c] = sums[c] + clipped(step - models[c])
+        over = np.maximum(counts, 2.0) if option == "models" else np.full(3, float(len(event.cohort)))
+        models = [w + total / n for w, total, n in zip(models, sums, over, strict=True)]
+        assert [as_vector(each) for each in state.starts] == [pytest.approx(w, abs=1e-12) for w in models]
+    assert len({chosen.count(c) for c in range(3)}) > 1
+
+
+def trained_once(event: Event, client: int, w: Floats) -> Floats:
+    (gradient,) = gradients(event, client, steps=1)
+    return np.asarray(w - LR * 0.9**event.round * gradient(w))
+
+
+def _best(models: list[Floats], client: int) -> int:
+    rows = POPULATION.samples(client)
+    x, y = POPULATION.data.inputs[rows], POPULATION.data.targets[rows]
+    return int(np.argmin([np.square(x @ w - y).mean() for w in models]))
+
+
+def test_momentum_is_clipped_with_the_model() -> None:
+    """CFL-MGD: (change of chi, eta * change of u) is one vector; u is divided by the noisy count, chi by the cohort."""
+    beta, rule = 0.5, replace(RULE, steps=1, lr_decay=1.0)
+    plain = cfl_mgd(POPULATION, rule, rounds=3, clusters=1, beta=beta, option="gradients", fraction=0.5, seed=2)
+    method = private(plain, SERVER, count_noise=0.3)
+    chi, u = START, np.zeros(3)
+    for event, state in zip(method.schedule.events, run(method), strict=True):
+        total = np.zeros(6)
+        for k in event.cohort.tolist():
+            (gradient,) = gradients(event, k, steps=1)
+            momentum = beta * u + gradient(chi)
+            total += clipped(np.concatenate([-LR * momentum, LR * (momentum - u)]))
+        total += 1.3 * 0.7 * from_seed(SEED)("privacy", event.index, 0, 0)(6)
+        count = max(1.0, len(event.cohort) + 0.3 * float(from_seed(SEED)("privacy counts", event.index, 0)(1)[0]))
+        chi, u = chi + total[:3] / len(event.cohort), u + total[3:] / LR / count
+        (model,) = state.starts
+        assert as_vector(model) == pytest.approx(chi, abs=1e-12)
+        assert model["0.weight@momentum_buffer"].numpy().ravel() == pytest.approx(u, abs=1e-10)
+
+
+def test_the_clip_moves_to_a_noisy_quantile() -> None:
+    """Andrew et al. 2021: ``C <- C exp(-eta (b - gamma))``, b the noisy share of updates no longer than C."""
+    plain = fedcluster(POPULATION, THREE, RULE, rounds=3, fraction=1.0, seed=2)
+    method = private(plain, SERVER, quantile=0.6, quantile_noise=0.4, quantile_rate=0.5)
+    w, longest, seen = START, 0.7, []
+    for event, state in zip(method.schedule.events, run(method), strict=True):
+        updates = [trained(event, k, w) - w for k in event.cohort.tolist()]
+        key = event.index, 0, event.active[0]
+        total = sum((clipped(each, longest) for each in updates), 1.3 * longest * drawn("privacy", *key))
+        w = w + total / len(updates)
+        fitting = sum(0.5 if np.linalg.norm(each) <= longest else -0.5 for each in updates)
+        share = (fitting + 0.4 * float(from_seed(SEED)("privacy quantile", *key)(1)[0])) / len(updates) + 0.5
+        longest *= np.exp(-0.5 * (share - 0.6))
+        assert server(state) == pytest.approx(w, abs=1e-12)
+        assert state.server is not None
+        assert float(state.server[CLIP]) == pytest.approx(longest, abs=1e-12)
+        seen.append(longest)
+    assert len(set(seen)) == len(seen)
+
+
+def test_without_noise_and_clipping_it_is_the_plain_method() -> None:
+    """Up to rounding, with all clients alike."""
+    from atoll.methods.equal_clients import weigh_equally
+
+    plain = weigh_equally(fedavgm(POPULATION, RULE, rounds=4, fraction=0.5, seed=2))
+    theirs = run(private(plain, SERVER, noise=0.0, clip=1e9))
+    for one, other in zip(run(plain), theirs, strict=True):
+        assert server(one) == pytest.approx(server(other), abs=1e-12)
+
+
+def test_who_sends_nonsense_counts_as_nothing() -> None:
+    """An update that is not finite is zeros, and none is longer than the clip."""
+    for bad in (float("nan"), float("inf")):
+        assert not clip({"w": torch.tensor([bad, 1.0], dtype=torch.float64)}, 1.0)["w"].any()
+    long = clip({"w": torch.full((4,), 1e200, dtype=torch.float64)}, 0.5)["w"]
+    assert float(long.norm()) == pytest.approx(0.5) or not long.any()
+    short = {"w": torch.tensor([0.3, 0.4], dtype=torch.float64)}
+    assert clip(short, 0.5)["w"].tolist() == pytest.approx([0.3, 0.4])
+    assert clip({"w": torch.zeros(2, dtype=torch.float64)}, 0.5)["w"].tolist() == [0, 0]
+
+
+def test_losses_are_not_told() -> None:
+    for mechanism in (SERVER, CLIENT):
+        method = private(fedavg(POPULATION, RULE, rounds=2, fraction=0.5), mechanism)
+        module = linear_module()
+        executor = Serial(trainer_of(method, module, POPULATION))
+        assert [step.loss for step in train(method, executor, init(method, read_model(module)))] == [None, None]
+
+
+def _fedcluster(rule: LocalRule) -> Method:
+    return fedcluster(POPULATION, THREE, rule, rounds=2, fraction=0.7, seed=2)
+
+
+def _ifca(rule: LocalRule) -> Method:
+    return ifca(POPULATION, rule, rounds=2, clusters=3, fraction=0.6, seed=2)
+
+
+@pytest.mark.parametrize("make", [_fedcluster, _ifca])
+@pytest.mark.parametrize("mechanism", [SERVER, CLIENT], ids=["server", "client"])
+def test_executors_agree_to_the_bit(make: Callable[[LocalRule], Method], mechanism: object) -> None:
+    extra = {"count_noise": 0.5} if mechanism is SERVER else {"identity_epsilon": 1.0}
+    method = private(make(RULE), mechanism, **extra)  # type: ignore[arg-type]
+    expected = run(method)
+    trainer = trainer_of(method, linear_module(), POPULATION)
+    with closing(Cores(trainer, 2, model_bytes=1000)) as cores:
+        for ours, theirs in zip(run(method, executor=cores), expected, strict=True):
+            assert all(a["0.weight"].equal(b["0.weight"]) for a, b in zip(ours.starts, theirs.starts, strict=True))
+
+
+def test_stacks_agree_to_rounding() -> None:
+    method = private(_fedcluster(RULE), SERVER)
+    stacked: Executor = Stacked(trainer_of(method, linear_module(), POPULATION))
+    for one, other in zip(run(method, executor=stacked), run(method), strict=True):
+        assert server(one) == pytest.approx(server(other), abs=1e-10)
+
+
+def test_noise_of_a_mean_against_clients_noise_is_the_cohort() -> None:
+    """At equal epsilon the aggregator's mean has the variance of the clients' over the size of the cohort."""
+    wide, module = quadratics(clients=8, width=20_000), linear_module(width=20_000)
+    rule = LocalRule(sgd, 1e-12, 1, batch_size=2)  # nobody moves, so only noise does
+    one, network = Clustering(np.zeros(8, np.int64), 1), matrix_network(np.ones(8), np.ones((8, 1)))
+    plain = hierarchical(wide, one, network, rule, 1, "censyn", intra_rounds=1)
+    variances = []
+    for mechanism in (CLIENT, AGGREGATOR):
+        method = make_private(plain, mechanism, shape(rule, linear_module(width=20_000)), wide.sizes, from_seed(SEED))
+        (state,) = states_of(method, Serial(trainer_of(method, linear_module(width=20_000), wide)), module)
+        variances.append(float((server(state) - as_vector(read_model(module))).var()))
+    assert variances[0] / variances[1] == pytest.approx(8, rel=0.05)
+    assert variances[0] == pytest.approx((1.3 * 0.7) ** 2 / 8, rel=0.05)
+
+
+def test_the_systems_noise_is_normal_and_never_the_same() -> None:
+    from scipy.stats import kstest
+
+    draw = from_system("privacy", 0)
+    numbers = draw(50_001)
+    assert len(numbers) == 50_001
+    assert np.isfinite(numbers).all()
+    assert kstest(numbers, "norm").pvalue > 1e-6
+    assert not np.isin(from_system("privacy", 0)(1000), numbers).any()
