@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from atoll import Experiment, Settings, init, train
+from atoll import Experiment, init, make_runs, train
 
 NUMBERS = 17
 EVENTS = 15
@@ -65,7 +65,8 @@ def measure(file: Path, clients: int) -> dict[str, float]:
     local, run = {"steps": 2, "batch_size": 10}, {"executor": "serial"}
     method = {"name": "fedavg", "fraction": 100 / clients}
     begin, worked = time.perf_counter(), time.process_time()
-    settings = Settings(rounds=EVENTS, data={**data, "clients": clients}, local=local, method=method, run=run)
+    table = {"rounds": EVENTS, "data": {**data, "clients": clients}, "local": local, "method": method, "run": run}
+    settings = make_runs(table)[0]
     experiment = Experiment(settings)
     population = experiment.population
     seconds, worked = time.perf_counter() - begin, time.process_time() - worked

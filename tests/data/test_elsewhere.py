@@ -12,14 +12,20 @@ import pytest
 from PIL import Image
 
 import atoll
-from atoll import InputError, Settings
+from atoll import InputError
 from atoll.data.images import read_images
 from atoll.data.leaf import LETTERS, read_leaf
 from atoll.data.tabular.read import read_table
 from atoll.experiment.clients import make_clients
+from atoll.experiment.validation import validate
 
 
-def paint(root: Path, *places: str, colour: Any = 7, size: tuple[int, int] = (3, 2)) -> None:
+def numbers(held: Any) -> Any:
+    assert held is not None
+    return held.tolist()
+
+
+def paint(root: Path, *places: str, colour: Any = 7, size: tuple[int, int] = (3, 2)) -> Any:
     for place in places:
         path = root / place
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,9 +39,9 @@ def test_pictures_lie_below_clients_and_classes(tmp_path: Path) -> None:
     assert (data.shape, data.classes, data.scale) == ((1, 2, 3), 2, 1 / 255)
     assert data.names == {"targets": ("ant", "dog"), "owners": ("ann", "bob-2", "bob-10")}
     assert (len(data), len(data.test_inputs)) == (24, 6)  # the fifth of each client and class
-    np.testing.assert_array_equal(data.inputs[:, 0, 0, 0], 10 * data.owners)
+    np.testing.assert_array_equal(data.inputs[:, 0, 0, 0], 10 * np.array(data.owners))
     data_settings = {"dataset": "images", "root": str(tmp_path), "partition": "natural", "clients": 3}
-    assert make_clients(Settings(data=data_settings)).sizes.tolist() == [8, 8, 8]
+    assert make_clients(validate({"data": data_settings})).sizes.tolist() == [8, 8, 8]
 
 
 def test_pictures_may_lie_below_classes_of_train_and_test(tmp_path: Path) -> None:
@@ -80,9 +86,9 @@ def test_leaf_s_users_hold_their_samples(tmp_path: Path) -> None:
     leaf(tmp_path / "train", users)
     leaf(tmp_path / "test", {"f2": {"x": [[0.5] * 4], "y": [1]}})
     data = read_leaf(str(tmp_path), side=2)
-    assert (data.shape, data.names["owners"], data.owners.tolist()) == ((1, 2, 2), ("f2", "f10"), [0] * 3 + [1] * 3)
-    assert (data.test_owners.tolist(), data.test_inputs.max()) == ([0], 0.5)
-    np.testing.assert_allclose(data.inputs[:, 0, 0, 0], data.owners * 8 / 9 + 2 / 9, rtol=1e-6)
+    assert (data.shape, data.names["owners"], numbers(data.owners)) == ((1, 2, 2), ("f2", "f10"), [0] * 3 + [1] * 3)
+    assert (numbers(data.test_owners), data.test_inputs.max()) == ([0], 0.5)
+    np.testing.assert_allclose(data.inputs[:, 0, 0, 0], np.array(data.owners) * 8 / 9 + 2 / 9, rtol=1e-6)
 
 
 def test_shakespeare_is_characters(tmp_path: Path) -> None:
@@ -119,8 +125,8 @@ def test_each_file_of_a_folder_may_be_a_client(tmp_path: Path) -> None:
         for name in ("ward-10", "ward-9"):
             (tmp_path / half / f"{name}.csv").write_text("x,y\n" + f"{name[-1]},no\n1,yes\n" * (rows // 2))
     data = read_table(str(tmp_path), target="y", client="file")
-    assert (data.names["owners"], data.owners.tolist()) == (("ward-9", "ward-10"), [0] * 4 + [1] * 4)
-    assert (data.names["inputs"], data.test_owners.tolist()) == (("x",), [0, 0, 1, 1])
+    assert (data.names["owners"], numbers(data.owners)) == (("ward-9", "ward-10"), [0] * 4 + [1] * 4)
+    assert (data.names["inputs"], numbers(data.test_owners)) == (("x",), [0, 0, 1, 1])
 
 
 def test_hugging_face_s_data_sets_are_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,29 +139,30 @@ def test_hugging_face_s_data_sets_are_tables(monkeypatch: pytest.MonkeyPatch) ->
             raise FileNotFoundError(f"no {name}\non the hub")
         return {"train": SimpleNamespace(data=SimpleNamespace(table=train))}
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     wanted = {"dataset": "hf:some/reviews", "target": "label", "text": ["text"], "clients": 2}
-    settings = Settings(data=wanted)
+    settings = validate({"data": wanted})
     assert (settings.data.dataset, settings.data.repository) == ("hf", "some/reviews")  # type: ignore[attr-defined]
     data = make_clients(settings).data
     assert (data.names["targets"], data.shape) == (("neg", "pos"), (1024,))
     with pytest.raises(InputError, match=r"'hf:other': cannot be loaded \(no other on the hub\)"):
-        make_clients(Settings(data={**wanted, "dataset": "hf:other"}))
+        make_clients(validate({"data": {**wanted, "dataset": "hf:other"}}))
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match=r"'hf:some/others': needs Hugging Face's datasets; run pip install"):
-        make_clients(Settings(data={**wanted, "dataset": "hf:some/others"}))
+        make_clients(validate({"data": {**wanted, "dataset": "hf:some/others"}}))
 
 
 def test_labels_may_be_texts() -> None:
     inputs = np.zeros((4, 2), np.float32)
-    data = atoll.Dataset("t", inputs, ["no", "yes", "no", "yes"], inputs[:1], np.array(["yes"]), classes=2)
+    texts: Any = ["no", "yes", "no", "yes"]
+    data = atoll.Dataset("t", inputs, texts, inputs[:1], np.array(["yes"]), classes=2)
     assert (data.targets.tolist(), data.test_targets.tolist(), data.names["targets"]) == (
         [0, 1, 0, 1],
         [1],
         ("no", "yes"),
     )
     with pytest.raises(InputError, match="test_targets: 'maybe' is no class of targets, which has no, yes"):
-        atoll.Dataset("t", inputs, ["no", "yes", "no", "yes"], inputs[:1], ["maybe"], classes=2)
+        atoll.Dataset("t", inputs, texts, inputs[:1], np.array(["maybe"]), classes=2)
 
 
 def test_what_save_to_disk_writes_is_a_table(tmp_path: Path) -> None:

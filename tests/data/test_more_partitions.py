@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from atoll import Experiment, Settings
+from atoll import Experiment
 from atoll.data.partition import natural
 from atoll.data.population import partition_as_bytes
 from atoll.data.skewed import labels_and_quantity, quantity, some_labels
+from atoll.experiment.validation import validate
 from atoll.support.errors import InputError
 
 LABELS = np.repeat(np.arange(10), 2000)
@@ -68,11 +69,11 @@ def test_small_clients_are_left_out() -> None:
 
 
 def test_a_partition_goes_through_a_file(tmp_path: Path) -> None:
-    made = Experiment(Settings(data={"partition": "labels-and-quantity", "clients": 12}, seed=5))
+    made = Experiment(validate({"data": {"partition": "labels-and-quantity", "clients": 12}, "seed": 5}))
     path = tmp_path / "who.npz"
     path.write_bytes(partition_as_bytes(made.clients, made.test_clients))
     data = {"partition": "file", "partition_file": str(path), "clients": 12}
-    again = Experiment(Settings(data=data))
+    again = Experiment(validate({"data": data}))
     np.testing.assert_array_equal(again.clients.indices, made.clients.indices)
     np.testing.assert_array_equal(again.clients.offsets, made.clients.offsets)
     np.testing.assert_array_equal(again.test_clients.indices, made.test_clients.indices)
@@ -82,7 +83,7 @@ def test_a_partition_goes_through_a_file(tmp_path: Path) -> None:
         ({"partition_file": str(tmp_path)}, r"data.partition_file: .*: cannot be read"),
     ):
         with pytest.raises(InputError, match=told):
-            Experiment(Settings(data={**data, **changed})).check()
+            Experiment(validate({"data": {**data, **changed}})).check()
     np.savez(path, indices=np.arange(3))
     with pytest.raises(InputError, match=r"is no partition .*; it must hold indices, offsets, digest, test_indices"):
-        Experiment(Settings(data=data)).check()
+        Experiment(validate({"data": data})).check()

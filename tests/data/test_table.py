@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import atoll
-from atoll import Dataset, InputError, Settings, run
+from atoll import Dataset, InputError, run
 from atoll.data.tabular.read import read_table
 from atoll.experiment.clients import make_clients, make_test_clients
 from atoll.experiment.experiment import Experiment
+from atoll.experiment.validation import validate
 
 COLUMNS: dict[str, list[Any]] = {
     "who": ["ann", "bob", "ann", "bob", "ann", "cid", "cid", "ann"],
@@ -27,7 +28,12 @@ COLUMNS: dict[str, list[Any]] = {
     "job": ["x", "y", "x", "z", "y", None, "x", "w"],
     "ill": ["no", "yes", "no", "no", "yes", "yes", "yes", "no"],
 }
-ROLES = {"target": "ill", "client": "who", "group": "where", "split": "use"}
+ROLES: dict[str, Any] = {"target": "ill", "client": "who", "group": "where", "split": "use"}
+
+
+def numbers(held: Any) -> Any:
+    assert held is not None
+    return held.tolist()
 
 
 def write_csv(table: pa.Table, path: Path) -> Path:
@@ -78,8 +84,8 @@ def test_encoders_go_by_training_rows_alone(tmp_path: Path, write: Callable[[pa.
     np.testing.assert_allclose(data.test_inputs, tested, rtol=1e-6)
     assert data.names["targets"] == ("no", "yes")
     assert data.targets.tolist() == [0, 1, 0, 1]
-    assert (data.owners.tolist(), data.test_owners.tolist()) == ([0, 1, 0, 2], [1, 0, 2])
-    assert (data.groups.tolist(), data.names["groups"]) == ([0, 1, 0, 0], ("n", "s"))
+    assert (numbers(data.owners), numbers(data.test_owners)) == ([0, 1, 0, 2], [1, 0, 2])
+    assert (numbers(data.groups), data.names["groups"]) == ([0, 1, 0, 0], ("n", "s"))
 
 
 def test_rows_with_a_missing_value_can_be_dropped_or_filled(table: Callable[..., Dataset]) -> None:
@@ -105,7 +111,7 @@ def test_the_latest_rows_of_each_client_are_held_out(table: Callable[..., Datase
     columns = {"c": [2, 1] * 7, "t": [*range(14, 0, -1)], "x": [*range(14)], "y": [0.5 * i for i in range(14)]}
     data = table(columns, target="y", client="c", time="t", test_every=3)
     assert data.test_targets.tolist() == [0.0, 0.5, 1.0, 1.5]  # the file runs back in time
-    assert data.test_owners.tolist() == [1, 0, 1, 0]
+    assert numbers(data.test_owners) == [1, 0, 1, 0]
     plain = table(columns, target="y", client="c", test_every=3)
     assert plain.test_targets.tolist() == [2.0, 2.5, 5.0, 5.5]
 
@@ -124,9 +130,8 @@ def test_windows_are_rows_of_one_client_by_time(table: Callable[..., Dataset]) -
     by_hand = {(c, t): [t + 8, t + 6, t + 4] for c in (0, 1) for t in range(c, 20, 2) if t + 8 < 20}
     trained = {key: value for key, value in by_hand.items() if key[1] >= 4}
     assert data.shape == (3, 1)
-    found = {
-        (int(c), int(y)): np.round(row).tolist() for c, y, row in zip(data.owners, data.targets, seen, strict=True)
-    }
+    samples = zip(numbers(data.owners), data.targets, seen, strict=True)
+    found = {(int(c), int(y)): np.round(row).tolist() for c, y, row in samples}
     assert found == trained
     assert sorted(data.test_targets.tolist()) == [0, 1, 2, 3]
 
@@ -192,7 +197,7 @@ def test_natural_clients_hold_their_rows(tmp_path: Path) -> None:
     owners = rng.integers(30, size=1000)
     path = write_parquet(pa.table({"c": owners, "g": owners % 3, "x": owners * 1.0, "y": owners % 2}), tmp_path / "t")
     data = {"dataset": "table", "root": str(path), "target": "y", "client": "c", "group": "g", "partition": "natural"}
-    settings = Settings(data={**data, "clients": 30}, clustering={"method": "planted", "clusters": 3})
+    settings = validate({"data": {**data, "clients": 30}, "clustering": {"method": "planted", "clusters": 3}})
     population = make_clients(settings)
     for k in range(30):
         assert len(set(population.data.inputs[population.samples(k), 0].tolist())) == 1
@@ -201,7 +206,7 @@ def test_natural_clients_hold_their_rows(tmp_path: Path) -> None:
     assert len(tests) == 30
     assert Experiment(settings).clustering.labels.tolist() == [k % 3 for k in range(30)]
     with pytest.raises(InputError, match=r"takes the data's groups, of which there are 3; set clustering.clusters = 3"):
-        Experiment(Settings(**(dict(settings) | {"clustering": {"method": "planted", "clusters": 4}}))).check()
+        Experiment(validate(dict(settings) | {"clustering": {"method": "planted", "clusters": 4}})).check()
 
 
 GOOD = "c,x,y\na,1,0\na,2,1\na,3,0\nb,4,1\nb,5,0\n"

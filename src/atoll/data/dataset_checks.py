@@ -57,7 +57,7 @@ def _numbered(name: str, given: Any, names: tuple[str, ...]) -> Array:
     """Return texts as the numbers of their classes."""
     numbers = {text: number for number, text in enumerate(names)}
     if odd := [text for text in given if text not in numbers]:
-        raise InputError(f"{name}: {show(odd[0])} is no class of targets, which has {', '.join(names[:20])}")
+        raise InputError(f"{name}: {show(str(odd[0]))} is no class of targets, which has {', '.join(names[:20])}")
     return np.array([numbers[text] for text in given], np.int64)
 
 

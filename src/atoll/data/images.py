@@ -82,7 +82,8 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
     owners = [np.array([place.get(parts[0], 0) for _, parts in tree], np.int64) for tree in trees]
     if len(trees) == 1:
         is_test = _every(owners[0] * len(classes) + labels[0], test_every)
-        images, labels, owners = ([each[0][~is_test], each[0][is_test]] for each in (images, labels, owners))
+        images = [images[0][~is_test], images[0][is_test]]
+        labels, owners = ([each[0][~is_test], each[0][is_test]] for each in (labels, owners))
     if not len(labels[1]):
         raise InputError(f"{name}: no client has {test_every} pictures of a class to hold one out; give a folder test")
     return Dataset(

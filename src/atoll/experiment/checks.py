@@ -7,7 +7,7 @@ import numpy as np
 from atoll.clustering.clustering import Clustering
 from atoll.data.arrays import kind_of
 from atoll.data.datasets import Dataset
-from atoll.data.partition import Parts
+from atoll.data.dealing import Parts
 from atoll.support.errors import InputError
 
 

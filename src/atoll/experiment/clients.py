@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from atoll.data.datasets import Dataset
-from atoll.data.partition import PARTITIONS, Parts, rows_by_owner
+from atoll.data.dealing import Parts
+from atoll.data.partition import PARTITIONS, rows_by_owner
 from atoll.data.population import Population, make_population, read_clients
 from atoll.data.standardise import standardise
 from atoll.data.table import DATASETS, stamp

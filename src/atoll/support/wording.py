@@ -57,7 +57,7 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
     ['figure', 'figure-9', 'figure-10']
     """
     parts = re.split(r"(\d+)", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
