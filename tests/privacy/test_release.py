@@ -30,7 +30,7 @@ from atoll.methods.cfl_mgd import cfl_mgd
 from atoll.methods.hierarchical import hierarchical
 from atoll.network.files import matrix_network
 from atoll.privacy.clipping import CLIP, clip
-from atoll.privacy.noise import from_seed, from_system
+from atoll.privacy.noise import from_seed
 from atoll.privacy.release import make_private
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
@@ -271,14 +271,3 @@ def test_noise_of_a_mean_against_clients_noise_is_the_cohort() -> None:
         variances.append(float((server(state) - as_vector(read_model(module))).var()))
     assert variances[0] / variances[1] == pytest.approx(8, rel=0.05)
     assert variances[0] == pytest.approx((1.3 * 0.7) ** 2 / 8, rel=0.05)
-
-
-def test_the_systems_noise_is_normal_and_never_the_same() -> None:
-    from scipy.stats import kstest
-
-    draw = from_system("privacy", 0)
-    numbers = draw(50_001)
-    assert len(numbers) == 50_001
-    assert np.isfinite(numbers).all()
-    assert kstest(numbers, "norm").pvalue > 1e-6
-    assert not np.isin(from_system("privacy", 0)(1000), numbers).any()
