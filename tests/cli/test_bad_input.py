@@ -71,7 +71,7 @@ SETTINGS = [
     ("lr=0.1", ["lr", "did you mean local.lr?"]),
     ("method=fedavg", ["method = 'fedavg'", "is a section", "method.name"]),
     ("runs=1", ["runs", "stands only at the top"]),
-    ("model.width=5", ["model.width", "unknown"]),
+    ("model.thickness=5", ["model.thickness", "unknown"]),
     ("method.beta=0.5", ["method.beta", "is taken by method.name = 'cfl-mgd', not by method.name = 'fedcluster'"]),
     ("model.name=alexnet", ["model.name = 'alexnet'", "28x28", "[1, 8, 8]"]),
     # what is not of the form section.key=value

@@ -217,8 +217,7 @@ def test_data(atoll: Command, folder: Path) -> None:
     assert json.loads(atoll("data", "list", "--root", "empty", "--json").succeeded()) == {
         "digits": "built in",
         "regression": "built in",
-        "mnist": None,
-        "cifar10": None,
+        **dict.fromkeys(("mnist", "fashion-mnist", "emnist", "cifar10", "cifar100")),
     }
     assert "atoll data fetch mnist" in atoll("data", "list", "--root", "empty").succeeded()
     assert atoll("data", "fetch", "digits").succeeded() == "digits: 1437 training and 360 test samples, built in\n"

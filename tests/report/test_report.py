@@ -680,7 +680,7 @@ class TestFiles:
         whole, quarter = (np.asarray(line.get_xdata()) for line in axes.lines)
         assert axes.get_xscale() == "log"
         assert axes.get_xlabel() == "Sent up (kB)"
-        np.testing.assert_allclose(whole, one.rows["bytes_up"] / 1000)
+        np.testing.assert_allclose(whole, one.rows["bytes_up"][1:] / 1000)  # zero has no place on a logarithmic axis
         assert quarter.max() < whole.max()
 
     def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
