@@ -1,6 +1,6 @@
 """A trainer whose clients code what they send, and add what was lost by it to their next update."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from atoll.codecs.coding import Coding, Undecodable, add, subtract
-from atoll.engine.cohorts import ClientTrainer, Rows
+from atoll.engine.around import Measuring
+from atoll.engine.cohorts import ClientTrainer
 from atoll.local.models import Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer
-from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
@@ -20,7 +20,7 @@ ERROR = "error@"
 """What names of a client's state begin with that hold what its updates have lost so far."""
 
 
-class Coded:
+class Coded(Measuring):
     """Trains as another trainer does; what comes of an update is what the server decodes (a `ClientTrainer`).
 
     With W what the client was sent, w what it trained and e what it kept, ``d = decode(encode(w - W + e))`` makes the
@@ -37,11 +37,10 @@ class Coded:
             feedback: whether e is kept; else it is zero.
             seed: what random numbers are derived from.
         """
-        self.trainer = trainer
+        super().__init__(trainer)
         self.coding = coding
         self.feedback = feedback
         self.seed = seed
-        self.precision = trainer.precision
         self.keeps_state = feedback or trainer.keeps_state
         self.why_one_by_one = f"{coding.told} codes each client's update by itself"
 
@@ -82,22 +81,6 @@ class Coded:
         """Return what the client has trained, before anything is coded, and what the trainer's clients keep."""
         own = {name: each for name, each in (task.state or {}).items() if not name.startswith(ERROR)}
         return self.trainer.train(replace(task, state=own or None))
-
-    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]."""
-        return self.trainer.losses(models, clients, round_)
-
-    def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
-        """Return the positions in the pool of the samples that each client's losses are measured on."""
-        return self.trainer.identity_rows(clients, round_)
-
-    def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
-        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
-        return self.trainer.sample_losses(models, rows)
-
-    def samples_a_step(self, clients: Ids) -> int:
-        """Return how many samples one step of all these clients takes, at most."""
-        return self.trainer.samples_a_step(clients)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Attacking clients: what they send instead of what they trained."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 
@@ -9,12 +9,12 @@ import torch
 
 from atoll.aggregation.reductions import update_norm
 from atoll.data.population import Population, Stated
-from atoll.engine.cohorts import Rows
+from atoll.engine.around import Measuring
 from atoll.local.batches import Batches
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import LARGEST
 from atoll.support.seeds import generator
@@ -75,7 +75,7 @@ STRENGTHS: dict[str, float] = {"sign-flip": 5.0, "noise": 5.0, "little-is-enough
 """The strength of attacks that have one, if it is not said."""
 
 
-class Attacked:
+class Attacked(Measuring):
     """Trains clients some of which attack; used instead of a `Trainer` (it is a `ClientTrainer`).
 
     Attackers train as others do, on labels ``classes - 1 - y`` for `label-flip`, and report the loss of that, or
@@ -98,10 +98,10 @@ class Attacked:
         Raises:
             InputError: `label-flip` where there are no classes.
         """
-        self.trainer = trainer
-        self.precision = trainer.precision
+        super().__init__(trainer)
         self.keeps_state = trainer.keeps_state
         self.module = trainer.module
+        self.seed = trainer.seed
         self.attackers = frozenset(attackers.tolist())
         self.attack = ATTACKS[attack]
         self.strength = STRENGTHS.get(attack, 1.0) if strength is None else strength
@@ -117,25 +117,9 @@ class Attacked:
         if task.client not in self.attackers:
             return self.trainer.train(task)
         update = self._theirs.train(task)
-        rng = generator(self.trainer.seed, "attack", task.event, task.repeat, task.client)
+        rng = generator(self.seed, "attack", task.event, task.repeat, task.client)
         loss = update.loss if self.claimed_loss is None else self.claimed_loss
         return replace(update, model=self.attack(task.start, update.model, rng, self.strength), loss=loss)
-
-    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]."""
-        return self.trainer.losses(models, clients, round_)
-
-    def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
-        """Return the positions in the pool of the samples that each client's losses are measured on."""
-        return self.trainer.identity_rows(clients, round_)
-
-    def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
-        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
-        return self.trainer.sample_losses(models, rows)
-
-    def samples_a_step(self, clients: Ids) -> int:
-        """Return how many samples one step of all these clients takes, at most."""
-        return self.trainer.samples_a_step(clients)
 
 
 def draw_attackers(share: float, clients: int, seed: int) -> Ids:

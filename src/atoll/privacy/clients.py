@@ -1,19 +1,18 @@
 """Clients that trust nobody: what they send is clipped, and has noise in it, before it leaves them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from atoll.engine.cohorts import ClientTrainer, Rows
-from atoll.local.models import Model
+from atoll.engine.around import Measuring
+from atoll.engine.cohorts import ClientTrainer
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.privacy.clipping import Shape, clip
 from atoll.privacy.mechanism import Mechanism
 from atoll.privacy.noise import Noise
-from atoll.support.arrays import Floats, Ids
 
 
-class NoisyClients:
+class NoisyClients(Measuring):
     """Trains clients, and returns what each would send: its clipped update with noise, and no loss.
 
     It is a `ClientTrainer`. What a client sends depends on the seed and its task alone, so that executors agree.
@@ -23,8 +22,7 @@ class NoisyClients:
     keeps_state = False
 
     def __init__(self, trainer: ClientTrainer, mechanism: Mechanism, shape: Shape, noise: Noise) -> None:
-        self.trainer = trainer
-        self.precision = trainer.precision
+        super().__init__(trainer)
         self.mechanism = mechanism
         self.shape = shape
         self.noise = noise
@@ -43,22 +41,6 @@ class NoisyClients:
             added = self.shape.noise(draw, self.mechanism.noise * longest, device)
             update = {name: each + added[name] for name, each in update.items()}
         return replace(trained, model=self.shape.moved(task.start, update), loss=float("nan"))
-
-    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]; clients choose by it."""
-        return self.trainer.losses(models, clients, round_)
-
-    def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
-        """Return the positions in the pool of the samples that each client's losses are measured on."""
-        return self.trainer.identity_rows(clients, round_)
-
-    def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
-        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
-        return self.trainer.sample_losses(models, rows)
-
-    def samples_a_step(self, clients: Ids) -> int:
-        """Return how many samples one step of all these clients takes, at most."""
-        return self.trainer.samples_a_step(clients)
 
 
 def make_noisy(
