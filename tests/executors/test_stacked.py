@@ -68,7 +68,7 @@ def test_stacked_equals_client_by_client(batch_size: int, optimizer: MakeOptimiz
     check(Trainer(network(), POPULATION, rule, seed=5), two_cohorts())
 
 
-def images(shape: tuple[int, int, int]) -> Population:
+def images(shape: tuple[int, ...]) -> Population:
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 256, size=(12, *shape), dtype=np.uint8)
     data = Dataset("images", inputs, rng.integers(10, size=12), inputs[:1], np.zeros(1, int), classes=10, scale=1 / 255)

@@ -84,6 +84,7 @@ class Attacked(Measuring):
     """
 
     why_one_by_one = "clients that attack train alone"
+    trainer: Trainer
 
     def __init__(
         self,
@@ -101,7 +102,6 @@ class Attacked(Measuring):
         super().__init__(trainer)
         self.keeps_state = trainer.keeps_state
         self.module = trainer.module
-        self.seed = trainer.seed
         self.attackers = frozenset(attackers.tolist())
         self.attack = ATTACKS[attack]
         self.strength = STRENGTHS.get(attack, 1.0) if strength is None else strength
@@ -117,7 +117,7 @@ class Attacked(Measuring):
         if task.client not in self.attackers:
             return self.trainer.train(task)
         update = self._theirs.train(task)
-        rng = generator(self.seed, "attack", task.event, task.repeat, task.client)
+        rng = generator(self.trainer.seed, "attack", task.event, task.repeat, task.client)
         loss = update.loss if self.claimed_loss is None else self.claimed_loss
         return replace(update, model=self.attack(task.start, update.model, rng, self.strength), loss=loss)
 
