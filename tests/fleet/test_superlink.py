@@ -3,9 +3,18 @@
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import httpx
+import pytest
 
 from atoll.fleet.configuration import FleetConfiguration
+from atoll.fleet.flower import fleet as flower
+from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.refusals import Refusals
 from atoll.fleet.flower.superlink import Superlink
 
@@ -75,3 +84,45 @@ def test_that_it_died_is_told(tmp_path: Path) -> None:
     assert told[0] == (
         f"Flower's superlink ended (status 3) and is started again; its last words: {tmp_path}/state/superlink.log"
     )
+
+
+def failing_once(result: object) -> Callable[..., object]:
+    """Return what fails as a call does whose superlink dies under it, and then returns this."""
+    failures = [httpx.RemoteProtocolError("Server disconnected without sending a response.")]
+
+    def call(*_: object) -> object:
+        if failures:
+            raise failures.pop()
+        return result
+
+    return call
+
+
+class Away:
+    """A superlink that was away for a moment when it was asked for its nodes."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self.nodes = nodes
+
+    def GetNodes(self, _: object) -> SimpleNamespace:
+        return SimpleNamespace(nodes=[SimpleNamespace(node_id=number) for number in self.nodes])
+
+
+def test_a_server_bears_that_its_superlink_dies_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = FlowerFleet(FleetConfiguration(folder=tmp_path, host="127.0.0.1", nodes=()))
+    served.superlink = MagicMock()
+    monkeypatch.setattr(flower, "register_nodes", failing_once({7: "node-0"}))
+    monkeypatch.setattr(served, "_beat", lambda: None)
+    with served:
+        assert served._names == {7: "node-0"}
+
+
+def test_a_server_bears_that_its_superlink_dies_when_it_asks_for_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = FlowerFleet(FleetConfiguration(folder=tmp_path, host="127.0.0.1", nodes=()))
+    served._properties = {"node-0": {}}
+    monkeypatch.setattr(served, "_with_task", lambda call, _: call(SimpleNamespace(client=Away([7]))))
+    monkeypatch.setattr(flower, "read_fleet", lambda _: served.configuration)
+    monkeypatch.setattr(flower, "list_nodes", failing_once({"node-0": SimpleNamespace(node_id=7)}))
+    assert served._online(time.monotonic() + 30) == ["node-0"]

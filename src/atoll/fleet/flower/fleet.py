@@ -99,7 +99,8 @@ class FlowerFleet:
         """
         with contextlib.ExitStack() as held:
             held.enter_context(self.superlink)
-            self._names = register_nodes(self.configuration)
+            until = time.monotonic() + _PATIENCE  # it may die at once, and is started again
+            self._names = insist(lambda: register_nodes(self.configuration), until)
             self.superlink.open()
             held.callback(self._end_task)
             held.enter_context(beating(self._beat, _BEAT_SECONDS))
@@ -164,7 +165,7 @@ class FlowerFleet:
 
         reply = self._with_task(lambda task: task.client.GetNodes(GetNodesRequest()), until)
         if any(info.node_id not in self._names for info in reply.nodes):
-            self._learn_keys()
+            insist(self._learn_keys, until)
         return sorted(self._names[info.node_id] for info in reply.nodes if info.node_id in self._names)
 
     def _learn_keys(self) -> None:
