@@ -19,12 +19,11 @@ from typing import Any
 import torch
 
 from atoll import Serial, Stacked, Trainer
-from atoll.bench.contenders import make_clients, make_executor_round, make_module
+from atoll.bench.contenders import make_executor_round, make_module, make_trainer
 from atoll.bench.flops import count_flops
 from atoll.bench.work import Case
 from atoll.engine.cohorts import Executor
 from atoll.local.precision import Precision, products_in
-from atoll.local.rule import LocalRule, sgd
 from atoll.local.weights import read_model
 from atoll.support.environment import describe_environment
 from atoll.support.files import write_atomically
@@ -92,9 +91,7 @@ def time_rounds(name: str, case: Case, precision: Precision, device: str, until:
     """Return the seconds of each timed round; one before them warms up."""
     module = make_module(case)
     model = read_model(module)
-    rule = LocalRule(sgd, case.lr, case.steps, case.batch_size)
-    trainer = Trainer(module, make_clients(case), rule, seed=0, device=device, precision=precision)
-    train = make_executor_round(case, EXECUTORS[name](trainer))
+    train = make_executor_round(case, EXECUTORS[name](make_trainer(case, module, device=device, precision=precision)))
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

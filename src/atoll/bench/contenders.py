@@ -85,9 +85,10 @@ def make_round(name: str, case: Case, module: nn.Module) -> Round:
     return make_executor_round(case, EXECUTORS[name](make_trainer(case, module)))
 
 
-def make_trainer(case: Case, module: nn.Module) -> Trainer:
-    """Return what trains a client of a case."""
-    return Trainer(module, make_clients(case), LocalRule(sgd, case.lr, case.steps, case.batch_size), seed=0)
+def make_trainer(case: Case, module: nn.Module, **named: Any) -> Trainer:
+    """Return what trains a client of a case; `named` is what `Trainer` takes besides, such as a device."""
+    rule = LocalRule(sgd, case.lr, case.steps, case.batch_size)
+    return Trainer(module, make_clients(case), rule, seed=0, **named)
 
 
 def make_clients(case: Case) -> Population:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from atoll.cli.common import app, out
-from atoll.support.errors import InputError, RunError
-from atoll.support.files import write_atomically
+from atoll.support.errors import InputError
+from atoll.support.files import make_folder, write_atomically
 
 _FILES = {"experiment.toml": "experiment.toml", "own.py": "own.py.txt", "test_own.py": "test_own.py.txt"}
 
@@ -23,10 +23,7 @@ def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, ne
         raise InputError(f"{folder}: is a file; give a folder, new or empty")
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder}: is not empty; give a folder, new or empty")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    make_folder(folder)
     templates = resources.files("atoll.cli") / "templates"
     for name, template in _FILES.items():
         write_atomically(folder / name, (templates / template).read_bytes())

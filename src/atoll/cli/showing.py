@@ -148,11 +148,8 @@ def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Tabl
 
 
 def _bytes_of(experiment: "Experiment", events: Sequence["Event"]) -> dict[str, int]:
-    updates = sum(event.client_updates for event in events)
-    return {
-        "bytes_up": experiment.bytes_up(sum(event.models_up for event in events), updates),
-        "bytes_down": experiment.message_bytes * sum(event.models_down for event in events),
-    }
+    up, down = experiment.bytes_of(events)
+    return {"bytes_up": up, "bytes_down": down}
 
 
 def _event_row(event: "Event", experiment: "Experiment") -> dict[str, Any]:

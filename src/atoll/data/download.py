@@ -33,18 +33,14 @@ class Source:
     downloads: Mapping[str, str]
 
 
+_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 _MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist"
 
 SOURCES = {
     "mnist": Source(
         folder="mnist",
-        files=(
-            "train-images-idx3-ubyte",
-            "train-labels-idx1-ubyte",
-            "t10k-images-idx3-ubyte",
-            "t10k-labels-idx1-ubyte",
-        ),
+        files=_IDX,
         downloads={
             f"{_MNIST_URL}/train-images-idx3-ubyte.gz": (
                 "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
@@ -76,12 +72,7 @@ SOURCES = {
     ),
     "fashion-mnist": Source(
         folder="fashion-mnist",
-        files=(
-            "train-images-idx3-ubyte",
-            "train-labels-idx1-ubyte",
-            "t10k-images-idx3-ubyte",
-            "t10k-labels-idx1-ubyte",
-        ),
+        files=_IDX,
         downloads={
             f"{_FASHION_URL}/train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
             f"{_FASHION_URL}/train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",

@@ -42,33 +42,23 @@ def _load_emnist(folder: Path) -> Dataset:
     return replace(data, inputs=upright["inputs"], test_inputs=upright["test_inputs"])
 
 
-def _load_cifar100(folder: Path) -> Dataset:
+def _load_cifar(folder: Path, name: str, images: tuple[int, ...], classes: int) -> Dataset:
+    """CIFAR's binary files, of so many images each; the last one is the test's."""
     batches = []
-    for file, count in zip(SOURCES["cifar100"].files, (50_000, 10_000), strict=True):
+    for file, count in zip(SOURCES[name].files, images, strict=True):
         path = locate(folder, file) or folder / file
-        inputs, targets = read_cifar(path, classes=100)
+        inputs, targets = read_cifar(path, classes)
         if len(targets) != count:
             raise damaged(path, f"{count} images", f"{len(targets)}")
         batches.append((inputs, targets))
-    return Dataset("cifar100", *batches[0], *batches[1], classes=100, scale=1 / 255)
-
-
-def _load_cifar10(folder: Path) -> Dataset:
-    batches = []
-    for file in SOURCES["cifar10"].files:
-        path = locate(folder, file) or folder / file
-        inputs, targets = read_cifar(path)
-        if len(targets) != 10_000:
-            raise damaged(path, "10000 images", f"{len(targets)}")
-        batches.append((inputs, targets))
     *training, (test_inputs, test_targets) = batches
     return Dataset(
-        name="cifar10",
+        name=name,
         inputs=np.concatenate([inputs for inputs, _ in training]),
         targets=np.concatenate([targets for _, targets in training]),
         test_inputs=test_inputs,
         test_targets=test_targets,
-        classes=10,
+        classes=classes,
         scale=1 / 255,
     )
 
@@ -77,6 +67,6 @@ LOADERS: dict[str, Callable[[Path], Dataset]] = {
     "mnist": partial(_load_idx, name="mnist", train=60_000, test=10_000, classes=10),
     "fashion-mnist": partial(_load_idx, name="fashion-mnist", train=60_000, test=10_000, classes=10),
     "emnist": _load_emnist,
-    "cifar10": _load_cifar10,
-    "cifar100": _load_cifar100,
+    "cifar10": partial(_load_cifar, name="cifar10", images=(10_000,) * 6, classes=10),
+    "cifar100": partial(_load_cifar, name="cifar100", images=(50_000, 10_000), classes=100),
 }

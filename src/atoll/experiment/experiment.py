@@ -1,5 +1,6 @@
 """From settings to objects: data, population, clustering, module and method of one run."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,7 +46,7 @@ from atoll.local.weights import check_outputs, count_bytes, place, read_model, r
 from atoll.methods.hierarchical import Phase
 from atoll.methods.ifca import choose_start
 from atoll.network.base import Network
-from atoll.schedules.events import Clock, Schedule
+from atoll.schedules.events import Clock, Event, Schedule
 from atoll.schedules.files import fitting
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.seeds import generator
@@ -382,6 +383,13 @@ class Experiment:
     def bytes_up(self, messages: int, updates: int) -> int:
         """Return the bytes of so many messages that are sent up, of which so many are clients' updates."""
         return updates * self.update_bytes + (messages - updates) * self.message_bytes
+
+    def bytes_of(self, events: Sequence[Event]) -> tuple[int, int]:
+        """Return the bytes that events of the schedule send up, and down."""
+        up, down, updates = (
+            sum(getattr(event, name) for event in events) for name in ("models_up", "models_down", "client_updates")
+        )
+        return self.bytes_up(up, updates), self.message_bytes * down
 
     @cached_property
     def _upload_share(self) -> float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from atoll.local.batches import LOSSES, binary_cross_entropy, cross_entropy, half_squared
+from atoll.local.layers import is_watched
 
 MakesLosses = Callable[[Tensor, Tensor], Tensor]
 
@@ -43,8 +44,7 @@ class Dense:
         whole = isinstance(flatten, nn.Flatten) and (flatten.start_dim, flatten.end_dim) == (1, -1)
         trained = all(parameter.requires_grad for parameter in module.parameters())
         apart = len(set(map(id, layers))) == len(layers)
-        hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules())
-        return cls(layers, losses) if whole and trained and apart and not hooked else None
+        return cls(layers, losses) if whole and trained and apart and not is_watched(module) else None
 
     @torch.no_grad()
     def step(self, inputs: Tensor, targets: Tensor, lr: float, weights: Tensor | None = None) -> Tensor:

@@ -14,6 +14,11 @@ def standardised(inputs: Tensor) -> Tensor:
     return centred / spread.clamp(min=inputs[0].numel() ** -0.5)
 
 
+def is_watched(module: nn.Module) -> bool:
+    """Return whether anything is told, by hooks, of what goes through a module or one of its layers."""
+    return any(each._forward_hooks or each._forward_pre_hooks or each._backward_hooks for each in module.modules())
+
+
 class Standardize(nn.Module):
     """Crops images to the centre ``side x side``, and standardises each (`standardised`)."""
 

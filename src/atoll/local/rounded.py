@@ -11,6 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from atoll.local.layers import is_watched
+
 _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _PASS = (nn.ReLU, nn.Flatten, nn.Identity, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 """Layers that pass numbers on as they are, or zero: exact in any precision."""
@@ -42,9 +44,8 @@ class Rounded:
         """Return the network if the module is a sequence with single-precision products and without hooks."""
         layers = _flattened(module)
         products = [layer for layer in layers or () if type(layer) in _PRODUCTS]
-        hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules())
         single = all(own.dtype == torch.float32 for layer in products for own in layer.parameters())
-        return cls(layers) if layers and products and single and not hooked else None
+        return cls(layers) if layers and products and single and not is_watched(module) else None
 
     def __reduce__(self) -> tuple[type["Rounded"], tuple[list[nn.Module]]]:
         """Pickle what it is made of: hooks cannot be."""

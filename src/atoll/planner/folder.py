@@ -13,10 +13,11 @@ from atoll.experiment.file import resolved
 from atoll.experiment.settings import Settings
 from atoll.planner.measured import FILES
 from atoll.runs.folder import slug
-from atoll.support.errors import InputError, RunError
-from atoll.support.files import to_json, write_atomically
+from atoll.support.errors import InputError
+from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked
 from atoll.support.untrusted import read_json
+from atoll.sweep.planning import entries_of
 
 NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
 _MAY_GROW = ("seeds",)
@@ -28,12 +29,7 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
     Raises:
         InputError: says what the folder holds, and what to do.
     """
-    try:
-        entries = {entry.name for entry in out.iterdir()}
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise InputError(f"--out {out}: cannot be used ({error.strerror or error})") from error
+    entries = entries_of(out)
     if not entries - {LOCK, f".{NOTE}.part", *FILES}:
         return
     if NOTE not in entries:
@@ -60,10 +56,7 @@ def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
         InputError: another process holds it.
         RunError: it cannot be written.
     """
-    try:
-        (out / RACE).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {out}: {error.strerror or error}") from error
+    make_folder(out / RACE)
     with locked(out):
         write_note(out, note)
         yield

@@ -22,7 +22,7 @@ from atoll.schedules.events import Event
 from atoll.schedules.files import read_schedule
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
-from atoll.support.files import write_atomically
+from atoll.support.files import make_folder, write_atomically
 from atoll.support.untrusted import read_bytes, read_toml
 
 CLIENTS, UPLOADS, TRANSFERS, EXCHANGES = "clients.csv", "uploads.csv", "transfers.csv", "exchanges.csv"
@@ -141,7 +141,7 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
         raise InputError(
             f"--from {measured.folder}: has {measured.clients} clients, but data.clients = {settings.data.clients}"
         )
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     changes = [f"network.clients_file={out / CLIENTS}", f"faults.dropout={min(measured.lost, 0.99):.4g}"]
     if experiment.needs("network"):
         clusters, sizes = settings.clustering.clusters, experiment.population.sizes

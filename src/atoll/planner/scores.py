@@ -147,8 +147,7 @@ def _hops(experiment: Experiment) -> tuple[Hop, ...]:
     schedule, size = experiment.method.schedule, experiment.message_bytes
     events = schedule.events
     updates = sum(event.client_updates for event in events)
-    up = experiment.bytes_up(sum(event.models_up for event in events), updates)
-    down = size * sum(event.models_down for event in events)
+    up, down = experiment.bytes_of(events)
     if not experiment.needs("network"):
         return (Hop("client to server", up, down),)
     late = sum(event.late * event.intra_rounds for event in events)

@@ -82,12 +82,7 @@ def fill(settings: Settings, seconds: float, size: float | None, pool: Pool) -> 
         experiment = pool.make(timed)
         schedule = experiment.method.schedule
         pool.keep(experiment)
-        sent = np.cumsum(
-            [
-                experiment.bytes_up(e.models_up, e.client_updates) + experiment.message_bytes * e.models_down
-                for e in schedule.events
-            ]
-        )
+        sent = np.cumsum([sum(experiment.bytes_of([event])) for event in schedule.events])
         if size is not None and sent[-1] > size:
             return pool.make(_cut_at(timed, schedule.events, sent, size))
         if schedule.rounds < settings.rounds:

@@ -21,7 +21,7 @@ from atoll.local.models import Model
 from atoll.local.weights import load_model
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.support.errors import AtollError, InputError, RunError
-from atoll.support.files import write_atomically
+from atoll.support.files import make_folder, write_atomically
 
 ENDINGS = {"safetensors": ".safetensors", "state-dict": ".pt", "onnx": ".onnx"}
 
@@ -75,10 +75,7 @@ def export_model(
         raise InputError(f"--out {place}: is a folder; give the path of a file")
     inputs = _inputs_in_words(saved.settings)
     content = _WRITERS[file_format](saved, model, inputs)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {place.parent}: {error.strerror or error}") from error
+    make_folder(place.parent)
     write_atomically(place, content)
     count = sum(tensor.numel() for tensor in model.values())
     return Exported(place, count, inputs, saved.state.events_done, saved.is_finished)

@@ -19,7 +19,7 @@ from atoll.schedules.recorded import head_of
 from atoll.support.arrays import Floats
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, RunError
-from atoll.support.files import append_line, line_as_bytes, to_json, whole_lines, write_atomically
+from atoll.support.files import append_line, line_as_bytes, make_folder, to_json, whole_lines, write_atomically
 from atoll.support.lock import LOCK, locked
 from atoll.support.untrusted import parse_json, read_json, read_toml
 
@@ -64,10 +64,7 @@ def begin_folders(out: Path, names: Sequence[str]) -> None:
     """
     if len(names) == 1:
         return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {out}: {error.strerror or error}") from error
+    make_folder(out)
     write_atomically(out / "experiment.json", to_json({"runs": list(names)}))
 
 
@@ -134,10 +131,7 @@ class RunFolder:
             RunError: it cannot be made.
         """
         is_new = not self.path.exists()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot make the folder {self.path}: {error.strerror or error}") from error
+        make_folder(self.path)
         try:
             with locked(self.path):
                 for half in _halves(FILES):  # a killed run's

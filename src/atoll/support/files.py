@@ -38,6 +38,18 @@ def write_atomically(path: Path, content: bytes) -> None:
             aside.unlink()
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, unless they are there.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {path}: {error.strerror or error}") from error
+
+
 def _flush_folder(path: Path) -> None:
     """Flush the names in a folder to disk, so that a file written later cannot outlive one written before."""
     if os.name == "nt":  # where folders cannot be opened

@@ -16,8 +16,8 @@ from atoll.runs.folder import RunFolder
 from atoll.runs.probes import check_probes
 from atoll.runs.run import name_folders
 from atoll.runs.titles import title_of
-from atoll.support.errors import InputError, RunError
-from atoll.support.files import to_json, write_atomically
+from atoll.support.errors import InputError
+from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked
 from atoll.support.untrusted import read_json, read_toml
 from atoll.sweep.axes import Axis, combinations, file_part, parse_value, short_names
@@ -168,7 +168,7 @@ def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
         InputError: another process holds it.
         RunError: it cannot be written.
     """
-    _make(out)
+    make_folder(out)
     with locked(out):
         write_note(out, note)
         yield
@@ -182,7 +182,7 @@ def shared(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
         InputError: a process holds it for itself, or has begun something else in it meanwhile.
         RunError: it cannot be written.
     """
-    _make(out)
+    make_folder(out)
     with in_turn(out):
         require_folder(out, note, resume=True)
         if read_note(out) != json.loads(to_json(dict(note))):
@@ -199,13 +199,6 @@ def with_runs_before(out: Path, note: Mapping[str, Any]) -> dict[str, Any]:
     """Return a note with the runs that the folder's note names already, for a search, which makes them as it goes."""
     before = read_note(out) or {}
     return {**note, "runs": before.get("runs", {})}
-
-
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {out}: {error.strerror or error}") from error
 
 
 def write_note(out: Path, note: Mapping[str, Any]) -> None:
@@ -228,20 +221,29 @@ def _require_names(members: Sequence[Member]) -> None:
             )
 
 
+def entries_of(out: Path) -> set[str]:
+    """Return the names of what is in a folder; none if it is not there.
+
+    Raises:
+        InputError: it is none, or cannot be read.
+    """
+    try:
+        return {entry.name for entry in out.iterdir()}
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError as error:
+        raise InputError(f"--out {out}: is a file, or lies below one; give the path of a new folder") from error
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be used ({error.strerror or error})") from error
+
+
 def read_note(out: Path) -> dict[str, Any] | None:
     """Return a sweep folder's note; None for a folder that is empty or not there.
 
     Raises:
         InputError: the folder holds something else than a sweep.
     """
-    try:
-        entries = {entry.name for entry in out.iterdir()}
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError as error:
-        raise InputError(f"--out {out}: is a file, or lies below one; give the path of a new folder") from error
-    except OSError as error:
-        raise InputError(f"--out {out}: cannot be used ({error.strerror or error})") from error
+    entries = entries_of(out)
     if NOTE not in entries:
         # what a sweep that was killed while it began may have left
         if entries <= {LOCK, "experiment.json", ".experiment.json.part", f".{NOTE}.part"}:

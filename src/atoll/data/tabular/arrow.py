@@ -20,9 +20,12 @@ BATCH = 1 << 16
 _MAGIC = b"ARROW1"
 
 
+_OF_FILES = (OSError, ValueError, OverflowError, MemoryError, KeyError)
+
+
 @contextmanager
-def as_damage(path: Path) -> Iterator[None]:
-    """Say of whatever reading a file raises that it cannot be read.
+def as_damage(name: Path | str, others: tuple[type[Exception], ...] = _OF_FILES) -> Iterator[None]:
+    """Say of whatever Arrow raises, and `others`, which reading a file raises, that it cannot be read.
 
     Raises:
         InputError: one sentence.
@@ -31,28 +34,10 @@ def as_damage(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ValueError, OverflowError, MemoryError, KeyError, pyarrow.ArrowException) as error:
-        raise _damage(path, error) from error
-
-
-@contextmanager
-def refusing_damage(name: str) -> Iterator[None]:
-    """Say the same of whatever Arrow raises of values that have been read.
-
-    Raises:
-        InputError: one sentence.
-    """
-    import pyarrow
-
-    try:
-        yield
-    except pyarrow.ArrowException as error:
-        raise _damage(name, error) from error
-
-
-def _damage(name: Path | str, error: Exception) -> InputError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return InputError(f"{name}: cannot be read ({' '.join(reason.split())[:200] or type(error).__name__})")
+    except (pyarrow.ArrowException, *others) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        told = " ".join(reason.split())[:200] or type(error).__name__
+        raise InputError(f"{name}: cannot be read ({told})") from error
 
 
 def open_parquet(path: Path) -> "tuple[pa.Schema, Reads]":

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from atoll.data.datasets import Dataset
 from atoll.data.join import PIXEL_SCALE
-from atoll.data.tabular.arrow import refusing_damage
+from atoll.data.tabular.arrow import as_damage
 from atoll.data.tabular.encoders import Encoder, Missing, make_encoder
 from atoll.data.tabular.inputs import encode, fit, is_dense, read_dense
 from atoll.data.tabular.roles import Names, Roles, find_roles
@@ -84,7 +84,7 @@ def make_table(source: Source, wanted: Wanted) -> Dataset:
     Raises:
         InputError: what does not fit, in one sentence.
     """
-    with refusing_damage(source.name):
+    with as_damage(source.name, others=()):
         return _make(source, wanted)
 
 

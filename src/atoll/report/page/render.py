@@ -15,8 +15,7 @@ from typing import Any
 from atoll.report.page.content import Content, make_content
 from atoll.report.runs import Run
 from atoll.support.environment import package_versions
-from atoll.support.errors import RunError
-from atoll.support.files import write_atomically
+from atoll.support.files import make_folder, write_atomically
 
 SCRIPTS = ("core.js", "chart.js", "curves.js", "details.js", "live.js")
 
@@ -38,10 +37,7 @@ def write_page(
         RunError: the file cannot be written.
     """
     page = render(make_content(runs, targets, stable=stable, notices=notices), command)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {file.parent}: {error.strerror or error}") from error
+    make_folder(file.parent)
     write_atomically(file, page.encode())
 
 
