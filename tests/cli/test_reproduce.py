@@ -122,6 +122,7 @@ def test_bad_input(atoll: Command) -> None:
     assert "did you mean 'fedcluster'" in atoll("reproduce", "fedclustr").refused()
     assert atoll("reproduce", "all", "--scale", "huge").refused() == "--scale huge: must be tiny, small, paper"
     assert atoll("reproduce", "all", "--jobs", "0").refused() == "--jobs 0: must be at least 1"
+    assert atoll("reproduce", "all", "--device", "toaster").refused().startswith("run.device = 'toaster': is not")
     assert atoll("reproduce", "all", "--seeds", "0").refused() == "--seeds 0: must be at least 1"
     assert "holds other files than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
     assert "holds no reproduced figures" in atoll("reproduce", "quickstart", "--no-run").refused()

@@ -81,3 +81,9 @@ def test_tiny_runs_are_the_papers_runs(recipe: str) -> None:
     for one, other in zip(tiny, paper, strict=True):
         assert (one.method.name, one.clustering, one.seed) == (other.method.name, other.clustering, other.seed)
         assert one.rounds <= other.rounds
+
+
+def test_a_recipe_trains_where_it_is_told() -> None:
+    ours, theirs = settings_of("feduc-digits", "tiny", 1, "cuda"), settings_of("feduc-digits", "tiny", 1)
+    assert {each.run.device for each in ours} == {"cuda"}
+    assert [each.model_copy(update={"run": other.run}) for each, other in zip(ours, theirs, strict=True)] == theirs

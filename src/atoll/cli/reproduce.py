@@ -23,6 +23,7 @@ def reproduce(
     ] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Or only make the page of what is there.")] = True,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; else one a processor core.")] = None,
+    device: Annotated[str, typer.Option(help="Where runs train: cpu or cuda.")] = "cpu",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -35,5 +36,5 @@ def reproduce(
     """
     from atoll.cli.reproducing import Asked, reproduce_papers
 
-    if reproduce_papers(Asked(what, scale, seeds, folder, run, jobs, as_json, quiet, verbose)):
+    if reproduce_papers(Asked(what, scale, seeds, folder, run, jobs, device, as_json, quiet, verbose)):
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from rich.text import Text
 from atoll.cli.common import err, out, print_json
 from atoll.experiment import file as config
 from atoll.experiment.executor import count_cores
+from atoll.local.weights import require_device
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.progress import Progress
 from atoll.reproduce.record import RECORD, record
@@ -39,6 +40,7 @@ class Asked:
     folder: Path | None
     run: bool
     jobs: int | None
+    device: str
     as_json: bool
     quiet: bool
     verbose: bool
@@ -56,6 +58,7 @@ class Asked:
     def command(self, seeds: int) -> str:
         """Return the command that goes on from here."""
         options = f"--scale {self.scale} --seeds {seeds} --out {shlex.quote(str(self.place))}"
+        options += f" --device {self.device}" if self.device != "cpu" else ""
         return f"atoll reproduce {self.what} {options}"
 
 
@@ -72,7 +75,7 @@ def reproduce_papers(asked: Asked) -> int:
     tasks = [
         task
         for recipe in recipes
-        for task in plan_tasks(recipe, asked.scale, place / recipe, is_trained(recipe, papers), seeds)
+        for task in plan_tasks(recipe, asked.scale, place / recipe, is_trained(recipe, papers), seeds, asked.device)
     ]
     progress = Progress(tasks, asked.at_once)
     problems: dict[str, list[str]] = {}
@@ -109,6 +112,8 @@ def _check(asked: Asked) -> None:
     for option, number in (("--jobs", asked.jobs), ("--seeds", asked.seeds)):
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: must be at least 1")
+    if asked.run:
+        require_device(asked.device)
 
 
 def _choose(what: str) -> tuple[list[Paper], list[str]]:

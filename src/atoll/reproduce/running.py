@@ -67,7 +67,7 @@ SEEDS = 3
 """Seeds of each run, unless the recipe lists its own or the user says otherwise."""
 
 
-def settings_of(recipe: str, scale: str, seeds: int = SEEDS) -> list[Settings]:
+def settings_of(recipe: str, scale: str, seeds: int = SEEDS, device: str = "cpu") -> list[Settings]:
     """Return the settings of a recipe's runs at a scale, or as they stand where the recipe has no such scale.
 
     Each is run with the seeds 0 to `seeds` - 1, all runs with the first seed before those with the next; a recipe that
@@ -76,7 +76,7 @@ def settings_of(recipe: str, scale: str, seeds: int = SEEDS) -> list[Settings]:
     table = config.read_experiment(recipe)
     layers = (table, *table.get("panels", ()), *table.get("runs", ()))
     known = any(scale in layer.get("scales", {}) for layer in layers)
-    made = config.make_runs(table, scale if known else None, ["run.workers=1"])
+    made = config.make_runs(table, scale if known else None, ["run.workers=1", f"run.device={device}"])
     if any("seed" in run for run in table.get("runs", ())):
         return made
     return [
@@ -91,9 +91,11 @@ def is_trained(recipe: str, papers: Sequence[Paper]) -> bool:
     return needs_training([claim for paper in papers for claim in paper.claims if claim.recipe == recipe])
 
 
-def plan_tasks(recipe: str, scale: str, folder: Path, trained: bool, seeds: int = SEEDS) -> list[Task]:
+def plan_tasks(
+    recipe: str, scale: str, folder: Path, trained: bool, seeds: int = SEEDS, device: str = "cpu"
+) -> list[Task]:
     """Return what a recipe consists of, done already or not; nothing is written."""
-    runs = settings_of(recipe, scale, seeds)
+    runs = settings_of(recipe, scale, seeds, device)
     if not trained:
         return [Task(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False)]
     names = name_folders([Experiment(settings) for settings in runs])
