@@ -134,7 +134,9 @@ class Recorder:
     def _spent(self, done: int) -> Row:
         """Return the epsilon that the worst client has spent; nothing without privacy."""
         private = self.experiment.private
-        return {} if private is None else {SPENT: finite(private.plan.epsilon_after(done))}
+        if private is None:
+            return {}
+        return {SPENT: finite(private.plan.epsilon_after(done) if self.ledger is None else self.ledger.epsilon)}
 
     def warn_of(self, first: Row) -> list[str]:
         """Return what the row before training gives reason to warn of."""

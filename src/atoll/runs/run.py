@@ -134,6 +134,7 @@ def _carry_out(
     ledger = None if account is None else open_ledger(folder.path, account, done)
     method = method if ledger is None else with_journal(method, ledger)
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
+    recorder.ledger = ledger if live else None
     if state is None:
         state = init(method, *experiment.best_start(executor))
         rows.append(recorder.measure(state, None, clock.seconds()))
@@ -147,6 +148,7 @@ def _carry_out(
     if live is None:
         steps = train(method, executor, state)
     else:
+        live.ledger = ledger
         live.planner.begin(state.events_done)
         live.executor.attendance.begin(folder.strikes, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
@@ -196,7 +198,8 @@ def account_of(experiment: Experiment) -> Account | None:
     if private is None:
         return None
     clients = len(experiment.population)
-    return Account(digest(experiment.settings), clients, private.mechanism, private.plan.cost, private.most_releases)
+    is_fleet, plan = experiment.settings.run.executor == "fleet", private.plan
+    return Account(digest(experiment.settings), clients, private.mechanism, plan.cost, private.most_releases, is_fleet)
 
 
 def _checksum(experiment: Experiment) -> str | None:
@@ -260,7 +263,8 @@ def warnings_of(experiment: Experiment) -> list[str]:
             warnings.append(f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}")
     warnings += _contradicted_frequencies(experiment)
     if private := experiment.private:
-        warnings += [told for told in (SEEDED, private.ends_early) if told]
+        seeded = "" if experiment.settings.run.executor == "fleet" else SEEDED
+        warnings += [told for told in (seeded, private.ends_early) if told]
     untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
     if untested and not any(probe.endswith("client_accuracy") for probe in probes):
         warnings.append(
