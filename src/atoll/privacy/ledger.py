@@ -58,9 +58,9 @@ class Account:
     def covers(self, releases: int) -> bool:
         """Whether the budget covers so many releases of one client."""
         most, wanted = self.most_releases, self.mechanism
-        if most is None or wanted.epsilon is None or releases <= most:
+        if most is None or releases <= most:
             return True
-        return self.is_fleet and epsilon_of(self.cost, releases, wanted.delta) <= wanted.epsilon
+        return self.is_fleet and epsilon_of(self.cost, releases, wanted.delta) <= (wanted.epsilon or 0.0)
 
 
 class Ledger:
