@@ -39,7 +39,7 @@ pytest.importorskip("dp_accounting")
 LINEAR: dict[str, Any] = {"model": {"name": "linear"}, "run": {"checkpoint_every": 1}}
 SERVER = {"trust": "server", "clip": 1.0, "noise": 3.0}
 CLIENT = SERVER | {"trust": "client"}
-CHOOSING = {"method": {"name": "ifca", "clusters": 2, "fraction": 1.0}}
+CHOOSING: dict[str, Any] = {"method": {"name": "ifca", "clusters": 2, "fraction": 1.0}}
 Stores = Mapping[str, Store]
 
 
@@ -67,7 +67,7 @@ def last_model(folder: Path) -> Model:
     return {name: tensor for name, tensor in found.items() if name[0].isdigit()}
 
 
-METHODS = {
+METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fedcluster, server": (SERVER, {}),
     "fedcluster, client": (CLIENT, {}),
     "ifca, gradients": (SERVER, {"method": CHOOSING["method"] | {"option": "gradients"}, "local": {"steps": 1}}),
@@ -158,7 +158,7 @@ def test_a_server_learns_of_losses_one_cluster_and_no_training_loss(tmp_path: Pa
         pass
     told = [decode(reply, LossesReply)[0].losses for task, reply in heard if task == "losses"]
     assert len(told) == 12
-    assert {tuple(sorted(losses)) for losses in told if None not in losses} == {(0.0, 1.0)}
+    assert set(told) <= {(0.0, 1.0), (1.0, 0.0)}
     assert {decode(reply, TrainReply)[0].loss for task, reply in heard if task == "train"} == {None}
 
 
@@ -293,7 +293,7 @@ KEY, SEALED = "ledger-0", "ledger-0-seal"
 LOST: dict[str, Callable[[Store, bytes, bytes], object]] = {
     "deleted": lambda store, _, __: store.drop(KEY),
     "its seal deleted": lambda store, _, __: store.drop(SEALED),
-    "both deleted": lambda store, _, __: (store.drop(KEY), store.drop(SEALED)),
+    "both deleted": lambda store, _, __: [store.drop(key) for key in (KEY, SEALED)],  # type: ignore[func-returns-value]
     "an older one": lambda store, ledger, _: store.put(KEY, ledger),
     "an older seal": lambda store, _, seal: store.put(SEALED, seal),
     "damaged": lambda store, _, __: store.put(KEY, b'{"charged": 3, "charges": [], "pure": -1e9'),
@@ -335,7 +335,7 @@ def test_spend_of_all_runs_is_one() -> None:
         charge(store, 0, Budget(epsilon=1.0), Cost((2.0,)))
 
 
-OTHERS = {
+OTHERS: dict[str, dict[str, Any]] = {
     "less noise": CLIENT | {"noise": 1.0},
     "a longer update": CLIENT | {"clip": 2.0},
     "a trusted server": SERVER,

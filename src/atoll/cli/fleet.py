@@ -210,7 +210,6 @@ def node(
         from atoll.fleet.configuration import read_node
         from atoll.fleet.flower.node import serve
         from atoll.fleet.handlers import answer
-        from atoll.fleet.hiding import Hidden
         from atoll.fleet.node import Reporting
         from atoll.fleet.sites import Sites
         from atoll.fleet.store import FolderStore
@@ -220,8 +219,8 @@ def node(
             told = ", ".join(map(str, found.clients))
             raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
         runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
-        slots, hidden = None if slot is None else tuple(slot), found.reports and Hidden(**dict(found.reports))
-        reporting = Reporting(class_counts, epsilon, utc_offset, slots, hidden)
+        slots = None if slot is None else tuple(slot)
+        reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.hidden)
         own = found.clients[0] if len(found.clients) == 1 else found.clients
         store, budget = FolderStore(found.folder / "state" / "store"), found.budget
         sites = Sites(runs, data, own, store, reporting, budget, found.allow)

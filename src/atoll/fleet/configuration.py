@@ -21,6 +21,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from atoll.fleet.certificates import Certified, make_authority, make_key_pair, make_server_certificate, require_valid
+from atoll.fleet.hiding import Hidden
 from atoll.fleet.tally import Budget
 from atoll.fleet.terms import ALLOWABLE
 from atoll.support.errors import InputError
@@ -157,6 +158,11 @@ class NodeConfiguration(_Section):
                 "method, such as local.lr or method.*"
             )
         return patterns
+
+    @property
+    def hidden(self) -> Hidden | None:
+        """How its reports are made private; None: they are not."""
+        return None if self.reports is None else Hidden(**dict(self.reports))
 
     @property
     def budget(self) -> Budget:

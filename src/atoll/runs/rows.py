@@ -13,6 +13,7 @@ from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted
 from atoll.fleet import replies
+from atoll.privacy.ledger import Ledger
 from atoll.privacy.plan import finite
 from atoll.runs.columns import LOSSES, SPENT
 from atoll.runs.folder import Row
@@ -24,7 +25,13 @@ from atoll.support.errors import InputError, RunError
 
 
 class Recorder:
-    """Turns states into rows of metrics, and rows into the summary."""
+    """Turns states into rows of metrics, and rows into the summary.
+
+    Attributes:
+        ledger: of a private run on a fleet, which knows what was spent; None: it is what was planned.
+    """
+
+    ledger: Ledger | None = None
 
     def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
         """Count what the schedule costs; in a live run this is a plan, until `take` is told what happened.
