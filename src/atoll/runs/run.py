@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -188,8 +189,15 @@ def _train(
         with suppress(RunError):
             saver.save()
         raise
-    spent = {} if ledger is None else {"privacy": ledger.summary()}
-    folder.write_summary(recorder.summarize(rows) | spent)
+    folder.write_summary(recorder.summarize(rows) | _spent(recorder.experiment, ledger))
+
+
+def _spent(experiment: Experiment, ledger: Ledger | None) -> dict[str, Any]:
+    """Return what a private run has spent, and what each cluster was to spend."""
+    private = experiment.private
+    if ledger is None or private is None:
+        return {}
+    return {"privacy": ledger.summary() | {"clusters": private.plan.table()}}
 
 
 def account_of(experiment: Experiment) -> Account | None:
