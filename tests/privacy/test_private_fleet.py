@@ -399,3 +399,19 @@ def test_a_result_that_is_no_number_is_zeros(tmp_path: Path) -> None:
         pass
     refused = json.loads((tmp_path / "run" / "summary.json").read_bytes())["final"]["refused_unreadable"]
     assert refused == 3
+
+
+def test_clocks_that_go_back_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither ledger goes by a clock, so none that is set back takes back what was spent."""
+    now = iter(range(2_000_000_000, 0, -1000))
+    made, store = private(CLIENT), MemoryStore()
+    node = one(CLIENT, tmp_path / "data")
+    ask(node, made, store)
+    carry_out(made, tmp_path / "run", {"node-0": store}, stop=3)
+    monkeypatch.setattr("time.time", lambda: float(next(now)))
+    before, lines = read_ledger(store, 0).charged, len(lines_of(tmp_path / "run"))
+    carry_out(made, tmp_path / "run", {"node-0": store}, resume=True)
+    assert read_ledger(store, 0).charged > before > 1
+    assert len(lines_of(tmp_path / "run")) > lines
+    assert made.private is not None
+    assert summary_of(tmp_path / "run")["privacy"]["epsilon"] == made.private.plan.epsilon_after(6)
