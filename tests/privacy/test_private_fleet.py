@@ -3,7 +3,9 @@
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from atoll.fleet.asking import head_to_measure, head_to_train
 from atoll.fleet.handlers import answer
 from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.messages import LossesReply, Refused, TrainReply, decode, decode_reply, pack
-from atoll.fleet.node import Node
+from atoll.fleet.node import Node, Reporting, open_site
 from atoll.fleet.replies import Asked
 from atoll.fleet.shards import write_shards
 from atoll.fleet.sites import Sites
@@ -415,3 +417,35 @@ def test_clocks_that_go_back_change_nothing(tmp_path: Path, monkeypatch: pytest.
     assert len(lines_of(tmp_path / "run")) > lines
     assert made.private is not None
     assert summary_of(tmp_path / "run")["privacy"]["epsilon"] == made.private.plan.epsilon_after(6)
+
+
+def test_who_is_clustered_anew_is_charged_where_it_is_then(tmp_path: Path) -> None:
+    """The ledger has the clients of the events as they took place, not as they were planned."""
+    changes = {"clustering": {"method": "timezone", "clusters": 2}, "fleet": {"recluster_every": 1}}
+    made = private(SERVER, **changes)
+    folders = write_shards(made, tmp_path / "data")
+    east, west = Reporting(utc_offset=6.0), Reporting(utc_offset=-6.0)
+    sites = {
+        f"node-{client}": open_site(made.settings, folder, client, west if client < 2 else east)
+        for client, folder in enumerate(folders)
+    }
+    fleet = MemoryFleet(sites)
+    for step in run_events(made, tmp_path / "run", fleet=fleet):
+        if step.events_done == 1:  # before the end of the first round, at which nodes are asked again
+            fleet.sites["node-0"] = replace(sites["node-0"], reporting=east)
+    moved = [json.loads(line)["moved"] for line in (tmp_path / "run" / "clusterings.jsonl").read_bytes().splitlines()]
+    assert any(moved)
+    happened = [json.loads(line) for line in (tmp_path / "run" / "happened.jsonl").read_bytes().splitlines()][1:]
+    charged = [entry["clients"] for entry in lines_of(tmp_path / "run")[1:]]
+    assert charged == [event["cohort"] for event in happened]
+    assert len(charged) == 6
+
+
+def test_charges_at_once_are_all_counted() -> None:
+    store = MemoryStore()
+    crowd = [Thread(target=charge, args=(store, 0, Budget(), Cost((2.0,)))) for _ in range(50)]
+    for each in crowd:
+        each.start()
+    for each in crowd:
+        each.join()
+    assert read_ledger(store, 0).charged == 50

@@ -39,6 +39,7 @@ class Private:
         plan: what the method's schedule costs.
         most_releases: that any client may take part in within the budget; None: there is no budget.
         events_planned: events that there would be without a budget.
+        is_fleet: whether it is for a fleet, where noise is the system's.
     """
 
     method: Method
@@ -46,6 +47,7 @@ class Private:
     plan: Plan
     most_releases: int | None
     events_planned: int
+    is_fleet: bool
 
     def carried(self, device: str) -> Model:
         """Return what the first models carry besides: where updates are clipped, if that adapts."""
@@ -112,7 +114,7 @@ def add_privacy(
         most = plan.most_releases(mechanism.epsilon)
         plan = _until_spent(plan, mechanism.epsilon, most)
         private = replace(private, schedule=plan.schedule)
-    return Private(private, mechanism, plan, most, planned)
+    return Private(private, mechanism, plan, most, planned, is_fleet)
 
 
 def hide(

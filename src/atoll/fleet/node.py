@@ -32,6 +32,7 @@ from atoll.fleet.tally import RUNS, Budget
 from atoll.local.weights import check_outputs, place, require_device
 from atoll.network.base import Network
 from atoll.network.files import matrix_network
+from atoll.privacy.accounting import require_accounting
 from atoll.privacy.mechanism import Cost
 from atoll.privacy.noise import from_system
 from atoll.schedules.events import Clock
@@ -176,6 +177,8 @@ def open_site(
     folders = [folder] if isinstance(client, int) else [shard_folder(folder, each) for each in clients]
     shards = [read_shard(settings, each) for each in folders]
     reporting = reporting or Reporting()
+    if reporting.hidden is not None:
+        require_accounting()
     if reporting.class_counts and not shards[0].classes:
         raise InputError("class_counts = true: the data have real numbers as targets, not classes")
     population = _population(dict(zip(clients, shards, strict=True)), settings.data.clients)

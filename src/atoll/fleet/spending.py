@@ -1,6 +1,7 @@
 """What a node has given away of a client: charged in its store before it leaves, in all runs together."""
 
 from dataclasses import replace
+from threading import Lock
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -10,6 +11,8 @@ from atoll.fleet.tally import Budget
 from atoll.privacy.accounting import epsilon_of_all
 from atoll.privacy.mechanism import Adjacency, Cost, Mechanism
 from atoll.support.errors import InputError
+
+_ALONE = Lock()  # of two that read a ledger at once, one would be forgotten
 
 
 class _Strict(BaseModel):
@@ -80,12 +83,13 @@ def charge(
     Raises:
         Refused: that would be over the budget, or the ledger is gone, damaged, or an older one.
     """
-    after = read_ledger(store, client, begun).plus(cost, pure)
-    most = budget.epsilon
-    if most is not None and (spent := after.epsilon(budget.delta)) > most:
-        raise Refused("over_budget", f"client {client}'s epsilon would be {spent:.4g}, above {most:g}")
-    store.put(_key(client), after.model_dump_json().encode())
-    store.put(_seal(client), _Seal(charged=after.charged).model_dump_json().encode())
+    with _ALONE:
+        after = read_ledger(store, client, begun).plus(cost, pure)
+        most = budget.epsilon
+        if most is not None and (spent := after.epsilon(budget.delta)) > most:
+            raise Refused("over_budget", f"client {client}'s epsilon would be {spent:.4g}, above {most:g}")
+        store.put(_key(client), after.model_dump_json().encode())
+        store.put(_seal(client), _Seal(charged=after.charged).model_dump_json().encode())
     return after
 
 

@@ -11,6 +11,7 @@ STEPS = ((1.5, 1e-4), (4.0, 3e-4), (15.0, 1e-3), (60.0, 2e-3), (math.inf, 1e-2))
 """Up to which epsilon privacy losses are rounded in which steps, up: it comes out too large by less than 1e-6, and by
 less than 1e-4 above 60."""
 FEW = 20
+"""Up to which number of choices their losses are rounded as finely as Gaussians alone are."""
 
 
 def require_accounting() -> None:

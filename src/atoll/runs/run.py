@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,15 +15,16 @@ from atoll.fleet.reclustering import Planner
 from atoll.fleet.transport import Fleet
 from atoll.methods.hierarchical import cut_by_empty
 from atoll.network.completion import completion_of, event_seconds
-from atoll.privacy.ledger import Account, Ledger, open_ledger
+from atoll.privacy.ledger import Ledger, open_ledger
 from atoll.privacy.release import with_journal
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
-from atoll.runs.fingerprint import Fingerprint, digest, fingerprint_of
+from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.folder import Row, RunFolder, slug
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
 from atoll.runs.live import Live, letting_nodes_drop, recorded
 from atoll.runs.rows import Recorder, first_of
+from atoll.runs.spending import account_of, spent_in
 from atoll.runs.spilling import place_states
 from atoll.runs.variants import join, replaying, with_fleet
 from atoll.schedules.files import digest_of, keep_events
@@ -189,25 +189,7 @@ def _train(
         with suppress(RunError):
             saver.save()
         raise
-    folder.write_summary(recorder.summarize(rows) | _spent(recorder.experiment, ledger))
-
-
-def _spent(experiment: Experiment, ledger: Ledger | None) -> dict[str, Any]:
-    """Return what a private run has spent, and what each cluster was to spend."""
-    private = experiment.private
-    if ledger is None or private is None:
-        return {}
-    return {"privacy": ledger.summary() | {"clusters": private.plan.table()}}
-
-
-def account_of(experiment: Experiment) -> Account | None:
-    """Return what the run's ledger is kept of; None without privacy."""
-    private = experiment.private
-    if private is None:
-        return None
-    clients = len(experiment.population)
-    is_fleet, plan = experiment.settings.run.executor == "fleet", private.plan
-    return Account(digest(experiment.settings), clients, private.mechanism, plan.cost, private.most_releases, is_fleet)
+    folder.write_summary(recorder.summarize(rows) | spent_in(recorder.experiment, ledger))
 
 
 def _checksum(experiment: Experiment) -> str | None:
@@ -271,8 +253,7 @@ def warnings_of(experiment: Experiment) -> list[str]:
             warnings.append(f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}")
     warnings += _contradicted_frequencies(experiment)
     if private := experiment.private:
-        seeded = "" if experiment.settings.run.executor == "fleet" else SEEDED
-        warnings += [told for told in (seeded, private.ends_early) if told]
+        warnings += [told for told in ("" if private.is_fleet else SEEDED, private.ends_early) if told]
     untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
     if untested and not any(probe.endswith("client_accuracy") for probe in probes):
         warnings.append(
