@@ -313,6 +313,24 @@ def test_clients_that_attack_and_drop_out(attack: str) -> None:
 
 @needs_ray
 @pytest.mark.slow
+def test_clients_that_add_noise_and_code_what_they_send() -> None:
+    pytest.importorskip("dp_accounting")
+    small = {"rounds": 2, "data": {"clients": 8, "samples": 20}, "local": {"steps": 2, "batch_size": 4}}
+    private = {"trust": "client", "clip": 0.3, "noise": 2.0}
+    ends = []
+    for executor in ("serial", "ray"):
+        run = {"executor": executor, "workers": 2}
+        changes = {"method": {"name": "fedavg"}, "privacy": private, "travel": {"codec": "int8"}, "run": run}
+        (settings,) = make_runs(small | changes)
+        experiment = Experiment(settings)
+        with closing(experiment.make_executor()) as trains:
+            *_, last = train(experiment.method, trains, init(experiment.method, *experiment.initial_models()))
+        ends.append(experiment.method.global_model(last.state))
+    assert_same(ends[1], ends[0])
+
+
+@needs_ray
+@pytest.mark.slow
 def test_cycles() -> None:
     clustering = Clustering(np.array([0, 1, 0, 1, 0, 1, 1]), 2)
     method = fedcluster(POPULATION, clustering, RULE, rounds=2, fraction=1.0, seed=SEED)

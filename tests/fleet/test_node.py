@@ -245,7 +245,7 @@ def test_the_form_of_the_data_is_in_the_digest(field: str) -> None:
         ({"method": {"name": "fedbcd"}}, "method.name = 'fedbcd'"),
         ({"faults": {"attackers": 0.5}}, "faults.attackers = 0.5"),
         ({"faults": {"dropout": 0.5}}, "faults.dropout = 0.5"),
-        ({"privacy": {"trust": "client", "clip": 1.0, "noise": 1.0}}, "privacy.trust = 'client'"),
+        ({"privacy": {"trust": "aggregator", "clip": 1.0, "noise": 1.0}}, "aggregators are in the server's process"),
     ],
 )
 def test_what_makes_no_sense_on_a_fleet_is_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:

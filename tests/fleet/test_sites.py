@@ -247,6 +247,7 @@ def test_what_is_announced_is_what_a_clients_work_may_depend_on() -> None:
         "travel",
         "local",
         "method",
+        "privacy",
         "clustering",
         "data",
         "run",

@@ -174,12 +174,11 @@ def test_the_audit_knows_an_attack_that_needs_no_noise() -> None:
 
 def told(how: str, choice: int, epsilon: float, draws: int, seed: int) -> float:
     """Return the share of answers 0 by clients whose data speak for this cluster, of a dozen, or against it."""
-    event = replace(fedavg(CLIENTS, ONE_STEP, rounds=1).schedule.events[0], cohort=np.arange(draws))
     if how == "response":
-        answers = respond(np.full(draws, choice), 12, epsilon, from_seed(seed), event)
+        answers = respond(np.full(draws, choice), 12, epsilon, from_seed(seed), 0, np.arange(draws))
     else:
         losses = np.tile([9.0] + [-1.0] * 11 if choice else [0.0] + [9.0] * 11, (draws, 1))
-        answers = draw_choices(losses, epsilon, 3.0, from_seed(seed), event)
+        answers = draw_choices(losses, epsilon, 3.0, from_seed(seed), 0, np.arange(draws))
     return float((answers == 0).mean())
 
 

@@ -74,8 +74,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"privacy.trust": "client", "privacy.quantile": 0.5},
         "privacy.quantile: is taken by privacy.trust = 'server' or 'aggregator'",
     ),
-    "a codec": ({"travel.codec": "int8"}, "does not go with travel.codec = 'int8'"),
-    "a fleet": ({"run.executor": "fleet"}, "run.executor = 'fleet'"),
+    "a codec that remembers": ({"travel.codec": "int8"}, "travel.codec = 'int8' and travel.feedback = true"),
+    "a codec of one's own": (
+        {"travel.codec": "tests.codecs.test_codecs:half", "travel.feedback": False},
+        "a function of your own, which may mix",
+    ),
     "no aggregators": ({"privacy.trust": "aggregator"}, "has no aggregators between"),
     "labels": (CLUSTERED | {"clustering.method": "major-class"}, "goes by what clients hold"),
     "travels": ({"model.name": "mlp", "model.travels": ["*weight"]}, "its clients keep a state"),

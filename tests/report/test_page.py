@@ -399,3 +399,46 @@ def test_colours_reach_contrast_aa_in_both_themes() -> None:
         assert contrast(theme["--quiet"], theme["--soft"]) >= 4.5
         for name in ("edge", "accent", *(f"c{index}" for index in range(7))):
             assert contrast(theme[f"--{name}"], theme["--paper"]) >= 3, name
+
+
+PRIVATE: dict[str, Any] = {
+    "trust": "server",
+    "adjacency": "zero-out",
+    "delta": 1e-5,
+    "budget": 8.0,
+    "epsilon": 3.25,
+    "worst_client_releases": 4,
+    "is_private": False,
+    "clusters": [
+        {"cluster": 0, "clients": 12, "releases": 4, "epsilon": 3.25},
+        {"cluster": 1, "clients": 8, "releases": 3, "epsilon": None},
+    ],
+}
+
+
+def private_run(folder: Path, told: Any) -> Path:
+    write_run(folder, make_rows(3, 0.1), label="private")
+    summary = json.loads((folder / "summary.json").read_bytes())
+    (folder / "summary.json").write_text(json.dumps(summary | {"privacy": told}))
+    return folder
+
+
+def test_private_runs_have_what_each_cluster_was_to_spend(tmp_path: Path) -> None:
+    content = content_of(private_run(tmp_path / "run", PRIVATE), write_run(tmp_path / "plain", make_rows(3, 0.1)))
+    rows = rows_of(content, "results")[-4:]
+    assert rows == [
+        ["Cluster", "Clients", "Releases, at most", "Epsilon, as planned"],
+        ["0", "12", "4", "3.250"],
+        ["1", "8", "3", "–"],
+        ["worst client, spent", "", "4", "3.250"],
+    ]
+    html = content.sections["results-body"]
+    assert html.count("<caption>Privacy") == 1
+    assert "trust = server, budget 8. The noise is drawn from the seed" in html
+
+
+@pytest.mark.parametrize(
+    "told", [1, {}, PRIVATE | {"clusters": 3}, PRIVATE | {"delta": "<b>"}, PRIVATE | {"clusters": [{"cluster": "x"}]}]
+)
+def test_a_damaged_summary_has_no_table_of_privacy(tmp_path: Path, told: Any) -> None:
+    assert "Privacy" not in content_of(private_run(tmp_path / "run", told)).sections["results-body"]

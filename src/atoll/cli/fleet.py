@@ -213,16 +213,16 @@ def node(
         from atoll.fleet.node import Reporting
         from atoll.fleet.sites import Sites
         from atoll.fleet.store import FolderStore
-        from atoll.fleet.tally import Budget
 
         found = read_node(config)
         if client and set(client) != set(found.clients):
             told = ", ".join(map(str, found.clients))
             raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
         runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
-        reporting = Reporting(class_counts, epsilon, utc_offset, None if slot is None else tuple(slot))
+        slots = None if slot is None else tuple(slot)
+        reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.hidden)
         own = found.clients[0] if len(found.clients) == 1 else found.clients
-        store, budget = FolderStore(found.folder / "state" / "store"), Budget(found.most_trainings, found.most_losses)
+        store, budget = FolderStore(found.folder / "state" / "store"), found.budget
         sites = Sites(runs, data, own, store, reporting, budget, found.allow)
     with _ended_by_signals():
         serve(found, lambda task, payload: answer(sites, store, task, payload, _tell), _tell)

@@ -59,15 +59,7 @@ def spending_of(experiment: "Experiment", private: "Private") -> dict[str, Any]:
         "epsilon": finite(max(epsilons)),
         "worst_client": plan.worst_client,
         "worst_client_releases": int(plan.releases.max(initial=0)),
-        "clusters": [
-            {
-                "cluster": cluster,
-                "clients": len(own),
-                "releases": int(plan.releases[own].max(initial=0)),
-                "epsilon": finite(epsilon),
-            }
-            for cluster, (own, epsilon) in enumerate(zip(plan.members, epsilons, strict=True))
-        ],
+        "clusters": plan.table(),
         "over_rounds": {"rounds": rounds.tolist(), "epsilon": [finite(row.max()) for row in over]},
     }
 

@@ -9,7 +9,7 @@ import numpy as np
 from atoll.engine.cohorts import Executor
 from atoll.local.models import Model
 from atoll.schedules.events import Event
-from atoll.support.arrays import Ids
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
 NOT_CHOSEN = -2
@@ -51,7 +51,11 @@ def least_loss(event: Event, starts: Sequence[Model], executor: Executor) -> Ids
 
     A client all of whose losses are NaN did not report any (`Executor`), and is left out.
     """
-    losses = executor.losses(starts, event.cohort, event.round)
+    return least(executor.losses(starts, event.cohort, event.round))
+
+
+def least(losses: Floats) -> Ids:
+    """Return the column with the least loss in each row, -1 where all are NaN, [rows]."""
     return np.where(np.isnan(losses).all(axis=1), -1, losses.argmin(axis=1))
 
 

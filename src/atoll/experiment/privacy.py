@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from atoll.clustering.table import CLUSTERINGS, WITHOUT_DATA
+from atoll.codecs.trainer import MakeCoded
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
@@ -19,11 +20,12 @@ from atoll.methods.table import ACCOUNTED
 from atoll.privacy.accounting import require_accounting
 from atoll.privacy.clipping import CLIP, shape_of
 from atoll.privacy.mechanism import Mechanism
-from atoll.privacy.noise import from_seed
+from atoll.privacy.noise import Noise, from_seed, from_system
 from atoll.privacy.plan import Plan
 from atoll.privacy.release import Publisher, make_private
 from atoll.privacy.requirements import refuse_module, refuse_unproven
 from atoll.privacy.table import TRUSTS
+from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, SettingWarning
 
 
@@ -37,6 +39,7 @@ class Private:
         plan: what the method's schedule costs.
         most_releases: that any client may take part in within the budget; None: there is no budget.
         events_planned: events that there would be without a budget.
+        is_fleet: whether it is for a fleet, where noise is the system's.
     """
 
     method: Method
@@ -44,6 +47,7 @@ class Private:
     plan: Plan
     most_releases: int | None
     events_planned: int
+    is_fleet: bool
 
     def carried(self, device: str) -> Model:
         """Return what the first models carry besides: where updates are clipped, if that adapts."""
@@ -91,11 +95,11 @@ def add_privacy(
         InputError: anything of which it is not proven that one client's effect is bounded; or a budget that does not
             last for an event.
     """
-    require_accounting()
-    _refuse_settings(settings, mechanism)
-    refuse_module(module, mechanism)
-    refuse_unproven(method, mechanism, _told(settings, method))
-    private = make_private(method, mechanism, shape_of(module, method.rule), population.sizes, from_seed(settings.seed))
+    is_fleet = settings.run.executor == "fleet"
+    noise = from_system if is_fleet else from_seed(settings.seed)
+    private = hide(settings, mechanism, method, population.sizes, module, noise)
+    if is_fleet:  # whose nodes add noise to updates, and tell a cluster at random, before anything leaves them
+        private = replace(private, assign=method.assign)
     assert isinstance(private.release, Publisher)
     plan = Plan(private.schedule, len(population), private.release.cost, mechanism.delta)
     if mechanism.delta >= 1 / len(population):
@@ -110,7 +114,33 @@ def add_privacy(
         most = plan.most_releases(mechanism.epsilon)
         plan = _until_spent(plan, mechanism.epsilon, most)
         private = replace(private, schedule=plan.schedule)
-    return Private(private, mechanism, plan, most, planned)
+    return Private(private, mechanism, plan, most, planned, is_fleet)
+
+
+def hide(
+    settings: Settings, mechanism: Mechanism, method: Method, sizes: Ids, module: nn.Module, noise: Noise
+) -> Method:
+    """Return the method with its clients hidden, whatever that costs; where updates are coded, it is after the noise.
+
+    Args:
+        settings: all settings.
+        mechanism: what they want hidden.
+        method: as it is without.
+        sizes: samples of each client, [clients].
+        module: the initial model, a copy.
+        noise: where noise comes from.
+
+    Raises:
+        InputError: anything of which it is not proven that one client's effect is bounded.
+    """
+    require_accounting()
+    _refuse_settings(settings, mechanism)
+    refuse_module(module, mechanism)
+    coded = method.trainer if isinstance(method.trainer, MakeCoded) else None
+    bare = method if coded is None else replace(method, trainer=coded.make)
+    refuse_unproven(bare, mechanism, _told(settings, method))
+    private = make_private(bare, mechanism, shape_of(module, method.rule), sizes, noise)
+    return private if coded is None else replace(private, trainer=replace(coded, make=private.trainer))
 
 
 def _until_spent(plan: Plan, epsilon: float, most: int) -> Plan:
@@ -148,13 +178,7 @@ def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
             f"{trust}: method.select = {settings.method.select!r} is a function of your own, which may choose clients "
             "by their data"
         )
-    if settings.travel.codec != "none":
-        raise InputError(
-            f"{trust}: does not go with travel.codec = {settings.travel.codec!r}, whose clients keep what one update "
-            "lost for the next, so that sensitivity is not proven"
-        )
-    if settings.run.executor == "fleet":
-        raise InputError(f"{trust}: does not go with run.executor = 'fleet' yet, where noise must not come from a seed")
+    _refuse_codec(settings, mechanism)
     if mechanism.trust == "aggregator" and not asks_for(kind.make, "network"):
         raise InputError(
             f"{trust}: method.name = {settings.method.name!r} has no aggregators between clients and server; use "
@@ -167,4 +191,19 @@ def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
         raise InputError(
             f"{trust}: clustering.method = {clustering!r} goes by what clients hold, which the clusters then tell; use "
             "another, or set privacy.clusters_are_public = true if that is no secret"
+        )
+
+
+def _refuse_codec(settings: Settings, mechanism: Mechanism) -> None:
+    """Refuse a codec that comes before the noise, but for one that makes of each update alone what is then clipped."""
+    codec = settings.travel.codec
+    if codec == "none" or mechanism.is_local:  # after the noise anything may be done to an update
+        return
+    told = f"privacy.trust = {mechanism.trust!r}: does not go with travel.codec = {codec!r}"
+    if ":" in codec:
+        raise InputError(f"{told}, a function of your own, which may mix one client's update with another's")
+    if settings.travel.feedback:
+        raise InputError(
+            f"{told} and travel.feedback = true, by which clients keep what one update lost for the next; set it to "
+            "false, or trust = 'client', where updates are coded after the noise"
         )

@@ -17,6 +17,7 @@ from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
 from atoll.experiment.coding import coding_of
 from atoll.experiment.models import make_trainer, rehearse
+from atoll.experiment.privacy import read_mechanism
 from atoll.experiment.settings import FaultSettings, MethodSettings, Settings
 from atoll.fleet.terms import announce
 from atoll.local.models import Form, form_of
@@ -63,6 +64,7 @@ class Agreement:
         keeps_state: whether clients keep a state from task to task; each does at its own node.
         told: the settings that nodes are told, which they need not go by.
         coding: codes what clients send back; None: it is sent as it is.
+        tells_loss: whether clients tell their training loss.
     """
 
     digest: str
@@ -72,6 +74,7 @@ class Agreement:
     keeps_state: bool = False
     told: Mapping[str, Any] = field(default_factory=dict)
     coding: Coding | None = None
+    tells_loss: bool = True
 
     @property
     def sent_form(self) -> Form:
@@ -88,7 +91,8 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
     require_fleet(settings)
     digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
     clients, told = settings.data.clients, announce(settings)
-    return Agreement(digest, form, clients, data.classes, method.keeps_state, told, coding_of(method))
+    tells_loss = settings.privacy.trust != "client"
+    return Agreement(digest, form, clients, data.classes, method.keeps_state, told, coding_of(method), tells_loss)
 
 
 def require_fleet(settings: Settings) -> None:
@@ -107,10 +111,10 @@ def require_fleet(settings: Settings) -> None:
             f"faults.{in_use[0]} = {getattr(faults, in_use[0])}: is for simulation; with run.executor = 'fleet' faults "
             "are those that happen"
         )
-    if settings.privacy.trust != "none":
+    if settings.privacy.trust == "aggregator":
         raise InputError(
-            f"privacy.trust = {settings.privacy.trust!r}: is for simulation as yet, where noise comes from the seed, "
-            "which every node of a fleet knows"
+            "privacy.trust = 'aggregator': is for simulation; on a fleet aggregators are in the server's process, so "
+            "who trusts them trusts the server: use 'server' or 'client'"
         )
 
 
@@ -119,7 +123,8 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
 
     These are the seed, `model`, `local`, the form of the data, of `method` its name, beta and resample (all of it, and
     the rounds, where the method is one's own; the rounds also where data are split for each of them) and what its
-    trainer is made with, of `run` precision and debug, and `travel` if updates are coded.
+    trainer is made with, of `run` precision and debug, `travel` if updates are coded, and `privacy` if anything is
+    hidden: it is no client's work, but what its owner has agreed to.
     """
     run = dict(settings.run)
     needs_rounds = settings.method.get("resample") or ":" in settings.method.name
@@ -135,6 +140,8 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
     }
     if settings.travel.codec != "none":
         agreed["travel"] = settings.travel.model_dump()
+    if (mechanism := read_mechanism(settings)) is not None:
+        agreed["privacy"] = asdict(mechanism)
     return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()
 
 

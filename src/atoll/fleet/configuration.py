@@ -21,6 +21,8 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from atoll.fleet.certificates import Certified, make_authority, make_key_pair, make_server_certificate, require_valid
+from atoll.fleet.hiding import Hidden
+from atoll.fleet.tally import Budget
 from atoll.fleet.terms import ALLOWABLE
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
@@ -101,6 +103,20 @@ class FleetConfiguration(_Section):
         return _read(self.folder / "secret").decode().strip()
 
 
+class Reports(_Section):
+    """How a node's reports are made private (`fleet.hiding.Hidden`).
+
+    Attributes:
+        noise: the noise's standard deviation, over what is told at most.
+        most_samples: a client's samples count as no more.
+        most_loss: losses above count as this; None: losses are told as they are.
+    """
+
+    noise: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    most_samples: Annotated[int, Field(ge=1, le=LARGEST)]
+    most_loss: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
 class NodeConfiguration(_Section):
     """A node's side, ``node.toml``.
 
@@ -113,6 +129,10 @@ class NodeConfiguration(_Section):
         most_trainings: how often it trains each of its clients, in all runs in which their work is the same; None: any
             number.
         most_losses: how many losses of models it answers of each; None: those that three whole runs ask for.
+        most_epsilon: what all that it tells of each of its clients may cost, in all runs together; None:
+            ``privacy.epsilon`` of the owner's copy.
+        delta: the probability that ``most_epsilon`` may be exceeded with.
+        reports: how samples, classes and losses are made private; None: they are told as they are.
         allow: settings that the server may choose, such as ``local.lr`` or ``method.*``; else the owner's copy of the
             experiment says them.
     """
@@ -124,6 +144,9 @@ class NodeConfiguration(_Section):
     max_mib: _Mib = 256
     most_trainings: _Most | None = None
     most_losses: _Most | None = None
+    most_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    reports: Reports | None = None
     allow: tuple[str, ...] = ()
 
     @field_validator("allow")
@@ -135,6 +158,16 @@ class NodeConfiguration(_Section):
                 "method, such as local.lr or method.*"
             )
         return patterns
+
+    @property
+    def hidden(self) -> Hidden | None:
+        """How its reports are made private; None: they are not."""
+        return None if self.reports is None else Hidden(**dict(self.reports))
+
+    @property
+    def budget(self) -> Budget:
+        """How much it does for each of its clients."""
+        return Budget(self.most_trainings, self.most_losses, self.most_epsilon, self.delta)
 
     @property
     def key(self) -> Path:

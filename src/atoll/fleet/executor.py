@@ -102,7 +102,7 @@ class FleetExecutor:
         """
         limit = screening.max_update_norm if screening else None
         starts = {id(cohort.start): cohort.start for cohort in cohorts}  # cohorts may share one
-        bodies = {key: pack([start]) for key, start in starts.items()}
+        bodies = {key: pack([self._sent(start)]) for key, start in starts.items()}
         groups = [cohort.clients for cohort in cohorts]
         aside = self.attendance.take_turn(groups)
         calls = [
@@ -129,7 +129,7 @@ class FleetExecutor:
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
-        body = pack(models)
+        body = pack([self._sent(model) for model in models])
         calls = []
         aside = self.attendance.take_turn([clients])
         for nodes in self._split(clients[~np.isin(clients, list(aside[0]))]):
@@ -154,6 +154,10 @@ class FleetExecutor:
         """Leave the fleet; the nodes stay."""
         self.fleet.close()
 
+    def _sent(self, model: Model) -> Model:
+        """Return what nodes need of a model: not where updates are clipped at the server."""
+        return {name: tensor for name, tensor in model.items() if name in self.agreement.form}
+
     def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
         for nodes in self._split(cohort.clients):
             asked = {node: self._asked_to_train(node, client, cohort, limit) for node, client in nodes.items()}
@@ -175,6 +179,7 @@ class FleetExecutor:
             max_update_norm=limit,
             state=named(nonce) if self.agreement.keeps_state else None,
             coding=self.agreement.coding,
+            tells_loss=self.agreement.tells_loss,
         )
 
     def _split(self, clients: Ids) -> list[dict[str, int]]:

@@ -9,15 +9,12 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from atoll.codecs.coding import as_sent
 from atoll.codecs.trainer import Coded
 from atoll.engine.cohorts import ClientTrainer
 from atoll.fleet.kept import Versions
 from atoll.fleet.messages import (
-    ClientReport,
-    Count,
     DescribeReply,
     DescribeRequest,
     LossesReply,
@@ -25,7 +22,6 @@ from atoll.fleet.messages import (
     Refusal,
     RefusalCode,
     Refused,
-    Seconds,
     TrainReply,
     TrainRequest,
     Unreadable,
@@ -34,13 +30,15 @@ from atoll.fleet.messages import (
     pack,
 )
 from atoll.fleet.node import Node, Side
-from atoll.fleet.private import respond
+from atoll.fleet.spending import charge
 from atoll.fleet.store import Store
 from atoll.fleet.tally import Tally, read_tally, write_tally
+from atoll.fleet.telling import add_to_pace, holding_of, passed_by, report
 from atoll.local.models import Model, form_of, without_moments
 from atoll.local.precision import products_in
 from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
+from atoll.privacy.mechanism import Cost
 from atoll.support.environment import package_versions
 from atoll.support.process import one_thread
 
@@ -57,14 +55,6 @@ class Done:
 
 
 Handler = Callable[[Side, Store, bytes], Done]
-
-
-class _Pace(BaseModel):
-    """How long a client has trained, on how many samples."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-    seconds: Seconds = 0.0
-    samples: Count = 0
 
 
 def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[str], None] = _LOG.info) -> bytes:
@@ -97,11 +87,11 @@ def describe(side: Side, store: Store, payload: bytes) -> Done:
     """Say what the node holds, as far as its owner lets it."""
     request, _ = decode(payload, DescribeRequest)
     site = _agreed(side, request.settings_digest, request.settings)
-    reports = tuple(_report(site, store, client) for client in site.clients)
+    reports = tuple(report(site, store, client) for client in site.clients)
     versions = {name: version for name, version in package_versions().items() if version is not None}
     reply = DescribeReply(nonce=request.nonce, utc=time.time(), versions=versions, clients=reports)
     told = ", ".join(name for name, value in reports[0].model_dump().items() if value is not None and name != "client")
-    so_far = _count(site, store, site.clients[0], descriptions=1)
+    so_far, _ = _count(site, store, site.clients[0], descriptions=1)
     clients = ", ".join(map(str, site.clients))
     told += f"; the server has set {site.told}" if site.told else ""
     return Done(encode(reply), f"told of client {clients}: {told}; so often so far: {so_far.descriptions}")
@@ -114,26 +104,25 @@ def train(side: Side, store: Store, payload: bytes) -> Done:
     client = _require_client(site, request.client)
     (start,) = _require_form(site, models, count=1)
     start = {name: tensor.to(site.device) for name, tensor in start.items()}
-    so_far = _count(site, store, client, trainings=1)
+    so_far, spent = _count(site, store, client, site.cost, trainings=1)
     with _computing(site):
         began = time.perf_counter()
         outcome, sent = _train(site, store, request, client, start)
         seconds = time.perf_counter() - began
-    samples = int(site.population.sizes[client])
-    passed = site.trainer.samples_a_step(np.array([client])) * site.steps
-    _add_to_pace(store, client, seconds, passed)
+    passed = passed_by(site, store, client)
+    add_to_pace(store, client, seconds, passed)
     reply = TrainReply(
         nonce=request.nonce,
         event=request.event,
         repeat=request.repeat,
         client=client,
-        samples=samples,
+        samples=holding_of(site, store, client).samples,
         passed=passed,
         seconds=seconds,
         loss=outcome.loss if np.isfinite(outcome.loss) else None,
     )
     told = f"client {client} trained for event {request.event}, {seconds:.1f} s"
-    return Done(encode(reply, pack([sent])), f"{told}; trainings so far: {so_far.trainings}")
+    return Done(encode(reply, pack([sent])), f"{told}; trainings so far: {so_far.trainings}{spent}")
 
 
 def _train(site: Node, store: Store, request: TrainRequest, client: int, start: Model) -> tuple[ClientUpdate, Model]:
@@ -174,15 +163,17 @@ def losses(side: Side, store: Store, payload: bytes) -> Done:
     if len(models) > site.measures:
         wanted = f"of at most {site.measures} models" if site.measures else "for none"
         raise Refused("not_needed", f"the losses of {len(models)} models; the method as set here asks {wanted}")
-    _require_form(site, models, count=len(models))
-    so_far = _count(site, store, client, losses=len(models))
+    _require_form(site, models, count=site.measures if site.chooses else len(models))
+    hiding = site.hides_losses
+    so_far, spent = _count(site, store, client, hiding.cost if hiding else None, losses=len(models))
     with _computing(site):
         row = site.trainer.losses(models, np.array([client]), request.round)[0]
+    row = hiding.losses(row) if hiding else row
     finite = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
     told = f"client {client} measured {len(models)} models for round {request.round}"
     most = "" if site.budget.losses is None else f" of at most {site.budget.losses}"
     reply = LossesReply(nonce=request.nonce, client=client, losses=finite)
-    return Done(encode(reply), f"{told}; losses so far: {so_far.losses}{most}")
+    return Done(encode(reply), f"{told}; losses so far: {so_far.losses}{most}{spent}")
 
 
 HANDLERS: dict[str, Handler] = {"describe": describe, "train": train, "losses": losses}
@@ -192,13 +183,22 @@ def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _count(site: Node, store: Store, client: int, **more: int) -> Tally:
-    """Count a task before it is done, so that a crash forgets none; refuse it if that is over the budget."""
-    after = read_tally(store, client, site.counted_as).plus(**more)
+def _count(site: Node, store: Store, client: int, cost: Cost | None = None, **more: int) -> tuple[Tally, str]:
+    """Count a task before it is done, so that a crash forgets none, and charge what it costs; refuse it if that is over
+    the budget.
+
+    Returns what was done so far, and what was spent, in words.
+    """
+    before = read_tally(store, client, site.counted_as)
+    after, spent = before.plus(**more), ""
     if why := after.why_over(site.budget):
         raise Refused("over_budget", f"client {client}'s {why}")
+    if cost is not None:
+        ledger = charge(store, client, site.budget, cost, begun=bool(before.trainings or before.losses))
+        spent = f"; epsilon so far: {ledger.epsilon(site.budget.delta):.4g}"
+        spent += "" if site.budget.epsilon is None else f" of at most {site.budget.epsilon:g}"
     write_tally(store, client, site.counted_as, after)
-    return after
+    return after, spent
 
 
 def _agreed(side: Side, digest: str, told: Mapping[str, Any] | None = None) -> Node:
@@ -226,43 +226,3 @@ def _computing(site: Node) -> Iterator[None]:
     """Compute as `executors.Serial` does, to the same bits."""
     with _ALONE, one_thread(), products_in(site.trainer.precision):
         yield
-
-
-def _report(site: Node, store: Store, client: int) -> ClientReport:
-    reporting, pace = site.reporting, _read_pace(store, client)
-    return ClientReport(
-        client=client,
-        samples=int(site.population.sizes[client]),
-        class_counts=_class_counts(site, store, client) if reporting.class_counts else None,
-        epsilon=reporting.epsilon,
-        utc_offset=reporting.utc_offset,
-        slots=reporting.slots,
-        seconds_per_sample=pace.seconds / pace.samples if pace.samples else None,
-    )
-
-
-def _class_counts(site: Node, store: Store, client: int) -> tuple[int, ...]:
-    """Count a client's classes; randomised answers are drawn once and kept, since each new one would say more."""
-    population, epsilon = site.population, site.reporting.epsilon
-    labels = population.data.labels_of(population.samples(client))
-    counts = np.bincount(labels, minlength=population.data.classes).astype(np.int64)
-    if epsilon is None:
-        return tuple(counts.tolist())
-    key = f"classes-{client}-{float(epsilon).hex().replace('.', '-').replace('+', '')}-{len(labels)}"
-    kept = store.get(key)
-    if kept is None:
-        # From the system's own source: the experiment's seed is known to the server.
-        kept = TypeAdapter(list[int]).dump_json(respond(counts, epsilon, np.random.default_rng()).tolist())
-        store.put(key, kept)
-    return tuple(TypeAdapter(list[int]).validate_json(kept))
-
-
-def _read_pace(store: Store, client: int) -> _Pace:
-    kept = store.get(f"pace-{client}")
-    return _Pace() if kept is None else _Pace.model_validate_json(kept)
-
-
-def _add_to_pace(store: Store, client: int, seconds: float, samples: int) -> None:
-    before = _read_pace(store, client)
-    after = _Pace(seconds=before.seconds + seconds, samples=before.samples + samples)
-    store.put(f"pace-{client}", after.model_dump_json().encode())

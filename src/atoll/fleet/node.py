@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from torch import nn
@@ -20,15 +20,21 @@ from atoll.experiment.coding import code_updates
 from atoll.experiment.executor import require_states_apart
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer
 from atoll.experiment.plugins import call
+from atoll.experiment.privacy import hide, read_mechanism
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import Agreement, agree, require_fleet
+from atoll.fleet.hiding import Choosing, Hidden
 from atoll.fleet.messages import Refused
 from atoll.fleet.shards import read_shard, shard_folder
+from atoll.fleet.spending import with_epsilon
 from atoll.fleet.tally import RUNS, Budget
 from atoll.local.weights import check_outputs, place, require_device
 from atoll.network.base import Network
 from atoll.network.files import matrix_network
+from atoll.privacy.accounting import require_accounting
+from atoll.privacy.mechanism import Cost
+from atoll.privacy.noise import from_system
 from atoll.schedules.events import Clock
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
@@ -43,12 +49,14 @@ class Reporting:
         epsilon: they are reported by randomised response with this epsilon (`private.respond`); None: exactly.
         utc_offset: hours from UTC where the node is.
         slots: of the day in which it can train, as `faults.slots_per_day` counts them.
+        hidden: how samples, classes and losses are made private; None: they are told as they are.
     """
 
     class_counts: bool = False
     epsilon: float | None = None
     utc_offset: float | None = None
     slots: tuple[int, ...] | None = None
+    hidden: Hidden | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no server would take."""
@@ -56,6 +64,10 @@ class Reporting:
             raise InputError(f"epsilon = {self.epsilon}: must be greater than 0 and finite")
         if self.epsilon is not None and not self.class_counts:
             raise InputError(f"epsilon = {self.epsilon}: needs class_counts = true, which it makes less telling")
+        if self.epsilon is not None and self.hidden is not None:
+            raise InputError(
+                f"epsilon = {self.epsilon}: does not go with [reports] of node.toml, which hides classes too"
+            )
         if self.utc_offset is not None and not -24 <= self.utc_offset <= 24:
             raise InputError(f"utc_offset = {self.utc_offset}: must be from -24 to 24 hours")
         if self.slots is not None and not all(0 <= slot < 86_400 for slot in self.slots):
@@ -73,12 +85,15 @@ class Node:
         population: their samples, and one stand-in sample for each client that is elsewhere.
         trainer: trains them.
         steps: local steps of a task, as the method's rule says.
+        batch_size: samples a step, as the method's rule says.
         device: where it trains.
         reporting: what it says of them.
         measures: of how many models its owner's copy of the method asks the losses at a time; 0: it asks for none.
         budget: how much of its work it does.
         counted_as: the digest under which its work is counted.
         told: what the server has set of its settings, for its owner to read.
+        cost: what a training costs its client, which trusts nobody; None: it adds no noise.
+        chooses: tells a cluster at random in the place of losses; None: losses are told.
     """
 
     agreement: Agreement
@@ -86,12 +101,21 @@ class Node:
     population: Population
     trainer: ClientTrainer
     steps: int
+    batch_size: int | Literal["full"]
     device: str
     reporting: Reporting
     measures: int
     budget: Budget
     counted_as: str
     told: str = ""
+    cost: Cost | None = None
+    chooses: Choosing | None = None
+
+    @property
+    def hides_losses(self) -> Choosing | Hidden | None:
+        """What losses are told as; None: as they are."""
+        hidden = self.reporting.hidden
+        return self.chooses or (hidden if hidden is not None and hidden.most_loss is not None else None)
 
     def find(self, digest: str, told: Mapping[str, Any] | None = None) -> "Node":
         """Return itself, if the server's settings have its digest.
@@ -153,6 +177,8 @@ def open_site(
     folders = [folder] if isinstance(client, int) else [shard_folder(folder, each) for each in clients]
     shards = [read_shard(settings, each) for each in folders]
     reporting = reporting or Reporting()
+    if reporting.hidden is not None:
+        require_accounting()
     if reporting.class_counts and not shards[0].classes:
         raise InputError("class_counts = true: the data have real numbers as targets, not classes")
     population = _population(dict(zip(clients, shards, strict=True)), settings.data.clients)
@@ -168,17 +194,24 @@ def open_site(
     budget = budget or Budget()
     if budget.losses is None:
         budget = replace(budget, losses=RUNS * settings.rounds * measures)
+    mechanism = read_mechanism(settings)
+    local = mechanism if mechanism is not None and mechanism.is_local else None
+    exactly = reporting.class_counts and reporting.epsilon is None and reporting.hidden is None
+    budget = with_epsilon(budget, local, exactly)
     return Node(
         agreement=agreement,
         clients=clients,
         population=population,
         trainer=trainer,
         steps=method.rule.steps,
+        batch_size=method.rule.batch_size,
         device=device,
         reporting=reporting,
         measures=measures,
         budget=budget,
         counted_as=agreement.digest,
+        cost=None if local is None else Cost((local.noise,), local.adjacency),
+        chooses=Choosing(local, measures) if local is not None and measures else None,
     )
 
 
@@ -218,7 +251,11 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
         )
     require_states_apart(method)
     method = choose_clients(settings, method, given["population"], given["clock"])
-    return code_updates(settings, let_stay(settings, method, module))
+    method = code_updates(settings, let_stay(settings, method, module))
+    mechanism = read_mechanism(settings)
+    if mechanism is None:
+        return method
+    return hide(settings, mechanism, method, sizes, deepcopy(module), from_system)
 
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:

@@ -1,5 +1,6 @@
 """Replies of nodes, which may be anything: what is accepted, and why the rest is not."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -104,6 +105,7 @@ class Asked:
         models: how many models it was to measure.
         state: what stands for what it then keeps, where clients keep anything.
         coding: codes what it sends; None: it is sent as it is.
+        tells_loss: whether it tells its training loss.
     """
 
     node: str
@@ -118,6 +120,7 @@ class Asked:
     models: int = 0
     state: Model | None = None
     coding: Coding | None = None
+    tells_loss: bool = True
 
     @property
     def sent_form(self) -> Form:
@@ -167,14 +170,16 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Chec
         model = asked.decode(models[0])
     except Undecodable:
         return "wrong_form"
-    if head.loss is None or not is_finite(model, head.loss):
+    told = head.loss if asked.tells_loss else 0.0
+    if told is None or not is_finite(model, told):
         return "not_finite"
-    if not is_bounded(model, head.loss):
+    if not is_bounded(model, told):
         return "too_large"
     limit = asked.max_update_norm
     if limit is not None and asked.start is not None and not update_norm(model, asked.start) <= limit:
         return "too_large"
-    return CheckedUpdate(ClientUpdate(model, head.loss, asked.state), head.seconds, head.passed)
+    loss = told if asked.tells_loss else math.nan
+    return CheckedUpdate(ClientUpdate(model, loss, asked.state), head.seconds, head.passed)
 
 
 def read_losses(asked: Asked, sender: str, reply: bytes | base.Failure) -> Floats | Reason:

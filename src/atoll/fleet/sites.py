@@ -133,8 +133,9 @@ class Sites:
         """Return the node of a run as the server may have it."""
         if not offer.changed:
             return self._open(offer.own)
-        node, budget = self._open(change(offer.own, told, offer.changed)), self._budget
-        if budget.losses is None:
+        node = self._open(change(offer.own, told, offer.changed))
+        budget = node.budget
+        if self._budget.losses is None:
             budget = replace(budget, losses=RUNS * offer.own.rounds * node.measures)
         counted_as = self._open(offer.own).agreement.digest
         return replace(node, budget=budget, counted_as=counted_as, told=show(told, offer.changed))

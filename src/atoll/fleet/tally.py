@@ -18,10 +18,14 @@ class Budget:
     Attributes:
         trainings: tasks of training; None: any number.
         losses: numbers, each the mean loss of one model on the client's data; None: any number.
+        epsilon: what all that is told of a client may cost it, in all runs together (`spending`); None: anything.
+        delta: the probability that it may be exceeded with.
     """
 
     trainings: int | None = None
     losses: int | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
 
 
 class Tally(BaseModel):

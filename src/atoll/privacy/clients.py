@@ -40,7 +40,9 @@ class NoisyClients(Measuring):
             device = next(iter(update.values())).device
             added = self.shape.noise(draw, self.mechanism.noise * longest, device)
             update = {name: each + added[name] for name, each in update.items()}
-        return replace(trained, model=self.shape.moved(task.start, update), loss=float("nan"))
+        moved = self.shape.moved(task.start, update)
+        # In the trainer's order, which codecs go by; on a fleet what is sent comes in another.
+        return replace(trained, model={name: moved[name] for name in trained.model}, loss=float("nan"))
 
 
 def make_noisy(

@@ -31,7 +31,9 @@ class Account:
         clients: how many there are.
         mechanism: what is hidden, and how.
         cost: of one release.
-        most_releases: that any client may take part in within the budget; None: there is no budget.
+        most_releases: that any client may take part in within the budget, as far as was planned; None: there is no
+            budget.
+        is_fleet: whether noise comes from the system's entropy, so that a release that is made again is another one.
     """
 
     run: str
@@ -39,11 +41,26 @@ class Account:
     mechanism: Mechanism
     cost: Cost
     most_releases: int | None = None
+    is_fleet: bool = False
+
+    @property
+    def noise_from(self) -> str:
+        """Where noise comes from, in a word."""
+        return "system" if self.is_fleet else "seed"
 
     @property
     def head(self) -> dict[str, Any]:
         """The ledger's first line."""
-        return {"format": FORMAT, "run": self.run, "clients": self.clients, **asdict(self.mechanism)}
+        return {"format": FORMAT, "run": self.run, "clients": self.clients, "noise_from": self.noise_from} | asdict(
+            self.mechanism
+        )
+
+    def covers(self, releases: int) -> bool:
+        """Whether the budget covers so many releases of one client."""
+        most, wanted = self.most_releases, self.mechanism
+        if most is None or releases <= most:
+            return True
+        return self.is_fleet and epsilon_of(self.cost, releases, wanted.delta) <= (wanted.epsilon or 0.0)
 
 
 class Ledger:
@@ -51,7 +68,7 @@ class Ledger:
 
     `SEAL` says how many lines there are and the last checksum, so that a ledger that was shortened is found out, unless
     somebody shortened both. A release of a simulation that is made again, as after a crash, is the same to the bit and
-    tells nothing new: it is written down once.
+    tells nothing new: it is written down once. On a fleet it has noise of its own, and is charged each time.
 
     Attributes:
         releases: how many releases each client has been charged for, [clients].
@@ -62,6 +79,7 @@ class Ledger:
         self.releases: Ids = np.zeros(account.clients, np.int64)
         self._folder = folder
         self._account = account
+        self._entries: list[dict[str, Any]] = []
         self._charged: dict[int, dict[str, Any]] = {}
         self._chain = _digest("", account.head)
 
@@ -72,12 +90,12 @@ class Ledger:
             RunError: that would exceed the budget, it contradicts what was written before, or it cannot be written.
         """
         entry = {"event": event.index, "releases": event.intra_rounds, "clients": event.cohort.tolist()}
-        if (before := self._charged.get(event.index)) is not None:
+        if (before := self._charged.get(event.index)) is not None and not self._account.is_fleet:
             if before != entry:
                 raise RunError(f"{self._folder / LEDGER}: event {event.index} is there with other clients; it must not")
             return
-        after, most = self._add(self.releases.copy(), entry), self._account.most_releases
-        if most is not None and after.max(initial=0) > most:
+        after = self._add(self.releases.copy(), entry)
+        if not self._account.covers(int(after.max(initial=0))):
             raise RunError(
                 f"event {event.index}: would exceed privacy.epsilon = {self._account.mechanism.epsilon}, so it "
                 "does not take place; what was done before is kept"
@@ -105,8 +123,8 @@ class Ledger:
             "epsilon": finite(self.epsilon),
             "worst_client": int(self.releases.argmax()),
             "worst_client_releases": int(self.releases.max(initial=0)),
-            "noise_from": "seed",
-            "is_private": False,
+            "noise_from": self._account.noise_from,
+            "is_private": self._account.is_fleet and self._account.cost.is_private,
         }
 
     def replay(self, lines: list[bytes]) -> None:
@@ -131,9 +149,10 @@ class Ledger:
             ValueError: says what.
         """
         seal = _as_dict(read_json(self._folder / SEAL, self._folder))
-        if seal.get("lines") not in (len(self._charged), len(self._charged) - 1):
-            raise ValueError(f"it has {len(self._charged)} releases, of {seal.get('lines')} that were made")
-        if seal["lines"] == len(self._charged) and seal.get("chain") != self._chain:
+        lines = len(self._entries)
+        if seal.get("lines") not in (lines, lines - 1):
+            raise ValueError(f"it has {lines} releases, of {seal.get('lines')} that were made")
+        if seal["lines"] == lines and seal.get("chain") != self._chain:
             raise ValueError("its seal is another one's")
         if missing := sorted(set(range(events_done)) - self._charged.keys()):
             raise ValueError(f"event {missing[0]}, which is over, is missing")
@@ -141,7 +160,7 @@ class Ledger:
     def write(self) -> None:
         """Write all of it anew, without a line that a crash has torn."""
         entries, chain = [], _digest("", self._account.head)
-        for entry in self._charged.values():
+        for entry in self._entries:
             chain = _digest(chain, entry)
             entries.append(entry | {"chain": chain})
         write_atomically(self._folder / LEDGER, b"".join(map(line_as_bytes, [self._account.head, *entries])))
@@ -149,6 +168,7 @@ class Ledger:
 
     def _take(self, entry: dict[str, Any], chain: str) -> None:
         self._add(self.releases, entry)
+        self._entries.append(entry)
         self._charged[entry["event"]], self._chain = entry, chain
 
     def _add(self, counts: Ids, entry: Mapping[str, Any]) -> Ids:
@@ -156,7 +176,7 @@ class Ledger:
         return counts
 
     def _seal(self) -> None:
-        write_atomically(self._folder / SEAL, to_json({"lines": len(self._charged), "chain": self._chain}))
+        write_atomically(self._folder / SEAL, to_json({"lines": len(self._entries), "chain": self._chain}))
 
 
 def begin_ledger(folder: Path, account: Account) -> Ledger:

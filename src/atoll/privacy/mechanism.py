@@ -109,12 +109,12 @@ class Mechanism:
             counted: whether the clients of each such cluster are counted.
         """
         if self.is_local:
-            return Cost((self.noise,), self.adjacency, self._response(clusters) if chosen else None)
+            return Cost((self.noise,), self.adjacency, self.response(clusters) if chosen else None)
         counts = (self.count_noise or 0.0,) if counted else ()
         shares = () if self.quantile_noise is None or self.quantile is None else (2 * self.quantile_noise,)
         return Cost((self.noise, *counts, *shares), self.adjacency)
 
-    def _response(self, clusters: int) -> tuple[float, int]:
+    def response(self, clusters: int) -> tuple[float, int]:
         """Return the response that a choice is, or, of the exponential mechanism, the worst one of its epsilon."""
         epsilon, buckets = self.identity_epsilon or 0.0, 2 if self.identity == "exponential" else clusters
         return response_noise(buckets, epsilon), buckets
@@ -127,3 +127,12 @@ def response_noise(clusters: int, epsilon: float) -> float:
     0.5
     """
     return clusters / (math.exp(epsilon) - 1 + clusters)
+
+
+def response_epsilon(noise: float, clusters: int) -> float:
+    """Return epsilon of k-ary response that draws anew with this probability: the inverse of `response_noise`.
+
+    >>> round(response_epsilon(response_noise(4, 1.5), 4), 12)
+    1.5
+    """
+    return math.log((1 - noise) * clusters / noise + 1)

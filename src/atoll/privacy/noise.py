@@ -1,7 +1,10 @@
-"""Where noise comes from: the seed, so that a simulation can be repeated."""
+"""Where noise comes from: the seed, so that a simulation can be repeated, or the system's entropy, on a fleet."""
 
+import os
 from collections.abc import Callable
 from functools import partial
+
+import numpy as np
 
 from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
@@ -12,11 +15,38 @@ Draw = Callable[[int], Floats]
 Noise = Callable[..., Draw]
 """Returns what draws for one purpose and key."""
 
+_SUMMED = 4
+
 
 def from_seed(seed: int) -> Noise:
     """Return noise that repeats: the same for the same seed, purpose and key. Who knows the seed can take it away."""
     return partial(_seeded, seed)
 
 
+def from_system(purpose: str, *key: int) -> Draw:
+    """Return noise (`Noise`) that never repeats, of bytes that the system's cryptographic generator gives."""
+    return _unforeseen
+
+
 def _seeded(seed: int, purpose: str, *key: int) -> Draw:
     return generator(seed, purpose, *key).standard_normal
+
+
+def _unforeseen(count: int) -> Floats:
+    """Return sums of four normal numbers, halved: whose gaps, as numbers of a machine, give little away.
+
+    Holohan and Braghin 2021, Secure Random Sampling in Differential Privacy.
+    """
+    total = np.zeros(count)
+    for _ in range(_SUMMED):
+        total += _normal(count)
+    return np.asarray(total / np.sqrt(_SUMMED))
+
+
+def _normal(count: int) -> Floats:
+    """Return standard normal numbers, by Box and Muller's transform of 53 bits each."""
+    pairs = (count + 1) // 2
+    bits = np.frombuffer(os.urandom(16 * pairs), np.uint64).reshape(2, pairs) >> np.uint64(11)
+    lengths = np.sqrt(-2 * np.log((bits[0] + 1.0) * 2.0**-53))  # of (0, 1], so that no logarithm is infinite
+    angles = bits[1] * (2 * np.pi * 2.0**-53)
+    return np.concatenate([lengths * np.cos(angles), lengths * np.sin(angles)])[:count]

@@ -78,6 +78,19 @@ class Plan:
         """Return what the worst client of each cluster spends in all, [clusters]; 0 where a cluster never trains."""
         return self._epsilons(self._by_cluster(self.releases, self.members))
 
+    def table(self) -> list[dict[str, int | float | None]]:
+        """Return what each cluster's clients will spend, a row a cluster, as JSON can hold it."""
+        rows = enumerate(zip(self.members, self.of_clusters().tolist(), strict=True))
+        return [
+            {
+                "cluster": cluster,
+                "clients": len(own),
+                "releases": int(self.releases[own].max(initial=0)),
+                "epsilon": finite(epsilon),
+            }
+            for cluster, (own, epsilon) in rows
+        ]
+
     def over_rounds(self) -> tuple[Ids, Floats]:
         """Return some rounds, evenly spread, and what each cluster's worst client has spent after them.
 

@@ -17,7 +17,7 @@ from atoll.local.models import Model
 from atoll.local.trainer import Trainer
 from atoll.privacy.clients import make_noisy
 from atoll.privacy.clipping import CLIP, Shape, SumOfUpdates, Update, clip_of
-from atoll.privacy.identity import told_at_random
+from atoll.privacy.identity import ToldAtRandom
 from atoll.privacy.mechanism import Cost, Mechanism
 from atoll.privacy.noise import Noise
 from atoll.schedules.events import Event
@@ -157,7 +157,7 @@ def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids,
         combine=SumOfUpdates(shape, None),
         release=publisher,
         trainer=partial(make_noisy, method.trainer or Trainer, mechanism, shape, noise),
-        assign=told_at_random(mechanism, noise) if chosen else method.assign,
+        assign=ToldAtRandom(mechanism, noise) if chosen else method.assign,
         arrivals=None,
     )
 

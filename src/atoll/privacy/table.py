@@ -1,4 +1,4 @@
-"""Who is trusted, by name: functions whose parameters are the settings of ``[privacy]``."""
+"""Who is trusted, by name: functions whose parameters are the settings of ``[privacy]``, and fields of `Mechanism`."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -46,21 +46,7 @@ def server(
         quantile_noise: standard deviation of the noise in the number of updates that need none
         quantile_rate: how fast C moves
     """
-    return Mechanism(
-        "server",
-        clip,
-        noise,
-        delta,
-        epsilon,
-        adjacency,
-        samples_cap,
-        count_noise,
-        least_clients,
-        clusters_are_public,
-        quantile=quantile,
-        quantile_noise=quantile_noise,
-        quantile_rate=quantile_rate,
-    )
+    return Mechanism("server", **locals())
 
 
 def aggregator(
@@ -76,19 +62,7 @@ def aggregator(
     quantile_rate: PositiveFloat = 0.2,
 ) -> Mechanism:
     """Trust the cluster's aggregator, not the server: each average in a cluster has noise; merges add none."""
-    return Mechanism(
-        "aggregator",
-        clip,
-        noise,
-        delta,
-        epsilon,
-        adjacency,
-        samples_cap,
-        clusters_are_public=clusters_are_public,
-        quantile=quantile,
-        quantile_noise=quantile_noise,
-        quantile_rate=quantile_rate,
-    )
+    return Mechanism("aggregator", **locals())
 
 
 def client(
@@ -111,20 +85,7 @@ def client(
         identity: how the choice is told: by randomised response, or drawn by the exponential mechanism on the losses
         most_loss: exponential: losses above count as this
     """
-    return Mechanism(
-        "client",
-        clip,
-        noise,
-        delta,
-        epsilon,
-        adjacency,
-        samples_cap,
-        least_clients=least_clients,
-        clusters_are_public=clusters_are_public,
-        identity_epsilon=identity_epsilon,
-        identity=identity,
-        most_loss=most_loss,
-    )
+    return Mechanism("client", **locals())
 
 
 TRUSTS: dict[str, Callable[..., Mechanism | None]] = {

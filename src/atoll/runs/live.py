@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 
 from atoll.engine.cohorts import Executor
-from atoll.engine.engine import State, Step
+from atoll.engine.engine import Method, State, Step
 from atoll.engine.live import LiveRun, follow
 from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.reclustering import Planner
+from atoll.privacy.ledger import Ledger
+from atoll.privacy.release import with_journal
 from atoll.runs.checkpoint import KEPT, kept_by_checkpoints
 from atoll.runs.checkpointer import Stopwatch
 from atoll.runs.folder import RunFolder
@@ -22,7 +24,7 @@ from atoll.support.errors import RunError
 from atoll.support.files import append_line, to_json, write_atomically
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Live:
     """What a run needs when clients may fail to answer.
 
@@ -31,21 +33,26 @@ class Live:
         planner: makes the plan, and revises it.
         executor: asks the nodes, and knows which clients are asked and what was refused.
         warnings: what the user should know of them.
+        ledger: of a private run, once it is open.
     """
 
     is_anyone_there: Callable[[], bool]
     planner: Planner
     executor: FleetExecutor
     warnings: tuple[str, ...] = ()
+    ledger: Ledger | None = None
+
+    def method(self, events_done: int) -> Method:
+        """Return the method with the plan for what comes after so many events, its releases written down."""
+        method = self.planner.method(events_done)
+        return method if self.ledger is None else with_journal(method, self.ledger)
 
 
 def _live_run(recorder: Recorder, state: State, live: Live) -> LiveRun:
     """Return what drives a live run; its clock goes on from the last event."""
     past, fleet_settings = recorder.events[: state.events_done], recorder.experiment.settings.fleet
     watch = Stopwatch(past[-1].seconds if past else 0.0)
-    return LiveRun(
-        live.planner.method(state.events_done), watch.seconds, live.is_anyone_there, fleet_settings.wait_seconds
-    )
+    return LiveRun(live.method(state.events_done), watch.seconds, live.is_anyone_there, fleet_settings.wait_seconds)
 
 
 def letting_nodes_drop(live: Live, checkpoints: Path) -> Callable[[State], None]:
@@ -74,7 +81,7 @@ def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Record
                 append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
                 before = step.state.refused
                 live.executor.notices.tell(event.index)
-                live_run.method = live.planner.method(done)  # before a checkpoint, so that its measurements are in it
+                live_run.method = live.method(done)  # before a checkpoint, so that its measurements are in it
                 live.executor.attendance.note(event.index)
                 yield step
     finally:

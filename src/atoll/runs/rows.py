@@ -13,6 +13,7 @@ from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted
 from atoll.fleet import replies
+from atoll.privacy.ledger import Ledger
 from atoll.privacy.plan import finite
 from atoll.runs.columns import LOSSES, SPENT
 from atoll.runs.folder import Row
@@ -24,7 +25,13 @@ from atoll.support.errors import InputError, RunError
 
 
 class Recorder:
-    """Turns states into rows of metrics, and rows into the summary."""
+    """Turns states into rows of metrics, and rows into the summary.
+
+    Attributes:
+        ledger: of a private run on a fleet, which knows what was spent; None: it is what was planned.
+    """
+
+    ledger: Ledger | None = None
 
     def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
         """Count what the schedule costs; in a live run this is a plan, until `take` is told what happened.
@@ -134,7 +141,9 @@ class Recorder:
     def _spent(self, done: int) -> Row:
         """Return the epsilon that the worst client has spent; nothing without privacy."""
         private = self.experiment.private
-        return {} if private is None else {SPENT: finite(private.plan.epsilon_after(done))}
+        if private is None:
+            return {}
+        return {SPENT: finite(private.plan.epsilon_after(done) if self.ledger is None else self.ledger.epsilon)}
 
     def warn_of(self, first: Row) -> list[str]:
         """Return what the row before training gives reason to warn of."""

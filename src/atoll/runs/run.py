@@ -15,15 +15,16 @@ from atoll.fleet.reclustering import Planner
 from atoll.fleet.transport import Fleet
 from atoll.methods.hierarchical import cut_by_empty
 from atoll.network.completion import completion_of, event_seconds
-from atoll.privacy.ledger import Account, Ledger, open_ledger
+from atoll.privacy.ledger import Ledger, open_ledger
 from atoll.privacy.release import with_journal
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
-from atoll.runs.fingerprint import Fingerprint, digest, fingerprint_of
+from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.folder import Row, RunFolder, slug
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
 from atoll.runs.live import Live, letting_nodes_drop, recorded
 from atoll.runs.rows import Recorder, first_of
+from atoll.runs.spending import account_of, spent_in
 from atoll.runs.spilling import place_states
 from atoll.runs.variants import join, replaying, with_fleet
 from atoll.schedules.files import digest_of, keep_events
@@ -134,6 +135,7 @@ def _carry_out(
     ledger = None if account is None else open_ledger(folder.path, account, done)
     method = method if ledger is None else with_journal(method, ledger)
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
+    recorder.ledger = ledger if live else None
     if state is None:
         state = init(method, *experiment.best_start(executor))
         rows.append(recorder.measure(state, None, clock.seconds()))
@@ -147,6 +149,7 @@ def _carry_out(
     if live is None:
         steps = train(method, executor, state)
     else:
+        live.ledger = ledger
         live.planner.begin(state.events_done)
         live.executor.attendance.begin(folder.strikes, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
@@ -186,17 +189,7 @@ def _train(
         with suppress(RunError):
             saver.save()
         raise
-    spent = {} if ledger is None else {"privacy": ledger.summary()}
-    folder.write_summary(recorder.summarize(rows) | spent)
-
-
-def account_of(experiment: Experiment) -> Account | None:
-    """Return what the run's ledger is kept of; None without privacy."""
-    private = experiment.private
-    if private is None:
-        return None
-    clients = len(experiment.population)
-    return Account(digest(experiment.settings), clients, private.mechanism, private.plan.cost, private.most_releases)
+    folder.write_summary(recorder.summarize(rows) | spent_in(recorder.experiment, ledger))
 
 
 def _checksum(experiment: Experiment) -> str | None:
@@ -260,7 +253,7 @@ def warnings_of(experiment: Experiment) -> list[str]:
             warnings.append(f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}")
     warnings += _contradicted_frequencies(experiment)
     if private := experiment.private:
-        warnings += [told for told in (SEEDED, private.ends_early) if told]
+        warnings += [told for told in ("" if private.is_fleet else SEEDED, private.ends_early) if told]
     untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
     if untested and not any(probe.endswith("client_accuracy") for probe in probes):
         warnings.append(

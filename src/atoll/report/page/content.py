@@ -10,6 +10,7 @@ from atoll.report.page.details import Scenes, details
 from atoll.report.page.groups import Group, group_runs, make_panels
 from atoll.report.page.markup import items, paragraph
 from atoll.report.page.numbers import Pool, curves
+from atoll.report.page.privacy import privacy_tables
 from atoll.report.page.results import results_table
 from atoll.report.page.targets import targets_table
 from atoll.report.runs import Run
@@ -63,7 +64,7 @@ def make_content(
         summary=summary,
         sections={
             "notices-body": items([*notices, *warnings(panels)]),
-            "results-body": results_table(panels) if runs else paragraph(WAITING),
+            "results-body": results_table(panels) + privacy_tables(groups) if runs else paragraph(WAITING),
             "targets-body": targets_table(panels, targets, stable) if runs else "",
             "settings-body": settings_table(groups) if runs else "",
         },

@@ -1,0 +1,30 @@
+"""What a private run's ledger is kept of, and what its summary says of it."""
+
+from typing import Any
+
+from atoll.experiment.experiment import Experiment
+from atoll.privacy.ledger import Account, Ledger
+from atoll.runs.fingerprint import digest
+
+
+def account_of(experiment: Experiment) -> Account | None:
+    """Return what the run's ledger is kept of; None without privacy."""
+    private = experiment.private
+    if private is None:
+        return None
+    return Account(
+        run=digest(experiment.settings),
+        clients=len(experiment.population),
+        mechanism=private.mechanism,
+        cost=private.plan.cost,
+        most_releases=private.most_releases,
+        is_fleet=private.is_fleet,
+    )
+
+
+def spent_in(experiment: Experiment, ledger: Ledger | None) -> dict[str, Any]:
+    """Return what a private run has spent, and what each cluster was to spend, as its summary has it."""
+    private = experiment.private
+    if ledger is None or private is None:
+        return {}
+    return {"privacy": ledger.summary() | {"clusters": private.plan.table()}}

@@ -1,0 +1,189 @@
+"""What a node tells with noise in it: cut, drawn once, and charged in the ledger of its client."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from atoll import InputError
+from atoll.fleet.configuration import read_node
+from atoll.fleet.handlers import answer
+from atoll.fleet.hiding import Hidden
+from atoll.fleet.messages import (
+    ClientReport,
+    DescribeReply,
+    DescribeRequest,
+    LossesReply,
+    LossesRequest,
+    Refusal,
+    TrainReply,
+    TrainRequest,
+    decode,
+    decode_reply,
+    encode,
+    pack,
+)
+from atoll.fleet.node import Node, Reporting, open_site
+from atoll.fleet.shards import write_shards
+from atoll.fleet.spending import read_ledger
+from atoll.fleet.store import FolderStore, MemoryStore, Store
+from atoll.fleet.tally import Budget
+from atoll.privacy.accounting import epsilon_of
+from atoll.privacy.mechanism import Cost
+from tests.fleets import small
+
+pytest.importorskip("dp_accounting")
+
+EXPERIMENT = small(method={"name": "ifca", "clusters": 2, "fraction": 1.0}, model={"name": "linear"})
+CLIENT = small(privacy={"trust": "client", "clip": 1.0, "noise": 2.0}, model={"name": "linear"})
+DRAWS = 4000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(EXPERIMENT, tmp_path_factory.mktemp("data"))[1]
+
+
+def node(folder: Path, hidden: Hidden | None, made: Any = EXPERIMENT, **more: Any) -> Node:
+    budget = more.pop("budget", None)
+    return open_site(made.settings, folder, 1, Reporting(hidden=hidden, **more), budget)
+
+
+def said_by(site: Node, store: Store) -> ClientReport:
+    request = DescribeRequest(settings_digest=site.agreement.digest, nonce="ab")
+    return decode(answer(site, store, "describe", encode(request)), DescribeReply)[0].clients[0]
+
+
+@pytest.mark.parametrize(("samples", "cut"), [(30, 30), (5000, 100)])
+def test_samples_are_cut_and_have_noise(samples: int, cut: int) -> None:
+    hidden = Hidden(noise=0.1, most_samples=100)
+    drawn = np.array([hidden.samples(samples) for _ in range(DRAWS)])
+    assert drawn.mean() == pytest.approx(cut, abs=5 * 10 / math.sqrt(DRAWS))
+    assert drawn.std() == pytest.approx(10, rel=0.05)
+    assert min(Hidden(noise=9.0, most_samples=100).samples(1) for _ in range(100)) == 1
+
+
+def test_class_counts_are_a_vector_of_bounded_length() -> None:
+    counts = np.array([3000, 4000, 0])  # of length 5000
+    drawn = np.array([Hidden(noise=0.01, most_samples=1000).counts(counts) for _ in range(DRAWS)])
+    assert drawn[:, :2].mean(axis=0) == pytest.approx([600, 800], abs=1)
+    assert drawn[:, :2].std(axis=0) == pytest.approx([10, 10], rel=0.05)
+    assert (drawn >= 0).all()
+    assert Hidden(noise=1e-9, most_samples=1000).counts(np.array([0, 0])).tolist() == [1, 1]
+
+
+def test_losses_are_a_vector_of_bounded_length() -> None:
+    """Of P losses between 0 and B the length is at most B times the root of P, which the noise is fitted to."""
+    hidden = Hidden(noise=2.0, most_samples=1, most_loss=3.0)
+    drawn = np.array([hidden.losses(np.array([-1.0, 9.0, np.nan, 1.5])) for _ in range(DRAWS)])
+    deviation = 2.0 * 3.0 * 2
+    assert drawn.mean(axis=0) == pytest.approx([0, 3, 3, 1.5], abs=5 * deviation / math.sqrt(DRAWS))
+    assert kstest((drawn[:, 1] - 3) / deviation, "norm").pvalue > 1e-4
+
+
+def test_a_report_is_drawn_once_and_charged_once(folder: Path, tmp_path: Path) -> None:
+    site = node(folder, hidden := Hidden(noise=2.0, most_samples=50), class_counts=True)
+    first = said_by(site, FolderStore(tmp_path))
+    assert first.class_counts is not None
+    assert first.samples == sum(first.class_counts)
+    assert first.epsilon is None, "an estimate needs nothing more"
+    assert all(said_by(site, FolderStore(tmp_path)) == first for _ in range(3)), "as after restarts"
+    assert read_ledger(FolderStore(tmp_path), 1).epsilon(1e-5) == epsilon_of(hidden.cost, 1, 1e-5)
+    assert len({said_by(site, MemoryStore()).class_counts for _ in range(5)}) > 1
+
+
+def test_what_is_told_of_a_training_says_no_more(folder: Path) -> None:
+    """Samples as reported; and samples in batches that follow from these."""
+    full = small(model={"name": "linear"}, local={"batch_size": "full"})
+    for made in (EXPERIMENT, full):
+        site, store = node(folder, Hidden(noise=5.0, most_samples=50), made), MemoryStore()
+        told = said_by(site, store).samples
+        (start,) = made.initial_models()[:1]
+        common: dict[str, Any] = {"event": 0, "drawn_as": 0, "round": 0, "repeat": 0, "cluster": 0, "client": 1}
+        request = TrainRequest(settings_digest=site.agreement.digest, nonce="ab", **common)
+        reply, _ = decode(answer(site, store, "train", encode(request) + pack([start])), TrainReply)
+        assert reply.samples == told
+        assert reply.passed == 3 * (told if made is full else 30)
+        again = said_by(site, store)
+        assert again.seconds_per_sample == pytest.approx(reply.seconds / reply.passed)
+
+
+def losses_of(site: Node, store: Store) -> LossesReply | Refusal:
+    request = LossesRequest(settings_digest=site.agreement.digest, nonce="ab", round=0, client=1)
+    reply = answer(site, store, "losses", encode(request) + pack(EXPERIMENT.initial_models()))
+    return decode_reply(reply, LossesReply)[0]
+
+
+def test_losses_have_new_noise_each_time_and_each_is_charged(folder: Path) -> None:
+    hidden = Hidden(noise=2.0, most_samples=50, most_loss=3.0)
+    site, store = node(folder, hidden), MemoryStore()
+    told = [losses_of(site, store) for _ in range(3)]
+    assert len({reply.losses for reply in told if isinstance(reply, LossesReply)}) == 3
+    assert read_ledger(store, 1).epsilon(1e-5) == epsilon_of(Cost((2.0,)), 3, 1e-5)
+    plain = node(folder, Hidden(noise=2.0, most_samples=50)), MemoryStore()
+    assert len({losses_of(*plain), losses_of(*plain)}) == 1
+    assert read_ledger(plain[1], 1).charged == 0
+
+
+def test_randomised_class_counts_are_in_the_same_ledger(folder: Path) -> None:
+    """Each of 40 samples is epsilon-private, so the client is 40 epsilon-private; once, however often it is asked."""
+    site, store = node(folder, None, class_counts=True, epsilon=0.5), MemoryStore()
+    for _ in range(3):
+        said_by(site, store)
+    assert read_ledger(store, 1).epsilon(1e-5) == 40 * 0.5
+
+
+def test_reports_and_updates_share_a_budget(folder: Path) -> None:
+    hidden = Hidden(noise=2.0, most_samples=50)
+    enough = epsilon_of(Cost((2.0,)), 2, 1e-5) + 1e-9
+    site, store = node(folder, hidden, CLIENT, budget=Budget(epsilon=enough)), MemoryStore()
+    said_by(site, store)
+    (start,) = CLIENT.initial_models()[:1]
+    common: dict[str, Any] = {"event": 0, "drawn_as": 0, "round": 0, "repeat": 0, "cluster": 0, "client": 1}
+    request = TrainRequest(settings_digest=site.agreement.digest, nonce="ab", **common)
+    replies = [answer(site, store, "train", encode(request) + pack([start])) for _ in range(2)]
+    assert decode(replies[0], TrainReply)
+    assert decode(replies[1], Refusal)[0].code == "over_budget"
+
+
+def test_a_report_that_the_budget_does_not_cover_is_refused(folder: Path) -> None:
+    site = node(folder, Hidden(noise=2.0, most_samples=50), CLIENT, budget=Budget(epsilon=0.1))
+    request = DescribeRequest(settings_digest=site.agreement.digest, nonce="ab")
+    lines = list[str]()
+    reply = answer(site, MemoryStore(), "describe", encode(request), lines.append)
+    assert decode(reply, Refusal)[0].code == "over_budget"
+    assert "client 1's epsilon would be" in lines[0]
+
+
+def test_what_hides_nothing_is_refused(folder: Path) -> None:
+    for values in ({"noise": 0.0}, {"noise": math.inf}, {"most_samples": 0}, {"most_loss": -1.0}):
+        with pytest.raises(InputError, match=rf"reports\.{next(iter(values))}"):
+            Hidden(**{"noise": 1.0, "most_samples": 10, **values})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"epsilon = 0.5: does not go with \[reports\]"):
+        Reporting(class_counts=True, epsilon=0.5, hidden=Hidden(1.0, 10))
+    with pytest.raises(InputError, match="class_counts = true: tells them exactly"):
+        node(folder, None, CLIENT, class_counts=True)
+
+
+TOML = 'server = "localhost:9092"\nname = "node-0"\nclients = [0]\n'
+
+
+def test_node_toml_says_it(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(TOML + "most_epsilon = 3.5\n[reports]\nnoise = 2.0\nmost_samples = 500\nmost_loss = 3.0\n")
+    found = read_node(path)
+    assert found.hidden == Hidden(2.0, 500, 3.0)
+    assert (found.budget.epsilon, found.budget.delta) == (3.5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "line", ["most_epsilon = 0", "delta = 1.0", "[reports]\nnoise = 0\nmost_samples = 5", "[reports]\nnoise = 1.0"]
+)
+def test_what_node_toml_may_not_say(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(TOML + line + "\n")
+    with pytest.raises(InputError, match=r"node\.toml: (most_epsilon|delta|reports)"):
+        read_node(path)
