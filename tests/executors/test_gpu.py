@@ -48,5 +48,6 @@ def test_graphs_and_repeats_give_the_same_bits(case: Case) -> None:
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 def test_rounded_products_are_rounded_and_no_others(cuda_graphs: bool) -> None:
     exact = rounds(CASES[1], Serial, "cpu")
-    for precision, least, most in (("tf32", 1e-6, 1e-2), ("bfloat16", 1e-5, 1e-1)):
+    bounds: dict[Precision, tuple[float, float]] = {"tf32": (1e-6, 1e-2), "bfloat16": (1e-5, 1e-1)}
+    for precision, (least, most) in bounds.items():
         assert least < difference(rounds(CASES[1], Stacked, "cuda", precision, cuda_graphs=cuda_graphs), exact) < most

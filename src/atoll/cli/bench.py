@@ -49,9 +49,10 @@ def bench(
         results += raced
         if not as_json:
             out.print(benchmark.as_rich(title, raced))
-    content = {"environment": describe_environment(seed=0), "results": [asdict(result) for result in results]}
+    environment = describe_environment(seed=0)
+    content = {"environment": environment, "results": [asdict(result) for result in results]}
     if kept:
-        write_atomically(file := kept / _name(content["environment"]), to_json(content))
+        write_atomically(file := kept / _name(environment), to_json(content))
         err.print(f"kept as {file}", markup=False)
     if as_json:
         print_json(content)

@@ -75,7 +75,7 @@ def _capture(measure: Measure, parameters: Parameters, batch: Batch) -> Callable
     leaves = (nn.Parameter(each.detach(), each.requires_grad) for each in parameters.values())
     examples = (*leaves, *(each.clone() for each in batch))
     try:
-        captured: Any = torch.cuda.make_graphed_callables(call, examples)  # type: ignore[no-untyped-call]
+        captured: Any = torch.cuda.make_graphed_callables(call, examples)
     except RuntimeError as error:
         why = str(error).strip().partition("\n")[0]
         raise RunError(
