@@ -14,6 +14,7 @@ from atoll.clustering.feduc.problem import Pattern, Problem, check
 from atoll.network.completion import (
     broadcast_down_seconds,
     completion_of,
+    merged_seconds,
     paced_seconds,
     pattern_transfer_seconds,
 )
@@ -96,7 +97,11 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
     if not len(used):
         raise InputError("clustering: labels give no client an aggregator: at least one client must have one")
     down = broadcast_down_seconds(problem.network, labels)
-    events = problem.intra_rounds * (completion + down) + _transfer_seconds(problem.network, problem.pattern)
+    events = problem.intra_rounds * (completion + down)
+    if problem.network.sharing is None:
+        events += _transfer_seconds(problem.network, problem.pattern)
+    else:
+        events = merged_seconds(problem.network, problem.pattern, events, samples > 0)
     events[samples == 0] = 0
     events = paced_seconds(problem.network, events, problem.pattern)
     xi, gamma = _xi_gamma(problem, labels, used, held)

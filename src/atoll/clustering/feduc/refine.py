@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.problem import Problem
-from atoll.network.completion import completion_of, completion_seconds
+from atoll.network.completion import cluster_seconds, completion_of
 from atoll.support.arrays import Floats, Ids
 
 GAIN = 1e-9  # a change must lower the bound by this relative amount, so that rounding cannot keep the search going
@@ -50,9 +50,7 @@ class _Search:
         self.allowed: Floats = np.maximum(self.problem.limits, completion_of(self.problem.network, self.labels))
 
     def fits(self, aggregator: int, members: Ids) -> bool:
-        network = self.problem.network
-        seconds = completion_seconds(network.compute_seconds[members], network.upload_seconds[members, aggregator])
-        return bool(seconds <= self.allowed[aggregator])
+        return bool(cluster_seconds(self.problem.network, members, aggregator) <= self.allowed[aggregator])
 
     def gains(self, labels: Ids) -> bool:
         """Keep labels that are within the limits if their bound is lower."""
