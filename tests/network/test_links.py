@@ -90,16 +90,17 @@ def test_seconds_by_hand() -> None:
     assert network.client_names == ("anna", "ben", "carl")
     assert network.aggregator_names == ("north", "south")
     assert network.compute_seconds.tolist() == pytest.approx([1.0, 1.0, 0.6])
-    # north's pipe has 6 Mbit/s for all. To the other aggregator the way leads over the region, at 80 and 40 Mbit/s.
+    # north's pipe has 6 Mbit/s for all. To the other aggregator the way leads over the region, in 0.11 + 0.21 s or
+    # back in 0.21 + 0.21 s; whoever is of north then counts for its pipe.
     assert network.upload_seconds.ravel() == pytest.approx(
-        [0.1 + 8 / 6, 0.12 + 8 / 6, 8 / 4, 0.02 + 8 / 4, 0.02 + 8 / 6, 8 / 16]
+        [0.1 + 8 / 6, 0.1 + 8 / 6 + 0.32, 2.0, 2.0 + 0.32, 8 / 6, 0.5]
     )
     assert network.download_seconds is not None
-    assert network.download_seconds.ravel() == pytest.approx([0.55, 0.57, 0.5, 0.52, 0.52, 0.5])
-    assert network.transfer_seconds.tolist() == pytest.approx([0.21 + 8 / 4, 0.21 + 8 / 4])
+    assert network.download_seconds.ravel() == pytest.approx([0.55, 0.55 + 0.42, 0.5, 0.5 + 0.42, 0.5 + 0.32, 0.5])
+    assert network.transfer_seconds.tolist() == pytest.approx([0.11 + 2.2, 0.21 + 2.2])
     assert network.return_seconds is not None
-    assert network.return_seconds.tolist() == pytest.approx([0.11 + 8 / 8] * 2)
-    assert network.exchange_seconds.ravel() == pytest.approx([0, 0.02 + 8 / 40, 0.02 + 8 / 40, 0])
+    assert network.return_seconds.tolist() == pytest.approx([1.1 + 0.21] * 2)
+    assert network.exchange_seconds.ravel() == pytest.approx([0, 0.32, 0.42, 0])
     assert network.neighbours == ((), ())
 
 
@@ -115,7 +116,7 @@ def test_what_is_shared() -> None:
 
 def test_an_update_that_is_coded_takes_its_share() -> None:
     half, whole = network_of(share=0.5), network_of()
-    assert half.upload_seconds[0] == pytest.approx([0.1 + 4 / 6, 0.12 + 4 / 6])
+    assert half.upload_seconds[0] == pytest.approx([0.1 + 4 / 6, 0.12 + 4 / 6 + 0.15])
     assert half.transfer_seconds.tolist() == whole.transfer_seconds.tolist()
     assert half.sharing is not None
     assert half.sharing.up_seconds.tolist() == pytest.approx([4 / 6, 0])
@@ -133,7 +134,7 @@ def test_links_between_aggregators_make_them_neighbours() -> None:
     Path("links.csv").write_text(LINKS + "north,south,8,,8,\n")
     network = network_of()
     assert network.neighbours == ((1,), (0,))
-    assert network.exchange_seconds[0, 1] == pytest.approx(0.02 + 8 / 40)  # over the region it is still quicker
+    assert network.exchange_seconds[0, 1] == pytest.approx(0.32)  # over the region it is still quicker
 
 
 def test_measured_seconds_stand_for_rates() -> None:
@@ -141,7 +142,7 @@ def test_measured_seconds_stand_for_rates() -> None:
     file = read_links("links.csv")
     assert file.table is None
     network = linked_network("links.csv", file.links(MB), ["0", "1"], file.server, np.ones(2))
-    assert network.upload_seconds.tolist() == [[1.5, 2.0], [0.5, 0.25]]
+    assert network.upload_seconds.tolist() == [[1.5, 3.5], [0.5, 0.25]]
     assert network.transfer_seconds.tolist() == [2.0, 0.0]
 
 
@@ -175,7 +176,7 @@ def test_joules_by_hand() -> None:
     joules = training_joules(network_of(), np.array([0, 1, -1]))
     assert joules is not None
     up, down = 0.1 + 8 / 6, 0.05 + 0.5
-    assert joules.tolist() == pytest.approx([3 * 1 + up + 0.5 * down, 2 * 1 + 2.02 + 0.5 * 0.52, 0])
+    assert joules.tolist() == pytest.approx([3 * 1 + up + 0.5 * down, 2 * 1 + 2.32 + 0.5 * 0.92, 0])
 
 
 REFUSED: list[tuple[str, str, list[str]]] = [

@@ -1,8 +1,7 @@
 """From links by name to a network's seconds: the quickest ways from clients to aggregators, and on to the server.
 
-What is sent passes nodes in between without waiting to be whole: a way takes its links' latencies and what the slowest
-of them takes. Nodes that are no clients, no aggregators and not the server, such as a region's, pass on and do not
-average.
+A node passes on what it has whole, so a way takes as long as its links in turn. Nodes that are no clients, no
+aggregators and not the server, such as a region's, pass on and do not average.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +73,7 @@ def linked_network(
     is_counted = all(link.down is not None for link in links)
     routes = {(a, b): _join(ways, hops) for a, b, hops in _routes(graph, order)}
     up, down = _to_aggregators(nodes, routes, upload_share)
-    exchange = np.array([[_seconds(routes[a, b]) for b in order] for a in order])
+    exchange = np.array([[routes[a, b].latency + routes[a, b].carries for b in order] for a in order])
     to_server = [nx.dijkstra_path(graph, a, server) for a in order] if has_server else []
     transfer, back, sharing = _to_server(nodes, ways, to_server, server, upload_share)
     near = [
@@ -128,12 +127,13 @@ def _sort_out(path: str, links: Sequence[Link], names: Sequence[str], server: st
 def _require_known(links: Sequence[Link], inner: Sequence[Link], known: set[str]) -> None:
     """Refuse a node that is named once and is nobody: mostly a client that is spelt otherwise elsewhere."""
     ends = [node for link in inner for node in (link.lower, link.upper)]
+    above = {link.upper for link in inner}
     for link in links:
         for node in (link.lower, link.upper):
-            if node not in known and ends.count(node) < 2:
+            if node not in known and (ends.count(node) < 2 or node not in above):
                 raise InputError(
-                    f"{link.where}: unknown id {node!r}: it is no client's, no client is linked with it, and it leads "
-                    "nowhere else"
+                    f"{link.where}: unknown id {node!r}: it is no client's, and no client's or aggregator's way leads "
+                    "over it"
                 )
 
 
@@ -168,11 +168,7 @@ def _routes(graph: "nx.DiGraph[str]", order: Sequence[str]) -> list[tuple[str, s
 
 def _join(ways: Mapping[_Hop, Way], hops: Sequence[_Hop]) -> Way:
     """Return several links one after the other as one."""
-    return Way(sum(ways[hop].latency for hop in hops), max((ways[hop].carries for hop in hops), default=0.0))
-
-
-def _seconds(way: Way) -> float:
-    return way.latency + way.carries
+    return Way(sum(ways[hop].latency for hop in hops), sum(ways[hop].carries for hop in hops))
 
 
 def _to_aggregators(nodes: _Nodes, routes: Mapping[_Hop, Way], share: float) -> tuple[Floats, Floats]:
@@ -190,12 +186,12 @@ def _to_aggregators(nodes: _Nodes, routes: Mapping[_Hop, Way], share: float) -> 
         for link in links:
             if (j := place.get(link.upper)) is None:
                 continue  # straight to the server
-            bottleneck = np.maximum(np.maximum(carries[j], pipe_up), max(link.up.carries, pipe_up[j]))
-            np.minimum(up[k], latency[j] + link.up.latency + share * bottleneck, out=up[k])
-            back = link.down or Way(0.0, 0.0)
-            bottleneck = np.maximum(np.maximum(carries[:, j], pipe_down), max(back.carries, pipe_down[j]))
-            np.minimum(down[k], latency[:, j] + back.latency + bottleneck, out=down[k])
-    return up, down
+            way, back = link.up, link.down or Way(0.0, 0.0)
+            seconds = latency[j] + way.latency + share * (carries[j] + max(way.carries, pipe_up[j]))
+            np.minimum(up[k], seconds, out=up[k])
+            seconds = latency[:, j] + back.latency + carries[:, j] + max(back.carries, pipe_down[j])
+            np.minimum(down[k], seconds, out=down[k])
+    return np.maximum(up, share * pipe_up), np.maximum(down, pipe_down)  # whoever belongs to it sends through its pipe
 
 
 def _to_server(
@@ -204,7 +200,7 @@ def _to_server(
     """Return the seconds of a model from each aggregator to the server and back, and all that is shared."""
     hops = [list(pairwise(path)) for path in paths]
     crossed = list(dict.fromkeys(chain.from_iterable(hops)))
-    crosses = np.array([[hop in mine for mine in hops] for hop in crossed], bool).reshape(len(crossed), -1)
+    crosses = np.array([[hop in mine for mine in hops] for hop in crossed], bool).reshape(len(crossed), len(nodes.aggregators))
     trunks = [(ways[a, b].carries, ways[b, a].carries) for a, b in crossed]
     several = crosses.sum(axis=1) > 1
     crosses, trunks = crosses[several], [trunk for trunk, kept in zip(trunks, several, strict=True) if kept]

@@ -150,7 +150,8 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
         _write(out / CLIENTS, {"client": range(len(sizes)), "seconds_per_sample": zeta, "samples": sizes})
         write_direct(out / LINKS, measured.upload_seconds, settings.clustering.clusters)
         changes += [f"network.file={out / LINKS}"]
-        changes += [f"network.{name}=" for name in ("downloads", "trace_file", "metres_per_round", "recluster_every")]
+        changes += [f"network.{name}=" for name in ("trace_file", "metres_per_round", "recluster_every")]
+        changes += ["network.downloads=false"]
     else:
         seconds = {"seconds_per_sample": measured.seconds_per_sample, "upload_seconds": measured.upload_seconds}
         _write(out / CLIENTS, {"client": range(measured.clients), **seconds})
