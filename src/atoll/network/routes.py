@@ -200,7 +200,8 @@ def _to_server(
     """Return the seconds of a model from each aggregator to the server and back, and all that is shared."""
     hops = [list(pairwise(path)) for path in paths]
     crossed = list(dict.fromkeys(chain.from_iterable(hops)))
-    crosses = np.array([[hop in mine for mine in hops] for hop in crossed], bool).reshape(len(crossed), len(nodes.aggregators))
+    shape = (len(crossed), len(nodes.aggregators))
+    crosses = np.array([[hop in mine for mine in hops] for hop in crossed], bool).reshape(shape)
     trunks = [(ways[a, b].carries, ways[b, a].carries) for a, b in crossed]
     several = crosses.sum(axis=1) > 1
     crosses, trunks = crosses[several], [trunk for trunk, kept in zip(trunks, several, strict=True) if kept]
