@@ -1,5 +1,6 @@
 """Local search after the greedy pass: single moves and swaps of two clients, as long as the bound falls."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -13,7 +14,17 @@ from atoll.support.arrays import Floats, Ids
 GAIN = 1e-9  # a change must lower the bound by this relative amount, so that rounding cannot keep the search going
 
 
-def refine(problem: Problem, labels: Ids, changes: int = 200_000, may_empty: bool = True) -> Ids:
+Measure = Callable[[Problem, Ids], float]
+"""What a search lowers."""
+
+
+def _bound(problem: Problem, labels: Ids) -> float:
+    return evaluate(problem, labels).bound
+
+
+def refine(
+    problem: Problem, labels: Ids, changes: int = 200_000, may_empty: bool = True, measure: Measure = _bound
+) -> Ids:
     """Return labels from which no single move and no swap lowers the bound; never worse than the ones given.
 
     Each client in turn moves to the aggregator that gives the least bound; when no client gains by moving, each pair of
@@ -25,11 +36,12 @@ def refine(problem: Problem, labels: Ids, changes: int = 200_000, may_empty: boo
         labels: each client's aggregator, or -1, [clients].
         changes: moves and swaps tried before the search ends, at a local optimum or not.
         may_empty: whether an aggregator's last client may leave it.
+        measure: what is lowered in the place of the bound.
 
     Raises:
         InputError: what `bound.evaluate` raises.
     """
-    search = _Search(problem, labels.copy(), evaluate(problem, labels).bound, changes, may_empty)
+    search = _Search(problem, labels.copy(), measure(problem, labels), changes, may_empty, measure)
     while search.left > 0:
         if not _move_all(search) and not _swap_all(search):
             break
@@ -45,6 +57,7 @@ class _Search:
     bound: float
     left: int
     may_empty: bool
+    measure: Measure
 
     def __post_init__(self) -> None:
         self.allowed: Floats = np.maximum(self.problem.limits, completion_of(self.problem.network, self.labels))
@@ -54,7 +67,7 @@ class _Search:
 
     def gains(self, labels: Ids) -> bool:
         """Keep labels that are within the limits if their bound is lower."""
-        bound = evaluate(self.problem, labels).bound
+        bound = self.measure(self.problem, labels)
         if not bound < self.bound - GAIN * abs(self.bound):
             return False
         self.labels, self.bound = labels, bound
