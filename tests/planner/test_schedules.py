@@ -95,7 +95,7 @@ def test_what_is_chosen_from_unless_the_user_says_otherwise(tmp_path: Path) -> N
     settings = settings_of(tmp_path)
     named = {axis.name: axis.texts for axis in usual_axes(settings, [])}
     assert named["method.pattern"] == ("censyn", "cenasy", "decsyn", "decasy")
-    assert named["clustering.method"] == ("comaw", "dataw", "feduc", "time")
+    assert named["clustering.method"] == ("comaw", "dataw", "feduc", "progress")
     assert named["method.intra_rounds"] == ("1", "2", "4")
     large = settings.model_copy(update={"data": settings.data.model_copy(update={"clients": 2_000})})
     assert {axis.name: axis.texts for axis in usual_axes(large, [])}["clustering.method"] == ("comaw", "dataw", "feduc")
@@ -106,9 +106,9 @@ def test_what_is_chosen_from_unless_the_user_says_otherwise(tmp_path: Path) -> N
 
 
 def test_a_short_name_stands_for_a_clustering_made_for_the_time_that_there_is(tmp_path: Path) -> None:
-    axes = parse_axes(["clustering.method=comaw,time"])
+    axes = parse_axes(["clustering.method=comaw,time,progress"])
     made, dropped = make_candidates(settings_of(tmp_path), axes, seconds=40.0)
-    assert [candidate.name for candidate in made] == ["comaw", "time"]
+    assert [candidate.name for candidate in made] == ["comaw", "time", "progress"]
     assert dropped == []
     clustering = made[1].settings.clustering
     assert (clustering.method, clustering.get("objective"), clustering.get("seconds")) == ("feduc", "time", 40.0)

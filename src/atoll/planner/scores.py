@@ -1,12 +1,17 @@
 """What a plan's schedule alone says of it, within the budget: nothing is trained."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from atoll.clustering.describe import class_shares
+from atoll.clustering.feduc.problem import PATTERNS, Problem
+from atoll.clustering.feduc.progress import MIXING, progress_of
+from atoll.evaluation.constants import label_deviations
 from atoll.experiment.experiment import Experiment
+from atoll.network.energy import training_joules
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
 
@@ -49,6 +54,10 @@ class Score:
         clients: that take part.
         clusters: with clients.
         first_event: seconds until the first merge.
+        predicted: seconds to a target up to a factor that plans of one pattern and T' have in common, by how often and
+            how unlike clusters merge (`clustering.feduc.progress`); None without aggregators.
+        joules: that all clients take; None where their power is not known.
+        cluster_joules: of each cluster; empty where it is not known.
     """
 
     seconds: float
@@ -69,6 +78,9 @@ class Score:
     clients: int
     clusters: int
     first_event: float
+    predicted: float | None = None
+    joules: float | None = None
+    cluster_joules: tuple[float, ...] = ()
 
     @property
     def sent(self) -> int:
@@ -86,6 +98,7 @@ def score(experiment: Experiment) -> Score:
     updates = sum(event.client_updates for event in events)
     taking_part = np.unique(np.concatenate(_cohorts(events)))
     slowest = int(taking_part[busy[taking_part].argmax()])
+    joules = _joules(experiment)
     return Score(
         seconds=events[-1].seconds,
         events=len(events),
@@ -105,7 +118,41 @@ def score(experiment: Experiment) -> Score:
         clients=len(taking_part),
         clusters=int((works > 0).sum()),
         first_event=events[0].seconds,
+        predicted=_predicted(experiment),
+        joules=None if joules is None else float(joules.sum()),
+        cluster_joules=() if joules is None else tuple(joules.tolist()),
     )
+
+
+def _joules(experiment: Experiment) -> Floats | None:
+    """Return what each cluster's clients take in all their trainings, [clusters]; None where it is not known."""
+    labels = experiment.clustering.labels
+    each = training_joules(experiment.networks[0], labels) if experiment.needs("network") else None
+    if each is None:
+        return None
+    times = np.zeros(len(labels))
+    for event in experiment.method.schedule.events:
+        times[event.cohort] += event.intra_rounds
+    own = labels >= 0
+    return np.bincount(labels[own], (each * times)[own], experiment.clustering.clusters)
+
+
+def _predicted(experiment: Experiment) -> float | None:
+    """Return the predicted seconds to a target, up to a factor, with class shares for gradients."""
+    pattern, population = experiment.settings.method.get("pattern"), experiment.reported
+    if pattern not in PATTERNS or not experiment.needs("network"):
+        return None
+    has_classes = bool(experiment.clients.data.classes)
+    problem = Problem(
+        pattern,
+        experiment.networks[0],
+        population.sizes.astype(float),
+        label_deviations(population.class_counts()) if has_classes else np.zeros((len(population), 1)),
+        np.full(experiment.networks[0].aggregators, np.inf),
+        steps=experiment.settings.rounds,
+        intra_rounds=experiment.method.schedule.events[0].intra_rounds,
+    )
+    return math.exp(progress_of(problem, experiment.clustering.labels).log_seconds(MIXING))
 
 
 def _cohorts(events: Sequence[Event]) -> list[np.ndarray]:
