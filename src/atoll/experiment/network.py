@@ -88,6 +88,12 @@ def samples_of(settings: Settings, sizes: npt.NDArray[np.int64]) -> npt.NDArray[
     return _samples(_read_table(settings.network, len(sizes)), sizes)
 
 
+def names_of(settings: Settings, clients: int) -> tuple[str, ...]:
+    """Return what clients are called: by `network.file`, else their numbers."""
+    table = _read_table(settings.network, clients) if settings.network.file is not None else None
+    return (table.names if table is not None else None) or tuple(map(str, range(clients)))
+
+
 def speeds(settings: Settings, clients: int) -> Floats:
     """Return each client's seconds of training on one sample, zeta_i: of the file, drawn, or the same for all."""
     return _speeds(settings, _read_table(settings.network, clients), clients)

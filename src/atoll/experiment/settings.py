@@ -182,6 +182,11 @@ class FaultSettings(Section):
         description="equal slots of the day, which the column slots of data.clients_file counts from 0; clients are "
         "absent from events that begin in others than theirs; unset: always there",
     )
+    availability_file: str | None = Field(
+        None,
+        description="CSV of when clients are there: client (as network.file calls it, else its number), seconds, up "
+        "(up or down from then on); clients are absent from events that begin while they are down",
+    )
     tolerate: bool = Field(
         False, description="leave out results that are not finite, or of other names, shapes or types; else an error"
     )
