@@ -45,7 +45,8 @@ class Score:
         longest_event: of all events.
         mean_event: over events.
         waiting: share of the time, 0 to 1, in which clients that take part neither compute nor send.
-        slowest_client: who takes longest for one training and its upload; None where nobody takes any time.
+        slowest_client: who takes longest for one training and its upload, by name or number; None where nobody takes
+            any time.
         slowest_seconds: that it takes.
         mean_staleness: merges between a cluster's last download and its own merge, over all works.
         max_staleness: the most of these.
@@ -69,7 +70,7 @@ class Score:
     longest_event: float
     mean_event: float
     waiting: float
-    slowest_client: int | None
+    slowest_client: str | None
     slowest_seconds: float
     mean_staleness: float
     max_staleness: int
@@ -109,7 +110,7 @@ def score(experiment: Experiment) -> Score:
         longest_event=float(lengths.max()),
         mean_event=float(lengths.mean()),
         waiting=_waiting(events, lengths, busy),
-        slowest_client=slowest if busy[slowest] > 0 else None,
+        slowest_client=_name_of(experiment, slowest) if busy[slowest] > 0 else None,
         slowest_seconds=float(busy[slowest]),
         mean_staleness=float(staleness.mean()),
         max_staleness=int(staleness.max()),
@@ -124,10 +125,20 @@ def score(experiment: Experiment) -> Score:
     )
 
 
+def _name_of(experiment: Experiment, client: int) -> str:
+    names = experiment.networks[0].client_names if experiment.needs("network") else None
+    return str(client) if names is None else names[client]
+
+
+def _training_joules(experiment: Experiment) -> Floats | None:
+    return (
+        training_joules(experiment.networks[0], experiment.clustering.labels) if experiment.needs("network") else None
+    )
+
+
 def _joules(experiment: Experiment) -> Floats | None:
     """Return what each cluster's clients take in all their trainings, [clusters]; None where it is not known."""
-    labels = experiment.clustering.labels
-    each = training_joules(experiment.networks[0], labels) if experiment.needs("network") else None
+    each, labels = _training_joules(experiment), experiment.clustering.labels
     if each is None:
         return None
     times = np.zeros(len(labels))
@@ -135,6 +146,16 @@ def _joules(experiment: Experiment) -> Floats | None:
         times[event.cohort] += event.intra_rounds
     own = labels >= 0
     return np.bincount(labels[own], (each * times)[own], experiment.clustering.clusters)
+
+
+def joules_by(experiment: Experiment, seconds: Floats) -> Floats | None:
+    """Return what all clients have taken by these virtual times, as `seconds`; None where it is not known."""
+    each = _training_joules(experiment)
+    if each is None:
+        return None
+    events = experiment.method.schedule.events
+    sums = np.cumsum([0.0, *(each[event.cohort].sum() * event.intra_rounds for event in events)])
+    return np.asarray(sums[np.searchsorted([event.seconds for event in events], seconds, side="right")])
 
 
 def _predicted(experiment: Experiment) -> float | None:
