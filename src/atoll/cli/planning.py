@@ -132,8 +132,8 @@ def _forecast(asked: Asked, field: Field, race: Race) -> str:
     settings = field.plans[0].candidate.settings
     return (
         f"the race: {rungs} of virtual time{seeds}; at most about {format_seconds(max(took, 1.0))} of training here\n"
-        f"it trains {settings.model.name} on {settings.data.dataset}: if your clients hold other data, seconds and bytes "
-        "stay, accuracies do not"
+        f"it trains {settings.model.name} on {settings.data.dataset}: if your clients hold other data, seconds and "
+        "bytes stay, accuracies do not"
     )
 
 
@@ -184,7 +184,7 @@ def _bound_of(experiment: Experiment) -> str | None:
     plan = experiment.plan
     return (
         f"FedUC's bound, which played no part: {plan.bound:.3g} = kappa {plan.kappa:.3g} x {plan.initial_gap:.4g} + "
-        f"delta {plan.delta:.3g}, with mu {plan.mu:g}, L {plan.smoothness:g} and staleness of at most {plan.tau_max:.3g}"
+        f"delta {plan.delta:.3g}, with mu {plan.mu:g}, L {plan.smoothness:g}, staleness of at most {plan.tau_max:.3g}"
     )
 
 
