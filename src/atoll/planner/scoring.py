@@ -16,11 +16,11 @@ from atoll.planner.pool import Pool
 from atoll.planner.scores import Score, score
 from atoll.support.errors import InputError, SettingWarning
 
-MUCH_LATER = 1.1  # so many times a plan's predicted seconds to a target are too many to race it
+MUCH_LATER = 1.05  # so many times a plan's predicted seconds to a target are too many to race it
 ALIKE = 0.02  # two numbers this close, relative to the larger, are alike
 _GROWTH = 1.1  # more rounds than seem to be needed, so that the budget ends the run
 _TRIES = 12  # of making a schedule long enough
-_FREE = ("clustering.", "method.intra_rounds", "faults.deadline_seconds", "network.")
+_FREE = ("clustering.", "faults.deadline_seconds", "network.")
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _outdoes(one: Scored, other: Scored) -> bool:
 
 
 def _fixed(values: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what must be equal for schedules to compare plans: all but who is where, how often, and how long."""
+    """Return what must be equal for schedules to compare plans: all but who is where, and how long."""
     return [(name, text) for name, text in values.items() if not name.startswith(_FREE)]
 
 
