@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from atoll.clustering.feduc.bound import clock_of, mean_deviations, mixing_matrix, samples_of
 from atoll.clustering.feduc.greedy import feduc_labels
@@ -112,6 +111,8 @@ def _starts(problem: Problem) -> Iterator[Ids]:
 
 def _by_speed(problem: Problem) -> Ids:
     """Return clients of like speed together, the groups where their uploads are shortest in all."""
+    from scipy.optimize import linear_sum_assignment  # loads slowly
+
     network = problem.network
     order = np.argsort(network.compute_seconds, kind="stable")
     groups = np.array_split(order, network.aggregators)
