@@ -104,7 +104,8 @@ def test_the_slow_twin_agrees(data: st.DataObject) -> None:
     begins = [Fraction(data.draw(st.integers(0, 8)), 2) for _ in range(count)]
     alone = [max([Fraction(data.draw(whole), 3), *(carries[link] for link in path)]) for path in paths]
     found = finish_seconds(
-        *(np.array([float(x) for x in row]) for row in (begins, alone)),
+        np.array([float(x) for x in begins]),
+        np.array([float(x) for x in alone]),
         table([sorted(path) for path in paths], links),
         np.array([float(x) for x in carries]),
     )

@@ -145,7 +145,7 @@ def _joules(experiment: Experiment) -> Floats | None:
     for event in experiment.method.schedule.events:
         times[event.cohort] += event.intra_rounds
     own = labels >= 0
-    return np.bincount(labels[own], (each * times)[own], experiment.clustering.clusters)
+    return np.asarray(np.bincount(labels[own], (each * times)[own], experiment.clustering.clusters), np.float64)
 
 
 def joules_by(experiment: Experiment, seconds: Floats) -> Floats | None:

@@ -22,7 +22,7 @@ import numpy as np
 from atoll.clustering.feduc.bound import clock_of, mean_deviations, mixing_matrix, samples_of
 from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import Problem
-from atoll.clustering.feduc.refine import refine
+from atoll.clustering.feduc.refine import CHANGES, refine
 from atoll.clustering.feduc.time_budget import PASSES, is_cut_by, simple_starts
 from atoll.network.completion import completion_of
 from atoll.support.arrays import Floats, Ids
@@ -91,7 +91,7 @@ def feduc_for_progress(problem: Problem, mixing: float = MIXING) -> Ids:
     def measure(problem: Problem, labels: Ids) -> float:
         return progress_of(problem, labels).log_seconds(mixing)
 
-    def refined(labels: Ids, changes: int = 200_000) -> Ids:
+    def refined(labels: Ids, changes: int = CHANGES) -> Ids:
         whole = problem.pattern.startswith("dec") and not is_cut_by(problem, labels)
         return refine(problem, labels, changes, may_empty=not whole, measure=measure)
 

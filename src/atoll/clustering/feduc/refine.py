@@ -14,6 +14,7 @@ from atoll.support.arrays import Floats, Ids
 GAIN = 1e-9  # a change must lower the bound by this relative amount, so that rounding cannot keep the search going
 
 
+CHANGES = 200_000  # moves and swaps tried at most
 Measure = Callable[[Problem, Ids], float]
 """What a search lowers."""
 
@@ -23,7 +24,7 @@ def _bound(problem: Problem, labels: Ids) -> float:
 
 
 def refine(
-    problem: Problem, labels: Ids, changes: int = 200_000, may_empty: bool = True, measure: Measure = _bound
+    problem: Problem, labels: Ids, changes: int = CHANGES, may_empty: bool = True, measure: Measure = _bound
 ) -> Ids:
     """Return labels from which no single move and no swap lowers the bound; never worse than the ones given.
 

@@ -16,6 +16,7 @@ from atoll.clustering.feduc.feasible import chain_of_moves
 from atoll.clustering.feduc.greedy import choose, feduc_labels, placing_order
 from atoll.clustering.feduc.incremental.bounds import start
 from atoll.clustering.feduc.problem import Problem
+from atoll.clustering.feduc.refine import CHANGES
 from atoll.clustering.feduc.refine import refine as refine_labels
 from atoll.network.completion import completion_of
 from atoll.network.topology import is_cut
@@ -104,8 +105,7 @@ def is_cut_by(problem: Problem, labels: Ids) -> bool:
 def _refined(problem: Problem, labels: Ids, changes: int | None = None) -> Ids:
     """Improve a clustering, without leaving an aggregator empty where that could cut the others."""
     whole = problem.pattern.startswith("dec") and not is_cut_by(problem, labels)
-    most = {} if changes is None else {"changes": changes}
-    return refine_labels(problem, labels, may_empty=not whole, **most)
+    return refine_labels(problem, labels, CHANGES if changes is None else changes, may_empty=not whole)
 
 
 def _grid(problem: Problem, longest: float) -> Floats:

@@ -76,7 +76,7 @@ class Queues:
     def downloads(self, client: int) -> Floats:
         """Return the seconds until each cluster has its aggregator's model if the client joined it, [aggregators]."""
         assert self._network.download_seconds is not None
-        return np.maximum(self._down, self._network.download_seconds[client])
+        return np.asarray(np.maximum(self._down, self._network.download_seconds[client]))
 
     def place(self, client: int, aggregator: int) -> None:
         """Add the client to a cluster."""
