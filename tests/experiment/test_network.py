@@ -61,7 +61,7 @@ def write_clients(path: Path, **changed: Any) -> None:
 
 def write_links(path: Path) -> None:
     """Write a link from each client to each aggregator, and of these to the server."""
-    rows = [(k, f"a{j}", UPLOAD[k, j]) for k in range(CLIENTS) for j in range(AGGREGATORS)]
+    rows = [(str(k), f"a{j}", UPLOAD[k, j]) for k in range(CLIENTS) for j in range(AGGREGATORS)]
     rows += [(f"a{j}", "server", seconds) for j, seconds in enumerate(TRANSFER)]
     sender, receiver, seconds = zip(*rows, strict=True)
     write_table(path, **{"from": sender, "to": receiver, "up_seconds": seconds})
