@@ -208,7 +208,7 @@ method.name=hierarchical rounds=20 network.grid=[1,1]
 method.name=hierarchical rounds=20 network.grid=[0,2]
 method.name=hierarchical rounds=20 network.side_metres=0
 method.name=hierarchical rounds=20 network.bandwidth_hz=-1
-method.name=hierarchical rounds=20 network.upload_file=none.csv
+method.name=hierarchical rounds=20 network.file=none.csv
 method.name=hierarchical rounds=20 network.clients_file=none.csv
 method.name=hierarchical rounds=20 network.trace_file=none.csv
 method.name=hierarchical rounds=20 network.metres_per_round=0

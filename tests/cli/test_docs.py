@@ -71,7 +71,8 @@ def test_the_examples_on_the_command_line_page_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_commands_and_files_of_the_page_on_planning_run(tmp_path: Path) -> None:
-    assert write_files(DOCS / "planning.md", tmp_path) == ["clients.csv", "fleet.toml"]
+    files = write_files(DOCS / "planning.md", tmp_path)
+    assert files == ["clients.csv", "sites.csv", "links.csv", "shops.toml", "fleet.toml"]
     shown = run_together(commands(DOCS / "planning.md"), tmp_path)
     assert [row[5] for row in rows_of(shown, "aggregator")[:4]] == ["3 s"] * 4, "the page says that the limit is 3 s"
     assert (tmp_path / "fleet-map.png").is_file()

@@ -11,6 +11,7 @@ import pytest
 from atoll import Experiment, make_runs, read_experiment
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.problem import PATTERNS
+from atoll.network.records import write_direct
 from tests.cli.conftest import Command
 
 SMALL = """
@@ -225,10 +226,9 @@ def test_figures_of_several_runs(atoll: Command, folder: Path) -> None:
     assert len(runs) == 8
 
 
-def test_a_network_of_matrices_has_no_map(atoll: Command, folder: Path) -> None:
-    np.savetxt("upload.csv", np.linspace(0.05, 0.1, 48).reshape(12, 4), delimiter=",")
-    np.savetxt("transfer.csv", np.full(4, 0.1), delimiter=",")
-    changes = sets("network.upload_file=upload.csv", "network.transfer_file=transfer.csv", "clustering.time_limit=")
+def test_a_network_of_links_has_no_map(atoll: Command, folder: Path) -> None:
+    write_direct(folder / "links.csv", np.linspace(0.05, 0.1, 12), 4)
+    changes = sets("network.file=links.csv", "clustering.time_limit=")
     atoll("cluster", "small.toml", "--plot", "one", *changes).succeeded()
     assert {path.stem for path in folder.glob("*.png")} == {"one", "one-completion", "one-sizes"}
 

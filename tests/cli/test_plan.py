@@ -145,7 +145,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
         (("--seconds", "0.5"), "--seconds 0.5: no plan's first event fits"),
         (("--over", "method.pattern=cenasy", "--over", "method.pattern=censyn"), "is given twice"),
         (("--over", "method.patern=censyn"), "no plan can be carried out"),
-        (("--set", "network.upload_file=u.csv"), "network.upload_file"),
+        (("--set", "network.file=u.csv"), "network.file"),
     ],
 )
 def test_bad_input(options: tuple[str, ...], told: str, atoll: Command, folder: Path) -> None:

@@ -37,12 +37,7 @@ ZETA = np.linspace(0.002, 0.005, CLIENTS)
 SAMPLES = 10 + np.arange(CLIENTS)
 UPLOAD = 1 + np.arange(CLIENTS)[:, None] / 10 + np.arange(AGGREGATORS) / 100
 TRANSFER = np.array([0.5, 0.6, 0.7, 0.8])
-EXCHANGE = (np.ones((AGGREGATORS, AGGREGATORS)) - np.eye(AGGREGATORS)) * np.array([[0.1], [0.2], [0.3], [0.4]])
-MATRICES = (
-    "network.upload_file=upload.csv",
-    "network.transfer_file=transfer.csv",
-    "network.exchange_file=exchange.npy",
-)
+LINKS = ("network.file=links.csv",)
 
 
 def made(*changes: str) -> Experiment:
@@ -64,6 +59,14 @@ def write_clients(path: Path, **changed: Any) -> None:
     write_table(path, client=range(CLIENTS), **columns | changed)
 
 
+def write_links(path: Path) -> None:
+    """Write a link from each client to each aggregator, and of these to the server."""
+    rows = [(str(k), f"a{j}", UPLOAD[k, j]) for k in range(CLIENTS) for j in range(AGGREGATORS)]
+    rows += [(f"a{j}", "server", seconds) for j, seconds in enumerate(TRANSFER)]
+    sender, receiver, seconds = zip(*rows, strict=True)
+    write_table(path, **{"from": sender, "to": receiver, "up_seconds": seconds})
+
+
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Work in a folder with the files that the settings name; forget modules imported from it."""
@@ -71,8 +74,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     write_clients(Path("clients.csv"))
     np.savetxt("upload.csv", UPLOAD, delimiter=",")
-    np.savetxt("transfer.csv", TRANSFER, delimiter=",")
-    np.save("exchange.npy", EXCHANGE)
+    write_links(Path("links.csv"))
     write_table(Path("trace.csv"), **TRACE)
     yield tmp_path
     for name in ("linking", "placing"):
@@ -188,21 +190,28 @@ def test_a_trace_needs_no_positions_in_the_clients_file() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["censyn", "cenasy", "decsyn", "decasy"])
-def test_matrices_of_seconds(pattern: str) -> None:
+def test_links_by_name(pattern: str) -> None:
+    """The topology says who is linked where no link of two aggregators does; they hear of each other by the server."""
     write_table(Path("speeds.csv"), client=range(CLIENTS), seconds_per_sample=ZETA, samples=SAMPLES)
-    network = network_of(*MATRICES, "network.clients_file=speeds.csv", f"method.pattern={pattern}")
+    network = network_of(*LINKS, "network.clients_file=speeds.csv", f"method.pattern={pattern}")
     np.testing.assert_allclose(network.upload_seconds, UPLOAD, rtol=1e-15)
     np.testing.assert_allclose(network.transfer_seconds, TRANSFER, rtol=1e-15)
-    assert network.exchange_seconds.tolist() == EXCHANGE.tolist()
-    assert network.compute_seconds.tolist() == (ZETA * SAMPLES).tolist()
+    assert network.exchange_seconds[0].tolist() == pytest.approx([0, 1.1, 1.2, 1.3])
+    np.testing.assert_allclose(network.compute_seconds, ZETA * SAMPLES, rtol=1e-15)
     assert network.neighbours == ((1, 2), (0, 3), (0, 3), (1, 2))
     assert network.clients_xy is None
+    assert network_of(*LINKS, f"method.pattern={pattern}").upload_seconds.tolist() == network.upload_seconds.tolist()
 
 
-@pytest.mark.parametrize(("pattern", "other"), [("censyn", "exchange"), ("decsyn", "transfer")])
-def test_matrices_that_a_pattern_does_not_use_may_be_left_out(pattern: str, other: str) -> None:
-    network = network_of(*MATRICES, f"network.{other}_file=", f"method.pattern={pattern}")
-    assert not getattr(network, f"{other}_seconds").any()
+def test_every_clustering_and_pattern_takes_links() -> None:
+    """FedUC's limit is that of clients side by side: 12 uploads of up to 2.1 s in turns would take 18 s."""
+    for pattern in ("censyn", "cenasy", "decsyn", "decasy"):
+        for method in ("comaw", "dataw", "feduc"):
+            limit = ["clustering.time_limit=3", "clustering.refine=true"] if method == "feduc" else []
+            experiment = made(*LINKS, f"method.pattern={pattern}", f"clustering.method={method}", *limit)
+            assert len(experiment.method.schedule) == 20
+            if limit:
+                assert experiment.plan.max_completion_seconds <= 3
 
 
 OWN = """
@@ -465,15 +474,6 @@ def test_the_initial_gap_is_the_loss_at_the_start() -> None:
         assert torch.equal(tensor, before[name])
 
 
-def test_seconds_to_the_server_and_between_aggregators_may_be_measured_alone() -> None:
-    drawn, network = network_of(), network_of(*MATRICES[1:])
-    assert network.transfer_seconds.tolist() == TRANSFER.tolist()
-    assert network.exchange_seconds.tolist() == EXCHANGE.tolist()
-    assert network.upload_seconds.tobytes() == drawn.upload_seconds.tobytes()
-    moving = made("network.trace_file=trace.csv", MATRICES[1]).networks
-    assert [each.transfer_seconds.tolist() for each in moving.values()] == [TRANSFER.tolist()] * len(moving)
-
-
 def test_the_clock_and_the_bound_read_the_same_frequencies() -> None:
     given = [4.0, 2.0, 1.0, 3.0]
     problem = made(f"network.frequencies={given}").problem
@@ -511,24 +511,21 @@ REFUSED: list[tuple[list[str], list[str]]] = [
     (["network.metres_per_round=1", "network.trace_file=trace.csv"], ["network.metres_per_round", "one of them"]),
     (["network.metres_per_round=41"], ["network.metres_per_round = 41", "40"]),
     (["network.metres_per_round=0"], ["network.metres_per_round = 0", "greater than 0"]),
-    ([*MATRICES, "network.metres_per_round=1"], ["network.metres_per_round", "network.upload_file"]),
-    ([*MATRICES, "network.trace_file=trace.csv"], ["network.trace_file", "network.upload_file"]),
-    ([*MATRICES, "network.recluster_every=10"], ["network.recluster_every", "network.upload_file"]),
-    ([*MATRICES, "network.transfer_file="], ["network.transfer_file is not set", "'cenasy'"]),
-    ([*MATRICES, "network.exchange_file=", "method.pattern=decsyn"], ["network.exchange_file is not set", "'decsyn'"]),
-    ([*MATRICES, "data.clients=11"], ["'upload.csv'", "12 x 4", "11 x 4"]),
-    ([*MATRICES, "clustering.clusters=3"], ["'upload.csv'", "12 x 4", "12 x 3"]),
-    ([*MATRICES, "network.transfer_file=upload.csv"], ["network.transfer_file = 'upload.csv'", "12 x 4", "= 4"]),
-    ([*MATRICES, "network.upload_file=gap.csv"], ["gap.csv", "row 2, column 3 is nan"]),
-    ([*MATRICES, "network.exchange_file=upload.csv"], ["network.exchange_file = 'upload.csv'", "12 x 4", "= 4 x 4"]),
+    ([*LINKS, "network.metres_per_round=1"], ["network.metres_per_round", "network.file"]),
+    ([*LINKS, "network.trace_file=trace.csv"], ["network.trace_file", "network.file"]),
+    ([*LINKS, "network.recluster_every=10"], ["network.recluster_every", "network.file"]),
+    ([*LINKS, "network.downloads=true"], ["network.downloads", "network.file"]),
+    ([*LINKS, "data.clients=11"], ["links.csv", "unknown id '11'"]),
+    ([*LINKS, "data.clients=13"], ["links.csv", "client '12' reaches no aggregator"]),
+    ([*LINKS, "clustering.clusters=3"], ["'links.csv'", "4 aggregators", "clustering.clusters = 3"]),
+    ([*LINKS, "network.clients_file=few.csv"], ["few.csv", "has 11 clients", "data.clients = 12"]),
+    (["network.file=absent.csv"], ["absent.csv", "No such file"]),
     (
-        ["network.transfer_file=transfer.csv", "network.frequencies=[1.0, 2.0, 3.0, 4.0]"],
-        ["network.frequencies = [1.0, 2.0, 3.0, 4.0]", "network.transfer_file", "give one of them"],
+        [*LINKS, "network.frequencies=[1.0, 2.0, 3.0, 4.0]"],
+        ["network.frequencies = [1.0, 2.0, 3.0, 4.0]", "network.file", "give one of them"],
     ),
-    ([*MATRICES, "network.downloads=true"], ["network.downloads = true", "network.upload_file"]),
     (["network.frequencies=[1, 2, 3]"], ["network.frequencies = [1.0, 2.0, 3.0]", "clustering.clusters = 4"]),
     (["network.frequencies=transfer", "method.pattern=censyn"], ["network.frequencies", "'cenasy'", "'censyn'"]),
-    (["network.transfer_file=upload.csv"], ["network.transfer_file = 'upload.csv'", "12 x 4", "= 4"]),
     (["network.topology=rng"], ["network.topology = 'rng'", "did you mean 'ring'?", "module:function"]),
     (["network.topology=regular"], ["network.degree is not set", "'regular'"]),
     (["network.topology=erdos-renyi"], ["network.probability is not set", "'erdos-renyi'"]),
@@ -539,7 +536,7 @@ REFUSED: list[tuple[list[str], list[str]]] = [
     (["network.topology=linking:pairs"], ["network.topology = 'linking:pairs'", "networkx", "'list'"]),
     (["network.topology=linking:tuples", "clustering.clusters=6"], ["network.topology", "(0, 0)", "0 to 5"]),
     (["network.topology=linking:short"], ["network.topology", "3 nodes", "4 aggregators"]),
-    ([*MATRICES, "network.topology=linking:short"], ["network.topology", "3 nodes", "4 aggregators"]),
+    ([*LINKS, "network.topology=linking:short"], ["network.topology", "3 nodes", "4 aggregators"]),
     (["network.topology=linking:directed", "clustering.clusters=6"], ["neighbour", "not the other way round"]),
     (["network.topology=edges", "network.edges=[[0, 1], [2, 3]]", "method.pattern=decasy"], ["0, 1 have no path"]),
     (["network.topology=erdos-renyi", "network.probability=0", "method.pattern=decsyn"], ["aggregator 0 has no path"]),
@@ -566,13 +563,12 @@ PROBLEM_REFUSED: list[tuple[list[str], list[str]]] = [
 @pytest.mark.parametrize(("changes", "told"), REFUSED, ids=[" ".join(changes) for changes, _ in REFUSED])
 def test_networks_that_are_refused(changes: list[str], told: list[str]) -> None:
     zeta, x, y = ZETA.copy(), XY[:, 0].copy(), XY[:, 1].copy()
-    zeta[4], x[2], gap = -1, np.nan, UPLOAD.copy()
-    gap[1, 2] = np.nan
+    zeta[4], x[2] = -1, np.nan
     write_clients(Path("slow.csv"), seconds_per_sample=zeta)
     write_clients(Path("lost.csv"), x=x)
     x[2], x[7], y[7] = 1, 10, 30
     write_clients(Path("near.csv"), x=x, y=y)
-    np.savetxt("gap.csv", gap, delimiter=",")
+    write_table(Path("few.csv"), client=range(11), samples=SAMPLES[:11])
     Path("linking.py").write_text(OWN)
     with pytest.raises(InputError) as error:
         made(*changes).check()

@@ -21,7 +21,9 @@ from atoll.fleet.node import Reporting
 from atoll.fleet.private import respond
 from atoll.fleet.reports import reported_table, write_tables
 from atoll.fleet.transport import Failure, Properties
-from atoll.network.files import read_matrix, read_network_clients
+from atoll.network.files import read_network_clients
+from atoll.network.links import read_links
+from atoll.network.routes import linked_network
 from tests.fleets import agreement_of, open_sites, small
 
 EXPERIMENT = small()
@@ -171,9 +173,9 @@ def test_what_is_known_is_written_as_the_settings_read_it(tmp_path: Path) -> Non
     assert speeds.samples.tolist() == [10, 11, 12]
     assert speeds.seconds_per_sample == pytest.approx([0.18 / 380, 0.26 / 380, 0.34 / 380])  # the first counts 0.8
     assert np.array_equal(speeds.seconds_per_sample, measured.seconds_per_sample)
-    assert read_matrix(paths["network.upload_file"]) == pytest.approx(
-        np.array([[0.72 / 1.8] * 2, [0.64 / 1.8] * 2, [0.56 / 1.8] * 2])
-    )
+    links = read_links(paths["network.file"]).links(1)
+    network = linked_network("links.csv", links, ["0", "1", "2"], "server", np.ones(3))
+    assert network.upload_seconds == pytest.approx(np.array([[0.72 / 1.8] * 2, [0.64 / 1.8] * 2, [0.56 / 1.8] * 2]))
 
 
 def test_feduc_clusters_by_what_was_measured(tmp_path: Path) -> None:
@@ -181,11 +183,9 @@ def test_feduc_clusters_by_what_was_measured(tmp_path: Path) -> None:
     for client in range(4):
         measured.add(client, passed=10, seconds=0.01 * (client + 1), round_trip=1.0)
     paths = write_tables(reported_table({c: report(c) for c in range(4)}, 4, measured), tmp_path, clusters=2)
-    transfers = tmp_path / "transfers.csv"
-    transfers.write_text("0.5,0.5\n")
     network = {key.partition(".")[2]: str(path) for key, path in paths.items() if key.startswith("network.")}
     changes = {
-        "network": network | {"transfer_file": str(transfers)},
+        "network": network,
         "clustering": {"method": "feduc"},
         "method": {"name": "hierarchical"},
         "rounds": 15,

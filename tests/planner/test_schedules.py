@@ -24,17 +24,19 @@ def settings_of(folder: Path, **over: dict[str, Any]) -> Settings:
     (folder / "clients.csv").write_text(
         "client,seconds_per_sample,samples\n0,0.1,10\n1,0.2,10\n2,0.1,10\n3,0.1,10\n", encoding="utf-8"
     )
-    (folder / "uploads.csv").write_text("1,9\n1,9\n9,1\n9,2\n", encoding="utf-8")
-    (folder / "transfers.csv").write_text("1,0.5\n", encoding="utf-8")
-    (folder / "exchanges.csv").write_text("0,2\n2,0\n", encoding="utf-8")
-    files = {"clients": "clients", "upload": "uploads", "transfer": "transfers", "exchange": "exchanges"}
+    (folder / "links.csv").write_text(
+        "from,to,up_seconds\n0,north,1\n1,north,1\n2,south,1\n3,south,3\nnorth,server,1\nsouth,server,0.5\n"
+        "north,south,1.5\n",
+        encoding="utf-8",
+    )
+    files = {"clients_file": "clients.csv", "file": "links.csv"}
     table: dict[str, Any] = {
         "rounds": 4,
         "data": {"dataset": "digits", "clients": 4, "samples": 10, "partition": "iid"},
         "model": {"name": "linear"},
         "local": {"steps": 1, "batch_size": 10},
         "clustering": {"method": "comaw", "clusters": 2},
-        "network": {f"{key}_file": str(folder / f"{name}.csv") for key, name in files.items()},
+        "network": {key: str(folder / name) for key, name in files.items()},
         "method": {"name": "hierarchical", "pattern": "censyn", "intra_rounds": 2},
         "run": {"executor": "serial"},
     }
@@ -58,8 +60,8 @@ def test_a_synchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
     found = plan.score
     assert (found.events, found.seconds, found.merges, found.steps) == (3, 25.5, 3.0, 6.0)
     assert (found.mean_event, found.longest_event, found.first_event) == (8.5, 8.5, 8.5)
-    assert found.waiting == pytest.approx(1 - 2 * (2 + 3 + 2 + 3) / (4 * 8.5))
-    assert (found.slowest_client, found.slowest_seconds) == (1, 3.0)
+    assert found.waiting == pytest.approx(1 - 2 * (2 + 3 + 2 + 4) / (4 * 8.5))
+    assert (found.slowest_client, found.slowest_seconds) == ("3", 4.0)
     assert (found.mean_staleness, found.max_staleness) == (0, 0)
     up, transfers = 3 * 8 * MODEL_BYTES, 3 * 2 * MODEL_BYTES
     assert found.hops == (Hop("client to aggregator", up, up), Hop("aggregator to server", transfers, transfers))
@@ -77,7 +79,7 @@ def test_an_asynchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
 
 def test_what_neighbours_send_each_other_is_counted_once(tmp_path: Path) -> None:
     (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=decsyn"], seconds=30.0).plans
-    assert plan.score.mean_event == 2 * 4 + 2
+    assert plan.score.mean_event == 2 * 4 + 1.5
     assert plan.score.hops[1] == Hop("between aggregators", 2 * 3 * MODEL_BYTES, 0)
 
 
@@ -93,7 +95,7 @@ def test_what_is_chosen_from_unless_the_user_says_otherwise(tmp_path: Path) -> N
     settings = settings_of(tmp_path)
     named = {axis.name: axis.texts for axis in usual_axes(settings, [])}
     assert named["method.pattern"] == ("censyn", "cenasy", "decsyn", "decasy")
-    assert named["clustering.method"] == ("comaw", "dataw", "feduc", "time")
+    assert named["clustering.method"] == ("comaw", "dataw", "feduc", "progress")
     assert named["method.intra_rounds"] == ("1", "2", "4")
     large = settings.model_copy(update={"data": settings.data.model_copy(update={"clients": 2_000})})
     assert {axis.name: axis.texts for axis in usual_axes(large, [])}["clustering.method"] == ("comaw", "dataw", "feduc")
@@ -104,9 +106,9 @@ def test_what_is_chosen_from_unless_the_user_says_otherwise(tmp_path: Path) -> N
 
 
 def test_a_short_name_stands_for_a_clustering_made_for_the_time_that_there_is(tmp_path: Path) -> None:
-    axes = parse_axes(["clustering.method=comaw,time"])
+    axes = parse_axes(["clustering.method=comaw,time,progress"])
     made, dropped = make_candidates(settings_of(tmp_path), axes, seconds=40.0)
-    assert [candidate.name for candidate in made] == ["comaw", "time"]
+    assert [candidate.name for candidate in made] == ["comaw", "time", "progress"]
     assert dropped == []
     clustering = made[1].settings.clustering
     assert (clustering.method, clustering.get("objective"), clustering.get("seconds")) == ("feduc", "time", 40.0)
@@ -156,10 +158,12 @@ def test_plans_share_clients_and_network(tmp_path: Path) -> None:
 
 
 def test_seconds_of_another_pattern_are_still_asked_for(tmp_path: Path) -> None:
-    """A network that is shared must not hide that a decentralised pattern lacks its file."""
-    settings = settings_of(tmp_path, network={"exchange_file": None})
-    field = sorted_out(settings, [*ONE, "method.pattern=censyn,decsyn"], seconds=30.0)
-    assert ["network.exchange_file is not set" in each.why for each in field.dropped] == [True]
+    """A network that is shared must not hide that the central patterns lack a server."""
+    settings = settings_of(tmp_path)
+    links = tmp_path / "links.csv"
+    links.write_text("\n".join(line for line in links.read_text().splitlines() if "server" not in line) + "\n")
+    field = sorted_out(settings, [*ONE, "method.pattern=decsyn,censyn"], seconds=30.0)
+    assert ["leads to 'server'" in each.why for each in field.dropped] == [True]
 
 
 def some_score(**other: float) -> Score:

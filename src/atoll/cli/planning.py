@@ -129,7 +129,12 @@ def _forecast(asked: Asked, field: Field, race: Race) -> str:
     rungs = ", ".join(f"{plans} until {format_seconds(until)}" for until, plans in race.rungs)
     seeds = f", the finalists with {race.seeds} seeds" if race.seeds > 1 else ""
     took = seconds_an_update(field.plans[0], field.pool) * race.updates
-    return f"the race: {rungs} of virtual time{seeds}; at most about {format_seconds(max(took, 1.0))} of training here"
+    settings = field.plans[0].candidate.settings
+    return (
+        f"the race: {rungs} of virtual time{seeds}; at most about {format_seconds(max(took, 1.0))} of training here\n"
+        f"it trains {settings.model.name} on {settings.data.dataset}: if your clients hold other data, seconds and "
+        "bytes stay, accuracies do not"
+    )
 
 
 def _race(asked: Asked, race: Race, entrants: list[Entrant], field: Field) -> list[Entrant]:
@@ -166,8 +171,21 @@ def _finish(asked: Asked, ranked: Sequence[Entrant], field: Field) -> None:
         raise RunError(f"--target {budget.target:g}: no plan reaches it in the budget; the furthest: {far}")
     if not asked.as_json:
         out.print(reason, markup=False)
+        if asked.verbose and (told := _bound_of(field.pool.make(first.plan.candidate.settings))):
+            out.print(told, markup=False)
         out.print(f"Run it: atoll run {asked.folder / folders.CHOSEN}", markup=False)
         out.print(f"Page: {asked.folder / folders.PAGE}", markup=False)
+
+
+def _bound_of(experiment: Experiment) -> str | None:
+    """Say what FedUC's bound is for a plan; it played no part in the choice."""
+    if not experiment.needs("network"):
+        return None
+    plan = experiment.plan
+    return (
+        f"FedUC's bound, which played no part: {plan.bound:.3g} = kappa {plan.kappa:.3g} x {plan.initial_gap:.4g} + "
+        f"delta {plan.delta:.3g}, with mu {plan.mu:g}, L {plan.smoothness:g}, staleness of at most {plan.tau_max:.3g}"
+    )
 
 
 def _has_met(entrant: Entrant) -> bool:

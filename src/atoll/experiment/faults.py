@@ -14,16 +14,18 @@ from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
 from atoll.experiment.choices import method_kind
+from atoll.experiment.network import names_of
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import FaultSettings, Settings
 from atoll.experiment.signatures import asks_for
 from atoll.faults.attacks import Attacked, claim_samples, draw_attackers
+from atoll.faults.availability import Availability, read_availability
 from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.faults.dropouts import lose_clients
 from atoll.local.trainer import Trainer
 from atoll.methods.equal_clients import weigh_equally
 from atoll.schedules.events import Clock
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reading
 from atoll.support.wording import show
 
 _SINGLE = ("weighted", "stacked")  # executors that never hold a single client's result, or refuse one that is broken
@@ -52,16 +54,24 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
             f"{settings.method.name!r}, which has no parameter clock or deadline_seconds"
         )
     timed = None if wanted.deadline_seconds is None else clock
-    if wanted.dropout or wanted.slots_per_day is not None or timed:
-        slots = _read_slots(wanted, population)
-        schedule = lose_clients(schedule, settings.seed, wanted.dropout, slots, timed)
+    if wanted.dropout or wanted.slots_per_day is not None or wanted.availability_file is not None or timed:
+        slots, known = _read_slots(wanted, population), _read_availability(settings, len(population))
+        schedule = lose_clients(schedule, settings.seed, wanted.dropout, slots, timed, known)
         if not any(len(event.cohort) for event in schedule.events):
             raise InputError(
-                f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}: "
-                "leave no client in any event"
+                f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}, "
+                f"faults.availability_file = {show(wanted.availability_file)}: leave no client in any event"
             )
     made = replace(method, schedule=schedule, combine=combine, screening=_make_screening(settings, len(population)))
     return weigh_equally(made) if _weighs_equally(settings, method) else made
+
+
+def _read_availability(settings: Settings, clients: int) -> Availability | None:
+    path = settings.faults.availability_file
+    if path is None:
+        return None
+    with reading("faults.availability_file"):
+        return read_availability(path, names_of(settings, clients))
 
 
 def as_claimed(settings: Settings, population: Population) -> Population:
@@ -116,7 +126,8 @@ def require_single_results(settings: Settings) -> None:
 def is_counted(settings: Settings) -> bool:
     """Return whether a run counts faults in its rows."""
     wanted = settings.faults
-    loses = wanted.dropout or wanted.deadline_seconds is not None or wanted.slots_per_day is not None
+    timed = (wanted.deadline_seconds, wanted.slots_per_day, wanted.availability_file)
+    loses = wanted.dropout or any(value is not None for value in timed)
     return bool(loses or wanted.tolerate or wanted.max_update_norm is not None)
 
 

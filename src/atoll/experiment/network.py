@@ -14,8 +14,10 @@ from atoll.experiment.signatures import asks_for
 from atoll.methods.hierarchical import CENTRAL, SYNCHRONOUS
 from atoll.network.base import Network
 from atoll.network.completion import pattern_transfer_seconds
-from atoll.network.files import ClientTable, matrix_network, read_matrix, read_network_clients
+from atoll.network.files import ClientTable, read_matrix, read_network_clients
+from atoll.network.links import read_links
 from atoll.network.mobility import Trace, random_waypoint, read_trace
+from atoll.network.routes import linked_network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
 from atoll.support.arrays import Floats
@@ -42,11 +44,10 @@ def make_networks(
     wanted, clients = settings.network, len(sizes)
     table = _read_table(wanted, clients, is_placed=True)
     compute_seconds = _speeds(settings, table, clients) * _samples(table, sizes)
-    graph = _topology(settings)
     _check_timing(settings)
-    if wanted.upload_file is not None:
-        return {0: _paced(settings, _from_files(settings, compute_seconds, neighbours_of(graph), upload_share))}
-    measured = _measured_seconds(settings)
+    if wanted.file is not None:
+        return {0: _paced(settings, _from_links(settings, table, compute_seconds, model_bytes, upload_share))}
+    graph = _topology(settings)
     rows, columns = grid_of(settings)
     aggregators_xy, server_xy = grid_positions(rows, columns, wanted.side_metres)
     watts, radio = _powers(settings, table, clients), _radio(wanted)
@@ -59,7 +60,7 @@ def make_networks(
         )
 
     positions = _positions(settings, table, clients)
-    return {round_: _paced(settings, replace(at(xy), **measured)) for round_, xy in positions.items()}
+    return {round_: _paced(settings, at(xy)) for round_, xy in positions.items()}
 
 
 def is_same_network(one: Settings, other: Settings) -> bool:
@@ -72,7 +73,7 @@ def is_same_network(one: Settings, other: Settings) -> bool:
         return False
     if wanted.trace_file is not None or wanted.metres_per_round is not None:
         return one.rounds == other.rounds
-    is_any_pattern = wanted.upload_file is None and wanted.frequencies is None
+    is_any_pattern = wanted.file is None and wanted.frequencies is None
     return is_any_pattern or one.method.get("pattern") == other.method.get("pattern")
 
 
@@ -85,6 +86,12 @@ def is_clustered_anew(settings: Settings, round_: int) -> bool:
 def samples_of(settings: Settings, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return each client's samples: those that `network.clients_file` states, else those of the data."""
     return _samples(_read_table(settings.network, len(sizes)), sizes)
+
+
+def names_of(settings: Settings, clients: int) -> tuple[str, ...]:
+    """Return what clients are called: by `network.file`, else their numbers."""
+    table = _read_table(settings.network, clients) if settings.network.file is not None else None
+    return (table.names if table is not None else None) or tuple(map(str, range(clients)))
 
 
 def speeds(settings: Settings, clients: int) -> Floats:
@@ -115,17 +122,31 @@ def grid_of(settings: Settings) -> tuple[int, int]:
 
 def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) -> ClientTable | None:
     """Read the clients' file; they need positions where `is_placed`, or where it does not say how long they send."""
+    if wanted.file is not None:
+        return _read_named(wanted, clients)
     if wanted.clients_file is None:
         return None
-    places_them = wanted.upload_file is None and wanted.trace_file is None
     with reading("network.clients_file"):
         table = read_network_clients(wanted.clients_file, ())
-        if places_them and (is_placed or table.upload_seconds is None):
+        if wanted.trace_file is None and (is_placed or table.upload_seconds is None):
             table = read_network_clients(wanted.clients_file, ("x", "y"))
+    return _require_count("network.clients_file", wanted.clients_file, table, clients)
+
+
+def _read_named(wanted: NetworkSettings, clients: int) -> ClientTable | None:
+    """Read the clients that the network's file names, or the file of clients beside it."""
+    assert wanted.file is not None
+    with reading("network.file"):
+        table = read_links(wanted.file, wanted.clients_file).table
+    if table is None:
+        return None
+    beside = wanted.clients_file
+    return _require_count("network.clients_file" if beside else "network.file", beside or wanted.file, table, clients)
+
+
+def _require_count(setting: str, path: str, table: ClientTable, clients: int) -> ClientTable:
     if table.clients != clients:
-        raise InputError(
-            f"network.clients_file = {wanted.clients_file!r}: has {table.clients} clients, but data.clients = {clients}"
-        )
+        raise InputError(f"{setting} = {path!r}: has {table.clients} clients, but data.clients = {clients}")
     return table
 
 
@@ -227,18 +248,18 @@ def _topology(settings: Settings) -> "nx.Graph[int]":
 def _check_timing(settings: Settings) -> None:
     """Refuse settings of the clock that contradict each other, or that the pattern has no use for."""
     wanted, pattern = settings.network, settings.method.get("pattern")
-    if wanted.downloads and wanted.upload_file is not None:
-        raise InputError(
-            "network.downloads = true: does not go with network.upload_file, which says nothing of downloads"
-        )
+    if wanted.file is not None:
+        for name in ("downloads", "trace_file", "metres_per_round", "recluster_every"):
+            if getattr(wanted, name):
+                why = "says what is counted" if name == "downloads" else "knows no positions"
+                raise InputError(f"network.{name}: does not go with network.file, which {why}")
     if wanted.frequencies is None:
         return
-    for name in ("transfer_file", "exchange_file"):
-        if isinstance(wanted.frequencies, list) and getattr(wanted, name) is not None:
-            raise InputError(
-                f"network.frequencies = {wanted.frequencies}: does not go with network.{name}, whose seconds say how "
-                "often aggregators merge; give one of them"
-            )
+    if isinstance(wanted.frequencies, list) and wanted.file is not None:
+        raise InputError(
+            f"network.frequencies = {wanted.frequencies}: does not go with network.file, whose seconds say how often "
+            "aggregators merge; give one of them"
+        )
     if pattern is None or pattern in SYNCHRONOUS:
         raise InputError(
             "network.frequencies: is for the asynchronous patterns, method.pattern = 'cenasy' or 'decasy'; "
@@ -256,41 +277,31 @@ def _paced(settings: Settings, network: Network) -> Network:
     return replace(network, frequencies=np.array(given))
 
 
-def _measured_seconds(settings: Settings) -> dict[str, Any]:
-    """Return the seconds between aggregators and to the server that were measured elsewhere, by their field."""
-    wanted, clusters = settings.network, settings.clustering.clusters
-    seconds: dict[str, Any] = {}
-    if wanted.transfer_file is not None:
-        transfer = read_seconds("network.transfer_file", wanted.transfer_file, "clustering.clusters", vectors(clusters))
-        seconds["transfer_seconds"] = transfer.ravel()
-    if wanted.exchange_file is not None:
-        meaning, shape = "clustering.clusters x clustering.clusters", (clusters, clusters)
-        seconds["exchange_seconds"] = read_seconds("network.exchange_file", wanted.exchange_file, meaning, (shape,))
-    return seconds
-
-
-def _from_files(
-    settings: Settings,
-    compute_seconds: Floats,
-    neighbours: tuple[tuple[int, ...], ...],
-    upload_share: float,
+def _from_links(
+    settings: Settings, table: ClientTable | None, compute_seconds: Floats, model_bytes: int, upload_share: float
 ) -> Network:
-    """Make a network of seconds that were measured elsewhere."""
-    wanted, shape = settings.network, (len(compute_seconds), settings.clustering.clusters)
-    for name in ("trace_file", "metres_per_round", "recluster_every"):
-        if getattr(wanted, name) is not None:
-            raise InputError(f"network.{name}: does not go with network.upload_file, whose seconds know no positions")
-    assert wanted.upload_file is not None
-    meaning = "data.clients x clustering.clusters"
-    upload = read_seconds("network.upload_file", wanted.upload_file, meaning, (shape,))
-    pattern = settings.method.get("pattern")
-    if pattern and asks_for(method_kind(settings).make, "network"):
-        needed = "transfer_file" if pattern in CENTRAL else "exchange_file"
-        if getattr(wanted, needed) is None:
-            raise InputError(
-                f"network.{needed} is not set, but network.upload_file with method.pattern = {pattern!r} needs it"
-            )
-    return matrix_network(compute_seconds, upload_share * upload, neighbours=neighbours, **_measured_seconds(settings))
+    """Make the network of a file of links; aggregators without links to each other have the topology's."""
+    wanted, pattern = settings.network, settings.method.get("pattern")
+    assert wanted.file is not None
+    names = None if table is None else table.names
+    with reading("network.file"):
+        file = read_links(wanted.file, wanted.clients_file)
+        network = linked_network(
+            wanted.file,
+            file.links(model_bytes),
+            names or [str(k) for k in range(len(compute_seconds))],
+            file.server,
+            compute_seconds,
+            upload_share,
+            None if table is None else table.power,
+            needs_server=pattern in CENTRAL and asks_for(method_kind(settings).make, "network"),
+        )
+    if network.aggregators != settings.clustering.clusters:
+        raise InputError(
+            f"network.file = {wanted.file!r}: has {network.aggregators} aggregators, "
+            f"but clustering.clusters = {settings.clustering.clusters}"
+        )
+    return network if any(network.neighbours) else replace(network, neighbours=neighbours_of(_topology(settings)))
 
 
 def vectors(length: int) -> tuple[tuple[int, ...], ...]:

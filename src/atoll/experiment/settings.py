@@ -129,11 +129,15 @@ class NetworkSettings(Section):
         "grid", description="which aggregators are linked; or module:function returning a networkx.Graph"
     )
     clients_file: str | None = Field(
-        None, description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples, upload_seconds"
+        None,
+        description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples, upload_seconds; beside "
+        "network.file CSV: client (a name), x, y, seconds_per_sample, samples, and watts: compute_watts, send_watts, "
+        "receive_watts",
     )
-    upload_file: str | None = Field(None, description="CSV or .npy of seconds, clients x aggregators")
-    transfer_file: str | None = Field(None, description="CSV or .npy of seconds to the server, one an aggregator")
-    exchange_file: str | None = Field(None, description="CSV or .npy of seconds, aggregators x aggregators")
+    file: str | None = Field(
+        None,
+        description="links by name, with rates and latencies: CSV, or TOML or JSON with clients and devices besides",
+    )
     frequencies: list[PositiveFloat] | Literal["transfer"] | None = Field(
         None,
         description="asynchronous patterns: how often aggregators merge, one number each up to a factor, in clock and "
@@ -177,6 +181,11 @@ class FaultSettings(Section):
         None,
         description="equal slots of the day, which the column slots of data.clients_file counts from 0; clients are "
         "absent from events that begin in others than theirs; unset: always there",
+    )
+    availability_file: str | None = Field(
+        None,
+        description="CSV of when clients are there: client (as network.file calls it, else its number), seconds, up "
+        "(up or down from then on); clients are absent from events that begin while they are down",
     )
     tolerate: bool = Field(
         False, description="leave out results that are not finite, or of other names, shapes or types; else an error"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from atoll.faults.availability import Availability
 from atoll.schedules.events import Clock, Event, Schedule, missed
 from atoll.schedules.timeline import DAY_SECONDS
 from atoll.support.arrays import Floats, Ids, Mask
@@ -21,19 +22,21 @@ def lose_clients(
     dropout: float = 0.0,
     slots: Mask | None = None,
     clock: Clock | None = None,
+    availability: Availability | None = None,
 ) -> Schedule:
     """Return the schedule without the clients that each event loses; the events count them.
 
     A client is lost for the first of these reasons that holds. Each draws under a key of its own (seed, event, client),
     so whether it is lost does not depend on who else is in the cohort.
 
-    - absent: the slot of the day in which the event begins is not one of its `slots`, bool [clients, slots]. It
-      is sent nothing. The clock starts at midnight UTC.
+    - absent: the slot of the day in which its work begins is not one of its `slots`, bool [clients, slots], or it is
+      down then by `availability`. It is sent nothing. The clock starts at midnight UTC.
     - dropped, with the probability `dropout`: it is sent the model, and nothing comes back.
     - late: it needs more seconds than the clock's deadline. It is sent the model; its result is not waited for.
 
     Raises:
-        InputError: a probability outside [0, 1), or a deadline that no client of any cohort keeps.
+        InputError: a probability outside [0, 1), a deadline that no client of any cohort keeps, or an availability
+            that ends before an event begins.
     """
     if not 0 <= dropout < 1:
         raise InputError(f"faults.dropout = {dropout}: must be at least 0 and less than 1")
@@ -43,6 +46,8 @@ def lose_clients(
     def lose(event: Event) -> Event:
         cohort = event.cohort
         absent = np.zeros(len(cohort), bool) if slots is None else ~slots[cohort, _slot_of(event, slots.shape[1])]
+        if availability is not None:
+            absent |= ~availability.at(cohort, _began(event))
         dropped = ~absent & (_draw(seed, event) < dropout if dropout else False)
         late = ~absent & ~dropped & (False if clock is None else clock.seconds_of(cohort) > clock.deadline_seconds)
         return _without(event, absent, dropped, late)
@@ -78,12 +83,15 @@ def _draw(seed: int, event: Event) -> Floats:
 
 def _slot_of(event: Event, slots: int) -> Ids:
     """Return the slot of the day in which each cohort client's work begins, [cohort]."""
-    began = np.asarray(event.began)
+    return np.minimum((_began(event) % DAY_SECONDS) * slots / DAY_SECONDS, slots - 1).astype(np.int64)
+
+
+def _began(event: Event) -> Floats:
+    """Return the virtual time at which each cohort client's work begins, [cohort]."""
+    began = np.asarray(event.began, float)
     if event.clusters is None:
-        began = np.full(len(event.cohort), began[0])
-    else:
-        began = began[np.searchsorted(event.active, event.clusters)]
-    return np.minimum((began % DAY_SECONDS) * slots / DAY_SECONDS, slots - 1).astype(np.int64)
+        return np.full(len(event.cohort), began[0])
+    return np.asarray(began[np.searchsorted(event.active, event.clusters)])
 
 
 def _require_kept(schedule: Schedule, clock: Clock) -> None:

@@ -105,7 +105,7 @@ def require_fleet(settings: Settings) -> None:
     if why := method_kind(settings).why_one_place:
         raise InputError(f"method.name = {name!r}: does not go with run.executor = 'fleet', {why}")
     faults = settings.faults
-    simulated = ("dropout", "attackers", "slots_per_day")
+    simulated = ("dropout", "attackers", "slots_per_day", "availability_file")
     if in_use := [key for key in simulated if getattr(faults, key) != FaultSettings.model_fields[key].default]:
         raise InputError(
             f"faults.{in_use[0]} = {getattr(faults, in_use[0])}: is for simulation; with run.executor = 'fleet' faults "

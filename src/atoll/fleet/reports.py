@@ -15,6 +15,7 @@ from atoll.data.population import Population, Stated, slot_table
 from atoll.fleet.measured import Measured
 from atoll.fleet.messages import ClientReport
 from atoll.fleet.private import estimate
+from atoll.network.records import write_direct
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
@@ -94,7 +95,7 @@ def write_tables(table: ReportedTable, folder: Path, clusters: int) -> dict[str,
 
     - ``data.clients_file``: client, and utc_offset and slots where all clients tell them;
     - ``network.clients_file``: client, and samples and seconds_per_sample where all are known;
-    - ``network.upload_file``: upload seconds [clients, clusters], the same to each aggregator, if all are known.
+    - ``network.file``: the same upload seconds to each of so many aggregators, if all are known.
 
     Raises:
         InputError: the folder cannot be made.
@@ -115,10 +116,9 @@ def write_tables(table: ReportedTable, folder: Path, clusters: int) -> dict[str,
         "data.clients_file": _write(folder / "clients.csv", data),
         "network.clients_file": _write(folder / "speeds.csv", network),
     }
-    if upload := _cells(table.upload_seconds):
-        text = "".join(",".join([cell] * clusters) + "\n" for cell in upload)
-        write_atomically(folder / "uploads.csv", text.encode())
-        written["network.upload_file"] = folder / "uploads.csv"
+    if not np.isnan(table.upload_seconds).any():
+        write_direct(folder / "links.csv", table.upload_seconds.tolist(), clusters)
+        written["network.file"] = folder / "links.csv"
     return {setting: path for setting, path in written.items() if path is not None}
 
 

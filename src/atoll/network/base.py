@@ -6,8 +6,18 @@ from itertools import pairwise
 
 import numpy as np
 
+from atoll.network.sharing import Sharing
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Power:
+    """What clients draw while they work, watts, [clients] each."""
+
+    computing: Floats
+    sending: Floats
+    receiving: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +39,13 @@ class Network:
             where downloads are free, those from the server too.
         frequencies: how often aggregators merge in the asynchronous patterns, up to a common factor, [aggregators];
             those that would be too fast wait. None: each at its own speed.
+        down_transfer_seconds: the server's model to each aggregator, where downloads are not free, [aggregators]; None:
+            the same as up.
+        sharing: links over which several send at once; None: clients of an aggregator send one after the other, and
+            nothing else is shared.
+        power: of the clients; None: not known.
+        client_names: what clients are called; None: their numbers.
+        aggregator_names: the same of aggregators.
 
     Raises:
         InputError: no aggregator, shapes that do not agree, seconds that are negative or not finite, positions that
@@ -46,6 +63,11 @@ class Network:
     server_xy: Floats | None = None
     download_seconds: Floats | None = None
     frequencies: Floats | None = None
+    down_transfer_seconds: Floats | None = None
+    sharing: Sharing | None = None
+    power: Power | None = None
+    client_names: tuple[str, ...] | None = None
+    aggregator_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is not a network."""
@@ -62,6 +84,8 @@ class Network:
         _check_neighbours(self.neighbours, aggregators)
         if self.download_seconds is not None:
             _check_seconds("download_seconds", self.download_seconds, (clients, aggregators))
+        if self.down_transfer_seconds is not None:
+            _check_seconds("down_transfer_seconds", self.down_transfer_seconds, (aggregators,))
         if self.frequencies is not None:
             _check_frequencies(self.frequencies, aggregators)
 
@@ -72,6 +96,13 @@ class Network:
         for aggregator, others in enumerate(self.neighbours):
             near[aggregator, list(others)] = 1
         return near
+
+    @property
+    def return_seconds(self) -> Floats | None:
+        """The server's model to each aggregator, [aggregators]; None where downloads are free."""
+        if self.download_seconds is None or self.down_transfer_seconds is not None:
+            return self.down_transfer_seconds
+        return self.transfer_seconds
 
     @property
     def clients(self) -> int:

@@ -1,4 +1,7 @@
-"""Virtual time inside a cluster: one upload at a time, then the transfer between clusters (FedUC, Sec. V-B)."""
+"""Virtual time inside a cluster, then of the transfer between clusters (FedUC, Sec. V-B).
+
+In a cluster one client uploads at a time, as FedUC has it, or all side by side where the network says what they share.
+"""
 
 import math
 from itertools import chain
@@ -8,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.network.base import Network
-from atoll.support.arrays import Floats, Mask
+from atoll.network.sharing import Sharing, finish_seconds
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
 _CENTRAL = {"censyn": True, "cenasy": True, "decsyn": False, "decasy": False}
@@ -31,8 +35,31 @@ def completion_seconds(compute_seconds: npt.ArrayLike, upload_seconds: npt.Array
     return seconds
 
 
+def cluster_seconds(network: Network, members: Ids, aggregator: int) -> float:
+    """Return the seconds until all these clients, if they were the aggregator's, have uploaded."""
+    compute, upload = network.compute_seconds[members], network.upload_seconds[members, aggregator]
+    if network.sharing is None:
+        return completion_seconds(compute, upload)
+    return float(_side_by_side(compute, upload, network.sharing.up_seconds[aggregator]).max(initial=0))
+
+
+def _side_by_side(begins: Floats, alone: Floats, carries: float) -> Floats:
+    """Return when each of some clients is done, that all send through what carries one of them in so many seconds."""
+    return finish_seconds(begins, alone, np.ones((1, len(begins)), bool), np.array([carries]))
+
+
+def _uploaded(network: Network, sharing: Sharing, labels: npt.NDArray[Any]) -> Floats:
+    """Return when each client that shares with others of its cluster has uploaded, [clients]; 0 for one left out."""
+    ends = np.zeros(len(labels))
+    for j in np.unique(labels[labels >= 0]).tolist():
+        own = np.flatnonzero(labels == j)
+        compute, upload = network.compute_seconds[own], network.upload_seconds[own, j]
+        ends[own] = _side_by_side(compute, upload, sharing.up_seconds[j])
+    return ends
+
+
 def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
-    """Return `completion_seconds` of all clusters, to the bit, [aggregators]; 0 without clients.
+    """Return `cluster_seconds` of all clusters, to the bit, [aggregators]; 0 without clients.
 
     `labels` [clients] holds each client's aggregator, or -1 for a client left out.
 
@@ -41,6 +68,10 @@ def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
     """
     _check_labels(network, labels)
     clients = np.flatnonzero(labels >= 0)
+    if network.sharing is not None:
+        longest = np.zeros(network.aggregators)
+        np.maximum.at(longest, labels[clients], _uploaded(network, network.sharing, labels)[clients])
+        return longest
     clusters = labels[clients].astype(np.int64)
     sizes = np.bincount(clusters, minlength=network.aggregators)
     order = np.lexsort((network.compute_seconds[clients], clusters))  # stable: of equals the lower index is first
@@ -68,9 +99,12 @@ def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
 def late_clients(network: Network, labels: npt.NDArray[Any], deadline_seconds: float) -> Mask:
     """Return which clients have not uploaded by the deadline, in the order of `completion_seconds`, [clients].
 
-    An upload that would not finish by then is not begun, and the next client may upload instead.
+    An upload that would not finish by then is not begun, and the next client may upload instead. Clients that send side
+    by side all send until then.
     """
     _check_labels(network, labels)
+    if network.sharing is not None:
+        return _uploaded(network, network.sharing, labels) > deadline_seconds
     late = np.zeros(len(labels), bool)
     busy = np.zeros(network.aggregators)
     for client in np.argsort(network.compute_seconds, kind="stable"):
@@ -98,23 +132,50 @@ def event_seconds(
     """Return how long a cluster's work between two inter-cluster aggregations takes, [aggregators].
 
     It is T' times the completion, each after the model's download if that is not free (`broadcast_down_seconds`), then
-    the model's transfer: in the central patterns to the server, in the decentralised ones to the neighbours, all of
-    which hear one broadcast at the speed of the slowest link. An aggregator without clients never works: 0. An
-    aggregator without neighbours has no transfer. With clients that are late (`late_clients`) the deadline replaces the
-    completion. With given frequencies clusters wait (`paced_seconds`).
+    the model's transfer (`merged_seconds`): in the central patterns to the server, in the decentralised ones to the
+    neighbours, all of which hear one broadcast at the speed of the slowest link. An aggregator without clients never
+    works: 0. An aggregator without neighbours has no transfer. With clients that are late (`late_clients`) the deadline
+    replaces the completion. With given frequencies clusters wait (`paced_seconds`).
 
     Raises:
         InputError: an unknown pattern, `intra_rounds` below 1, or labels as in `completion_of`.
     """
-    transfer = pattern_transfer_seconds(network, pattern)
+    _check_pattern(pattern)
     if intra_rounds < 1:
         raise InputError(f"method.intra_rounds = {intra_rounds}: must be at least 1")
     completion = completion_of(network, labels)
     if completion.max(initial=0) > deadline_seconds:  # else nobody is late
         completion[labels[late_clients(network, labels, deadline_seconds)]] = deadline_seconds
-    seconds = intra_rounds * (completion + broadcast_down_seconds(network, labels)) + transfer
     sizes = np.bincount(labels[labels >= 0], minlength=network.aggregators)
+    seconds = intra_rounds * (completion + broadcast_down_seconds(network, labels))
+    seconds = merged_seconds(network, pattern, seconds, sizes > 0)
     return paced_seconds(network, np.where(sizes > 0, seconds, 0.0), pattern)
+
+
+def merged_seconds(network: Network, pattern: str, ready: Floats, sends: Mask) -> Floats:
+    """Return when each aggregator's work has also been transferred, if its average is `ready` then, [aggregators].
+
+    In CenSyn the aggregators that send share the links to the server, if the network says which.
+
+    Raises:
+        InputError: an unknown pattern.
+    """
+    if pattern != "censyn" or network.sharing is None:
+        return ready + pattern_transfer_seconds(network, pattern)
+    shared, ends = network.sharing, ready.copy()
+    crosses = shared.crosses[:, sends]
+    up = network.transfer_seconds[sends]
+    ends[sends] = finish_seconds(ready[sends], up, crosses, shared.trunk_up_seconds)
+    return ends + _sent_down(network, shared)
+
+
+def _sent_down(network: Network, shared: Sharing) -> float:
+    """Return the seconds in which the server sends its model to all aggregators at once; 0 where downloads are free."""
+    if network.return_seconds is None:
+        return 0.0
+    begins = np.zeros(network.aggregators)
+    ends = finish_seconds(begins, network.return_seconds, shared.crosses, shared.trunk_down_seconds)
+    return float(ends.max())
 
 
 def paced_seconds(network: Network, seconds: Floats, pattern: str) -> Floats:
@@ -128,14 +189,28 @@ def paced_seconds(network: Network, seconds: Floats, pattern: str) -> Floats:
     return np.where(seconds > 0, (network.frequencies * seconds).max() / network.frequencies, 0.0)
 
 
+def download_seconds(network: Network, members: Ids, aggregator: int) -> float:
+    """Return the seconds until all these clients, if they were the aggregator's, have its model; 0 if it is free."""
+    if network.download_seconds is None:
+        return 0.0
+    alone = network.download_seconds[members, aggregator]
+    if network.sharing is None:
+        return float(alone.max(initial=0))
+    return float(_side_by_side(np.zeros(len(alone)), alone, network.sharing.down_seconds[aggregator]).max(initial=0))
+
+
 def broadcast_down_seconds(network: Network, labels: npt.NDArray[Any]) -> Floats:
     """Return the seconds until all of a cluster's clients have its aggregator's model, [aggregators]; 0 if it is free.
 
-    One broadcast reaches them all, at the speed of the slowest link.
+    One broadcast reaches them all, at the speed of the slowest link; where clients share what they receive through,
+    each is sent its own.
     """
     slowest = np.zeros(network.aggregators)
-    if network.download_seconds is not None:
-        own = np.flatnonzero(labels >= 0)
+    own = np.flatnonzero(labels >= 0)
+    if network.sharing is not None:
+        for j in np.unique(labels[own]).tolist():
+            slowest[j] = download_seconds(network, np.flatnonzero(labels == j), j)
+    elif network.download_seconds is not None:
         np.maximum.at(slowest, labels[own], network.download_seconds[own, labels[own]])
     return slowest
 
@@ -143,20 +218,23 @@ def broadcast_down_seconds(network: Network, labels: npt.NDArray[Any]) -> Floats
 def pattern_transfer_seconds(network: Network, pattern: str) -> Floats:
     """Return an aggregator's transfer in an inter-cluster aggregation: to the server, or to all neighbours.
 
-    Where downloads are not free, the server's model comes back with the same power over the same link: in CenSyn to all
-    aggregators at the speed of the slowest link, in CenAsy to this one.
+    Where downloads are not free, the server's model comes back, `Network.return_seconds`: in CenSyn to all aggregators
+    at the speed of the slowest link, in CenAsy to this one. Aggregators that share links are counted as if all sent at
+    once in CenSyn, and nobody else in CenAsy.
 
     Raises:
         InputError: an unknown pattern.
     """
-    if pattern not in _CENTRAL:
-        raise InputError(f"method.pattern = {pattern!r}: must be one of {', '.join(_CENTRAL)}")
+    _check_pattern(pattern)
     if not _CENTRAL[pattern]:
         return broadcast_seconds(network)
-    up = network.transfer_seconds
-    if network.download_seconds is None:
+    up, down, shared = network.transfer_seconds, network.return_seconds, network.sharing
+    if pattern == "censyn" and shared is not None:
+        all_sent = finish_seconds(np.zeros(len(up)), up, shared.crosses, shared.trunk_up_seconds)
+        return all_sent + _sent_down(network, shared)
+    if down is None:
         return up
-    return up + (up.max() if pattern == "censyn" else up)
+    return up + (down.max() if pattern == "censyn" else down)
 
 
 def broadcast_seconds(network: Network) -> Floats:
@@ -166,6 +244,11 @@ def broadcast_seconds(network: Network) -> Floats:
     slowest = np.zeros(network.aggregators)
     np.maximum.at(slowest, senders, network.exchange_seconds[senders, hearers])
     return slowest
+
+
+def _check_pattern(pattern: str) -> None:
+    if pattern not in _CENTRAL:
+        raise InputError(f"method.pattern = {pattern!r}: must be one of {', '.join(_CENTRAL)}")
 
 
 def _check_labels(network: Network, labels: npt.NDArray[Any]) -> None:

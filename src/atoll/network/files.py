@@ -1,6 +1,5 @@
 """Networks from files: a table of clients (CSV or Parquet), or matrices of seconds (CSV or NumPy)."""
 
-import csv
 import io
 import warnings
 from collections.abc import Sequence
@@ -11,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from atoll.network.base import Network
+from atoll.network.base import Network, Power
+from atoll.network.records import read_cells
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError, reason_of
 from atoll.support.numpy_files import read_npy
@@ -34,6 +34,8 @@ class ClientTable:
         seconds_per_sample: zeta_i, [clients].
         samples: d_i, [clients].
         upload_seconds: of one upload, where all go to one server, [clients].
+        names: what clients are called.
+        power: what they draw.
     """
 
     clients: int
@@ -42,6 +44,8 @@ class ClientTable:
     seconds_per_sample: Floats | None
     samples: Ids | None
     upload_seconds: Floats | None = None
+    names: tuple[str, ...] | None = None
+    power: Power | None = None
 
 
 def read_network_clients(path: str | Path, required: Sequence[str] = COLUMNS) -> ClientTable:
@@ -92,7 +96,7 @@ def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[s
     if unknown := [name for name in names if name not in {*required, *optional}]:
         allowed = dict.fromkeys([*required, *optional])
         raise InputError(f"{path}: unknown column {unknown[0]!r}; allowed are {', '.join(allowed)}")
-    if twice := [name for name in names if names.count(name) > 1]:
+    if twice := [name for name in names if names.count(name) > 1]:  # of a Parquet file
         raise InputError(f"{path}: has the column {twice[0]!r} twice")
     if not len(table[0]):
         raise InputError(f"{path}: has no rows")
@@ -191,18 +195,8 @@ def _check(path: str | Path, name: str, values: Floats, good: Mask, rule: str) -
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[Floats]]:
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
-    if rows and len(rows[0]) == 1 and (other := next((sign for sign in ";\t|" if sign in rows[0][0]), "")):
-        raise InputError(f"{path}: its columns are separated by {other!r}; they must be by commas")
-    names = [name.strip() for name in rows[0]] if rows else []
-    for number, row in enumerate(rows[1:], 1):
-        if len(row) != len(names):
-            raise InputError(f"{path}: row {number} has {len(row)} cells, but the header has {len(names)}")
-    return names, [_floats(path, name, [row[place] for row in rows[1:]]) for place, name in enumerate(names)]
+    names, rows = read_cells(path)
+    return names, [_floats(path, name, [row[place] for row in rows]) for place, name in enumerate(names)]
 
 
 def _floats(path: Path, name: str, cells: list[str]) -> Floats:

@@ -16,16 +16,18 @@ from atoll.sweep.axes import Axis, file_part, short_names
 TIMED = "time"
 """Of `clustering.method`: FedUC for the plan's own time (`clustering.objective = "time"`)."""
 
+PROGRESS = "progress"
+"""Of `clustering.method`: FedUC's search by the predicted time to a target (`clustering.objective = "progress"`)."""
+
 PLACING = ("comaw", "dataw", "feduc")
 """Clusterings for aggregators that have places."""
 
-SLOW = {"feduc": 10_000_000, TIMED: 2_000}
+SLOW = {"feduc": 10_000_000, PROGRESS: 2_000}
 """Clients times aggregators above which these take too long to be tried unasked: half a minute each, or minutes."""
 
 MOST = 1_000  # plans that are compared
-_TIMED = (
+_SEARCHED = (
     "method=feduc",
-    "objective=time",
     "refine=true",
     "overshoot=false",
     "opening=none",
@@ -70,7 +72,7 @@ def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
         period = int(settings.method.get("intra_rounds", 1))
         found.append(Axis("method.pattern", PATTERNS))
         pairs = settings.data.clients * settings.clustering.clusters
-        quick = tuple(name for name in (*PLACING, TIMED) if pairs <= SLOW.get(name, pairs))
+        quick = tuple(name for name in (*PLACING, PROGRESS) if pairs <= SLOW.get(name, pairs))
         found.append(Axis("clustering.method", quick))
         found.append(Axis("method.intra_rounds", tuple(map(str, sorted({max(1, period // 2), period, 2 * period})))))
     named = {axis.name: axis for axis in given}
@@ -129,8 +131,9 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
 def _changes(values: Mapping[str, str], seconds: float) -> Iterator[str]:
     """Yield a plan's changes, those that a short name stands for spelt out."""
     for setting, text in values.items():
-        if (setting, text) == ("clustering.method", TIMED):
-            yield from (f"clustering.{change}" for change in (*_TIMED, f"seconds={seconds!r}"))
+        if setting == "clustering.method" and text in (TIMED, PROGRESS):
+            timed = (f"seconds={seconds!r}",) if text == TIMED else ()
+            yield from (f"clustering.{change}" for change in (*_SEARCHED, f"objective={text}", *timed))
         else:
             yield f"{setting}={text}"
 

@@ -5,10 +5,10 @@ On top comes what no client has measured: the server's own work, and that the sl
 is taken from the run's events, as so many seconds of every training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.experiment.validation import validate
+from atoll.network.records import write_direct
 from atoll.planner.candidates import with_changes
 from atoll.runs.folder import HAPPENED, MEASURED
 from atoll.schedules.events import Event
@@ -25,8 +26,8 @@ from atoll.support.errors import InputError
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.untrusted import read_bytes, read_toml
 
-CLIENTS, UPLOADS, TRANSFERS, EXCHANGES = "clients.csv", "uploads.csv", "transfers.csv", "exchanges.csv"
-FILES = (CLIENTS, UPLOADS, TRANSFERS, EXCHANGES)
+CLIENTS, LINKS = "clients.csv", "links.csv"
+FILES = (CLIENTS, LINKS)
 _LEAST = 1e-9  # seconds of a training that was too quick to be measured
 
 _Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
@@ -130,7 +131,7 @@ def _lost(events: tuple[Event, ...]) -> float:
 def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
     """Return settings whose seconds and failures are those measured, and write the files that they name.
 
-    Where a network is needed, a fleet is one without queues: whoever is done sends, all to one server.
+    Where a network is needed, every client reaches every aggregator in its own seconds, and the rest takes none.
 
     Raises:
         InputError: another number of clients.
@@ -144,18 +145,16 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
     make_folder(out)
     changes = [f"network.clients_file={out / CLIENTS}", f"faults.dropout={min(measured.lost, 0.99):.4g}"]
     if experiment.needs("network"):
-        clusters, sizes = settings.clustering.clusters, experiment.population.sizes
-        whole = (measured.compute_seconds + measured.upload_seconds) / sizes
-        _write(out / CLIENTS, {"seconds_per_sample": np.maximum(whole, _LEAST), "samples": sizes})
-        _write_zeros(out / UPLOADS, len(sizes), clusters)
-        _write_zeros(out / TRANSFERS, 1, clusters)
-        _write_zeros(out / EXCHANGES, clusters, clusters)
-        files = {"upload": UPLOADS, "transfer": TRANSFERS, "exchange": EXCHANGES}
-        changes += [f"network.{name}_file={out / file}" for name, file in files.items()]
+        sizes = experiment.population.sizes
+        zeta = np.maximum(measured.compute_seconds / sizes, _LEAST)
+        _write(out / CLIENTS, {"client": range(len(sizes)), "seconds_per_sample": zeta, "samples": sizes})
+        write_direct(out / LINKS, measured.upload_seconds, settings.clustering.clusters)
+        changes += [f"network.file={out / LINKS}"]
         changes += [f"network.{name}=" for name in ("trace_file", "metres_per_round", "recluster_every")]
+        changes += ["network.downloads=false"]
     else:
         seconds = {"seconds_per_sample": measured.seconds_per_sample, "upload_seconds": measured.upload_seconds}
-        _write(out / CLIENTS, seconds)
+        _write(out / CLIENTS, {"client": range(measured.clients), **seconds})
     return with_changes(settings, [*changes, "run.executor=auto"])
 
 
@@ -166,11 +165,6 @@ def predicted_seconds(measured: Measurements, out: Path) -> float:
     return schedule.events[min(measured.events, len(schedule)) - 1].seconds
 
 
-def _write(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-    lines = [",".join(("client", *columns)), *(",".join(map(str, (k, *row))) for k, row in enumerate(rows))]
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
-
-
-def _write_zeros(path: Path, rows: int, columns: int) -> None:
-    write_atomically(path, ("\n".join([",".join(["0"] * columns)] * rows) + "\n").encode())
+def _write(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
+    rows = zip(*columns.values(), strict=True)
+    write_atomically(path, ("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n").encode())

@@ -1,6 +1,7 @@
 """The page of a plan: one HTML file with the table, the curves of the race, the map and the first events."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from html import escape
 from importlib import resources
@@ -10,10 +11,11 @@ import numpy as np
 
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.waiting import work_ends
+from atoll.network.base import Network
 from atoll.planner.budget import Budget
 from atoll.planner.planning import Field
 from atoll.planner.race import Entrant, rows_of
-from atoll.planner.scores import busy_seconds
+from atoll.planner.scores import busy_seconds, joules_by
 from atoll.planner.table import cells_of, in_words, judged, note_of, why
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.render import assemble
@@ -35,6 +37,7 @@ def render(ranked: Sequence[Entrant], budget: Budget, field: Field, command: str
         "plans": [_plan(place, each, budget, field) for place, each in enumerate(ranked, 1)],
         "dropped": {_key(each.values, axes): f"{in_words(each.name)}: {each.why}" for each in field.dropped},
         "network": _network(experiment),
+        "names": _names(experiment),
         "isShare": not budget.falls,
         "target": budget.target,
         "measured": "Test loss" if budget.falls else "Test accuracy (%)",
@@ -100,6 +103,8 @@ def _plan(place: int, entrant: Entrant, budget: Budget, field: Field) -> dict[st
     levels = rows.get(budget.column_of(has_server), empty)
     known = np.isfinite(levels)
     sent = rows["bytes_up"] + rows["bytes_down"] if len(levels) else empty
+    seconds = rows["virtual_time"][known] if len(levels) else empty
+    joules = joules_by(experiment, seconds)
     is_small = len(experiment.clustering.labels) <= MOST_CLIENTS
     return {
         "title": in_words(entrant.name),
@@ -108,7 +113,8 @@ def _plan(place: int, entrant: Entrant, budget: Budget, field: Field) -> dict[st
         "values": dict(entrant.plan.candidate.values),
         "hasServer": has_server,
         "curve": {
-            "time": _numbers(rows["virtual_time"][known] if len(levels) else empty),
+            "time": _numbers(seconds),
+            "joules": [] if joules is None else _numbers(joules),
             "bytes": _numbers(sent[known] if len(levels) else empty),
             "level": _numbers(levels[known]),
         },
@@ -144,16 +150,45 @@ def _network(experiment: Experiment) -> dict[str, Any]:
     """Return where everyone is; empty, with why, where there are no positions, or too many."""
     network = experiment.networks[0] if experiment.has_network else None
     empty: dict[str, Any] = {"server": None, **{key: [] for key in ("x", "y", "ax", "ay", "links", "classes")}}
-    if network is None or network.clients_xy is None or network.aggregators_xy is None:
-        return empty | {"why": "There are no positions: the network is given in seconds."}
+    if network is None:
+        return empty | {"why": "There is no network to draw."}
     if network.clients > MOST_CLIENTS:
         return empty | {"why": f"No map: there are more than {MOST_CLIENTS:,} clients."}
+    why = ""
+    if network.clients_xy is None or network.aggregators_xy is None:
+        network, why = (
+            _drawn(network),
+            "There are no positions: clients stand by the aggregator that is quickest for them.",
+        )
+    assert network.clients_xy is not None
+    assert network.aggregators_xy is not None
     (x, y), (ax, ay) = network.clients_xy.T, network.aggregators_xy.T
     links = [[j, other] for j, near in enumerate(network.neighbours) for other in near if j < other]
     classes = experiment.population.class_counts().argmax(axis=1).tolist()
     server = None if network.server_xy is None else _numbers(network.server_xy)
     places = {"x": _numbers(x), "y": _numbers(y), "ax": _numbers(ax), "ay": _numbers(ay)}
-    return {**places, "server": server, "links": links, "classes": classes, "why": ""}
+    return {**places, "server": server, "links": links, "classes": classes, "why": why, "placed": not why}
+
+
+def _names(experiment: Experiment) -> dict[str, Any]:
+    network = experiment.networks[0] if experiment.has_network else None
+    if network is None or network.client_names is None:
+        return {"clients": None, "aggregators": None}
+    return {"clients": network.client_names, "aggregators": network.aggregator_names}
+
+
+def _drawn(network: Network) -> Network:
+    """Return the network with places to draw it at: aggregators in a ring, clients by their quickest one."""
+    angles = 2 * np.pi * np.arange(network.aggregators) / network.aggregators
+    centres = np.column_stack([np.cos(angles), np.sin(angles)])
+    nearest = network.upload_seconds.argmin(axis=1)
+    rank = np.zeros(network.clients)
+    for j in range(network.aggregators):
+        rank[nearest == j] = np.arange((nearest == j).sum())
+    turn = rank * np.pi * (3 - np.sqrt(5))  # a sunflower's: no two at one place
+    radius = 0.06 + 0.55 / max(network.aggregators, 2) * np.sqrt((1 + rank) / (1 + rank.max()))
+    around = radius[:, None] * np.column_stack([np.cos(turn), np.sin(turn)])
+    return replace(network, clients_xy=centres[nearest] + around, aggregators_xy=centres, server_xy=np.zeros(2))
 
 
 def _numbers(values: Any) -> list[float]:

@@ -46,7 +46,7 @@ class Pool:
 
 def _network_key(settings: Settings) -> str:
     """Return what a network depends on besides the pattern, roughly: too fine a key only makes it twice."""
-    from_files = settings.network.upload_file is not None
+    from_files = settings.network.file is not None
     return str((settings.seed, settings.data, settings.network, settings.method.get("pattern") if from_files else ""))
 
 

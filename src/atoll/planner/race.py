@@ -88,7 +88,7 @@ def lay_out(plans: Sequence[Scored], seeds: int) -> Race:
     rungs, left = list[tuple[float, int]](), len(plans)
     while left > FINALISTS and until * SHARE <= end:
         rungs.append((until, left))
-        until, left = until * SHARE, max(FINALISTS, left // SHARE)
+        until, left = until * SHARE, max(FINALISTS, -(-left // SHARE))
     rungs.append((end, left))
     virtual, begun = 0.0, 0.0
     for until, left in rungs:

@@ -1,12 +1,17 @@
 """What a plan's schedule alone says of it, within the budget: nothing is trained."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from atoll.clustering.describe import class_shares
+from atoll.clustering.feduc.problem import PATTERNS, Problem
+from atoll.clustering.feduc.progress import MIXING, progress_of
+from atoll.evaluation.constants import label_deviations
 from atoll.experiment.experiment import Experiment
+from atoll.network.energy import training_joules
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
 
@@ -40,7 +45,8 @@ class Score:
         longest_event: of all events.
         mean_event: over events.
         waiting: share of the time, 0 to 1, in which clients that take part neither compute nor send.
-        slowest_client: who takes longest for one training and its upload; None where nobody takes any time.
+        slowest_client: who takes longest for one training and its upload, by name or number; None where nobody takes
+            any time.
         slowest_seconds: that it takes.
         mean_staleness: merges between a cluster's last download and its own merge, over all works.
         max_staleness: the most of these.
@@ -49,6 +55,10 @@ class Score:
         clients: that take part.
         clusters: with clients.
         first_event: seconds until the first merge.
+        predicted: seconds to a target up to a factor that plans of one pattern and T' have in common, by how often and
+            how unlike clusters merge (`clustering.feduc.progress`); None without aggregators.
+        joules: that all clients take; None where their power is not known.
+        cluster_joules: of each cluster; empty where it is not known.
     """
 
     seconds: float
@@ -60,7 +70,7 @@ class Score:
     longest_event: float
     mean_event: float
     waiting: float
-    slowest_client: int | None
+    slowest_client: str | None
     slowest_seconds: float
     mean_staleness: float
     max_staleness: int
@@ -69,6 +79,9 @@ class Score:
     clients: int
     clusters: int
     first_event: float
+    predicted: float | None = None
+    joules: float | None = None
+    cluster_joules: tuple[float, ...] = ()
 
     @property
     def sent(self) -> int:
@@ -86,6 +99,7 @@ def score(experiment: Experiment) -> Score:
     updates = sum(event.client_updates for event in events)
     taking_part = np.unique(np.concatenate(_cohorts(events)))
     slowest = int(taking_part[busy[taking_part].argmax()])
+    joules = _joules(experiment)
     return Score(
         seconds=events[-1].seconds,
         events=len(events),
@@ -96,7 +110,7 @@ def score(experiment: Experiment) -> Score:
         longest_event=float(lengths.max()),
         mean_event=float(lengths.mean()),
         waiting=_waiting(events, lengths, busy),
-        slowest_client=slowest if busy[slowest] > 0 else None,
+        slowest_client=_name_of(experiment, slowest) if busy[slowest] > 0 else None,
         slowest_seconds=float(busy[slowest]),
         mean_staleness=float(staleness.mean()),
         max_staleness=int(staleness.max()),
@@ -105,7 +119,61 @@ def score(experiment: Experiment) -> Score:
         clients=len(taking_part),
         clusters=int((works > 0).sum()),
         first_event=events[0].seconds,
+        predicted=_predicted(experiment),
+        joules=None if joules is None else float(joules.sum()),
+        cluster_joules=() if joules is None else tuple(joules.tolist()),
     )
+
+
+def _name_of(experiment: Experiment, client: int) -> str:
+    names = experiment.networks[0].client_names if experiment.needs("network") else None
+    return str(client) if names is None else names[client]
+
+
+def _training_joules(experiment: Experiment) -> Floats | None:
+    return (
+        training_joules(experiment.networks[0], experiment.clustering.labels) if experiment.needs("network") else None
+    )
+
+
+def _joules(experiment: Experiment) -> Floats | None:
+    """Return what each cluster's clients take in all their trainings, [clusters]; None where it is not known."""
+    each, labels = _training_joules(experiment), experiment.clustering.labels
+    if each is None:
+        return None
+    times = np.zeros(len(labels))
+    for event in experiment.method.schedule.events:
+        times[event.cohort] += event.intra_rounds
+    own = labels >= 0
+    return np.asarray(np.bincount(labels[own], (each * times)[own], experiment.clustering.clusters), np.float64)
+
+
+def joules_by(experiment: Experiment, seconds: Floats) -> Floats | None:
+    """Return what all clients have taken by these virtual times, as `seconds`; None where it is not known."""
+    each = _training_joules(experiment)
+    if each is None:
+        return None
+    events = experiment.method.schedule.events
+    sums = np.cumsum([0.0, *(each[event.cohort].sum() * event.intra_rounds for event in events)])
+    return np.asarray(sums[np.searchsorted([event.seconds for event in events], seconds, side="right")])
+
+
+def _predicted(experiment: Experiment) -> float | None:
+    """Return the predicted seconds to a target, up to a factor, with class shares for gradients."""
+    pattern, population = experiment.settings.method.get("pattern"), experiment.reported
+    if pattern not in PATTERNS or not experiment.needs("network"):
+        return None
+    has_classes = bool(experiment.clients.data.classes)
+    problem = Problem(
+        pattern,
+        experiment.networks[0],
+        population.sizes.astype(float),
+        label_deviations(population.class_counts()) if has_classes else np.zeros((len(population), 1)),
+        np.full(experiment.networks[0].aggregators, np.inf),
+        steps=experiment.settings.rounds,
+        intra_rounds=experiment.method.schedule.events[0].intra_rounds,
+    )
+    return math.exp(progress_of(problem, experiment.clustering.labels).log_seconds(MIXING))
 
 
 def _cohorts(events: Sequence[Event]) -> list[np.ndarray]:

@@ -16,10 +16,11 @@ from atoll.planner.pool import Pool
 from atoll.planner.scores import Score, score
 from atoll.support.errors import InputError, SettingWarning
 
+MUCH_LATER = 1.05  # so many times a plan's predicted seconds to a target are too many to race it
 ALIKE = 0.02  # two numbers this close, relative to the larger, are alike
 _GROWTH = 1.1  # more rounds than seem to be needed, so that the budget ends the run
 _TRIES = 12  # of making a schedule long enough
-_FREE = ("clustering.", "method.intra_rounds", "faults.deadline_seconds", "network.")
+_FREE = ("clustering.", "faults.deadline_seconds", "network.")
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,12 @@ def _mark(experiment: Experiment) -> tuple[object, ...]:
 def prune(plans: Sequence[Scored]) -> tuple[list[Scored], list[Dropped]]:
     """Return the plans that no other one makes needless, and those others.
 
-    A plan is needless if another one of the same pattern and method is nowhere clearly worse and somewhere clearly
-    better: in merges, local steps, clients that take part, staleness, and how unlike all data its clusters are.
+    A plan is needless if one that differs in its clustering alone is predicted to reach a target much earlier, or if
+    another one of the same pattern and method is nowhere clearly worse and somewhere clearly better: in merges, local
+    steps, clients that take part, staleness, and how unlike all data its clusters are.
     """
-    kept, dropped = list(plans), list[Dropped]()
-    for plan in plans:
+    kept, dropped = _by_prediction(plans)
+    for plan in list(kept):
         better = next((other for other in kept if _outdoes(other, plan)), None)
         if better is not None:  # which itself is kept, or dropped for one that is
             kept.remove(plan)
@@ -140,6 +142,28 @@ def prune(plans: Sequence[Scored]) -> tuple[list[Scored], list[Dropped]]:
                 Dropped(plan.name, plan.candidate.values, f"{better.name} has {_how(better.score, plan.score)}")
             )
     return kept, dropped
+
+
+def _by_prediction(plans: Sequence[Scored]) -> tuple[list[Scored], list[Dropped]]:
+    best: dict[tuple[tuple[str, str], ...], Scored] = {}
+    for plan in plans:
+        if plan.score.predicted is not None:
+            known = best.setdefault(_but_clustering(plan), plan)
+            best[_but_clustering(plan)] = min(known, plan, key=lambda each: each.score.predicted or math.inf)
+    kept, dropped = list[Scored](), list[Dropped]()
+    for plan in plans:
+        first = best.get(_but_clustering(plan), plan)
+        later = (plan.score.predicted or 1.0) / (first.score.predicted or 1.0)
+        if later <= MUCH_LATER:
+            kept.append(plan)
+        else:
+            why = f"is predicted to take {later:.2g} times as long to a target as {first.name}"
+            dropped.append(Dropped(plan.name, plan.candidate.values, why))
+    return kept, dropped
+
+
+def _but_clustering(plan: Scored) -> tuple[tuple[str, str], ...]:
+    return tuple((name, text) for name, text in plan.candidate.values.items() if not name.startswith("clustering."))
 
 
 def _outdoes(one: Scored, other: Scored) -> bool:
@@ -152,7 +176,7 @@ def _outdoes(one: Scored, other: Scored) -> bool:
 
 
 def _fixed(values: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what must be equal for schedules to compare plans: all but who is where, how often, and how long."""
+    """Return what must be equal for schedules to compare plans: all but who is where, and how long."""
     return [(name, text) for name, text in values.items() if not name.startswith(_FREE)]
 
 

@@ -33,10 +33,11 @@ def level_in_words(level: float, budget: Budget) -> str:
 def cells_of(ranked: Sequence[Entrant], budget: Budget) -> tuple[Cells, int]:
     """Return the table of a race, its header first, and how many columns of text it begins with."""
     title = "at the end" if budget.target is None else f"to {level_in_words(budget.target, budget)}"
-    header = ["", "plan", title, *_FACTS]
+    facts = [_facts(entrant.plan.score) + _energy(entrant.plan.score) for entrant in ranked]
+    header = ["", "plan", title, *_FACTS, *(["kJ"] if len(facts[0]) > len(_FACTS) else [])]
     lines = [
-        [str(place), in_words(entrant.name), judged(entrant, budget), *_facts(entrant.plan.score)]
-        for place, entrant in enumerate(ranked, 1)
+        [str(place), in_words(entrant.name), judged(entrant, budget), *own]
+        for place, (entrant, own) in enumerate(zip(ranked, facts, strict=True), 1)
     ]
     return [header, *lines], 2
 
@@ -44,11 +45,13 @@ def cells_of(ranked: Sequence[Entrant], budget: Budget) -> tuple[Cells, int]:
 def score_cells(plans: Sequence[Scored]) -> tuple[Cells, int]:
     """Return the table of plans that were not raced, in the order of their clusters' merges."""
     header = ["plan", "merges", "steps", "EMD", "mean event", "waiting", "MB per hop", "staleness"]
+    header += ["kJ"] if any(plan.score.joules is not None for plan in plans) else []
     lines = []
     for plan in sorted(plans, key=lambda plan: -plan.score.merges):
         score, (_, waiting, _, megabytes, staleness) = plan.score, _facts(plan.score)
         event, numbers = format_seconds(score.mean_event), (f"{score.merges:.4g}", f"{score.steps:.4g}")
-        lines.append([in_words(plan.name), *numbers, f"{score.emd:.2f}", event, waiting, megabytes, staleness])
+        facts = [event, waiting, megabytes, staleness, *_energy(score)]
+        lines.append([in_words(plan.name), *numbers, f"{score.emd:.2f}", *facts])
     return [header, *lines], 1
 
 
@@ -94,12 +97,16 @@ def _facts(score: Score) -> list[str]:
     return [f"{score.events:,}", f"{score.waiting:.0%}", slowest, megabytes, stale]
 
 
+def _energy(score: Score) -> list[str]:
+    return [] if score.joules is None else [f"{score.joules / 1e3:,.4g}"]
+
+
 def note_of(plans: Sequence[Scored]) -> str:
     """Say what the columns mean."""
     hops = "; ".join(dict.fromkeys(" + ".join(hop.name for hop in plan.score.hops) for plan in plans))
     return (
         "In brackets: 95 % interval over seeds. Waiting: share of the time in which clients neither compute nor send. "
-        "Slowest client: its number, and the seconds of a training with its upload. "
+        "Slowest client: who it is, and the seconds of a training with its upload. "
         f"MB per hop: in both directions, {hops}. Staleness: mean, in merges."
     )
 

@@ -14,6 +14,7 @@ from atoll.clustering.feduc.problem import Pattern, Problem, check
 from atoll.network.completion import (
     broadcast_down_seconds,
     completion_of,
+    merged_seconds,
     paced_seconds,
     pattern_transfer_seconds,
 )
@@ -88,17 +89,12 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
     0.8419
     """
     _check_once(problem)
-    completion = completion_of(problem.network, labels)
-    assigned = labels >= 0
-    samples: Floats = np.bincount(labels[assigned], problem.sizes[assigned], minlength=len(completion)).astype(float)
+    samples = samples_of(problem, labels)
     used = np.flatnonzero(samples)
     held = samples[used]
     if not len(used):
         raise InputError("clustering: labels give no client an aggregator: at least one client must have one")
-    down = broadcast_down_seconds(problem.network, labels)
-    events = problem.intra_rounds * (completion + down) + _transfer_seconds(problem.network, problem.pattern)
-    events[samples == 0] = 0
-    events = paced_seconds(problem.network, events, problem.pattern)
+    completion, events = clock_of(problem, labels, samples)
     xi, gamma = _xi_gamma(problem, labels, used, held)
     terms = _terms(problem, used, held, gamma, events[used])
     kappa, delta = _FORMULAS[problem.pattern](terms)
@@ -126,13 +122,44 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
     )
 
 
-def _xi_gamma(problem: Problem, labels: Ids, used: Ids, samples: Floats) -> tuple[Floats, Floats]:
-    """Return xi_j and Gamma_j of the aggregators with clients."""
+def samples_of(problem: Problem, labels: Ids) -> Floats:
+    """Return the samples that each aggregator's clients hold, D_j, [aggregators]."""
+    assigned = labels >= 0
+    held = np.bincount(labels[assigned], problem.sizes[assigned], minlength=problem.network.aggregators)
+    return held.astype(float)
+
+
+def clock_of(problem: Problem, labels: Ids, samples: Floats) -> tuple[Floats, Floats]:
+    """Return the seconds of each cluster's average, and of its work between two merges; 0 without clients."""
+    completion, down = completion_of(problem.network, labels), broadcast_down_seconds(problem.network, labels)
+    events = problem.intra_rounds * (completion + down)
+    if problem.network.sharing is None:
+        events += _transfer_seconds(problem.network, problem.pattern)
+    else:
+        events = merged_seconds(problem.network, problem.pattern, events, samples > 0)
+    events[samples == 0] = 0
+    return completion, paced_seconds(problem.network, events, problem.pattern)
+
+
+def mean_deviations(problem: Problem, labels: Ids, used: Ids, samples: Floats) -> tuple[Floats, Ids, Ids]:
+    """Return each used cluster's mean of h_i, [used, k], clients by cluster, and where each cluster begins."""
     order = np.argsort(labels, kind="stable")
     begin = np.searchsorted(labels[order], used)
     order, begin = order[begin[0] :], begin - begin[0]
     sizes = problem.sizes[order]
-    means = np.add.reduceat(sizes[:, None] * problem.deviations[order], begin) / samples[:, None]
+    return np.add.reduceat(sizes[:, None] * problem.deviations[order], begin) / samples[:, None], order, begin
+
+
+def mixing_matrix(problem: Problem, used: Ids, samples: Floats) -> Floats:
+    """Return S of the used aggregators: ``sigma_jj' = D_j' / sum of D over S_j`` (eq. 10)."""
+    mixing = problem.network.closed_neighbourhoods[used[:, None], used] * samples
+    return np.asarray(mixing / mixing.sum(axis=1, keepdims=True))
+
+
+def _xi_gamma(problem: Problem, labels: Ids, used: Ids, samples: Floats) -> tuple[Floats, Floats]:
+    """Return xi_j and Gamma_j of the aggregators with clients."""
+    means, order, begin = mean_deviations(problem, labels, used, samples)
+    sizes = problem.sizes[order]
     xi = np.einsum("jk,jk->j", means, means)  # || mean of h_i over the cluster ||^2
     excess = np.full(len(used), problem.cluster_optimum)  # F_j* less the clients' mean of f_i*
     if problem.optimal_losses is not None:
@@ -200,8 +227,7 @@ def _terms(problem: Problem, used: Ids, samples: Floats, gamma: Floats, events: 
         psi = psi if problem.frequencies is None else psi[used]
     mixing = np.eye(len(used))
     if problem.pattern.startswith("dec"):
-        mixing = problem.network.closed_neighbourhoods[used[:, None], used] * samples
-        mixing /= mixing.sum(axis=1, keepdims=True)
+        mixing = mixing_matrix(problem, used, samples)
     period = problem.intra_rounds * problem.local_steps
     return _Terms(
         drop=problem.mu * problem.lr,

@@ -6,7 +6,7 @@ import numpy as np
 
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.problem import Problem
-from atoll.network.completion import completion_seconds
+from atoll.network.completion import cluster_seconds
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 
@@ -48,6 +48,6 @@ def _within_limits(problem: Problem, labels: Ids, client: int) -> Iterator[Ids]:
     for aggregator in range(network.aggregators):
         labels[client] = aggregator
         members = np.flatnonzero(labels[: client + 1] == aggregator)
-        seconds = completion_seconds(network.compute_seconds[members], network.upload_seconds[members, aggregator])
+        seconds = cluster_seconds(network, members, aggregator)
         if seconds <= problem.limits[aggregator]:
             yield from _within_limits(problem, labels, client + 1)

@@ -27,7 +27,8 @@ def make_room(
 
     First chains of moves are tried, those with few moves first: the client displaces one or two others, which
     displace others in turn. If none is found, an integer program decides. None is then a proof that the problem's
-    clients cannot all be placed within the limits, mostly because these here cannot.
+    clients cannot all be placed within the limits, mostly because these here cannot. Where clients send side
+    by side there is no such program, and None means that no chain was found.
 
     Args:
         problem: gives the seconds and the limits.
@@ -42,7 +43,7 @@ def make_room(
     """
     opened = None if may_empty else np.unique(labels[labels >= 0])
     moved = chain_of_moves(problem, labels, client, opened)
-    if moved is not None:
+    if moved is not None or problem.network.sharing is not None:  # the program knows only uploads in turns
         return moved
     from atoll.clustering.feduc.program import assignment, may_fit  # needs SciPy's solvers, which load slowly
 

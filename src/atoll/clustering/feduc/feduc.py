@@ -9,19 +9,21 @@ from atoll.clustering.feduc.greedy import Pick, choose, feduc_labels, pick_at_ra
 from atoll.clustering.feduc.opening import Opening, check_opening, fill_empty, open_first, open_nearest
 from atoll.clustering.feduc.passes import place_again
 from atoll.clustering.feduc.problem import Problem
+from atoll.clustering.feduc.progress import MIXING, feduc_for_progress
 from atoll.clustering.feduc.refine import refine as refine_labels
 from atoll.clustering.feduc.time_budget import feduc_for_time
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
-from atoll.support.limits import Count, PositiveFloat
+from atoll.support.limits import Count, NotNegative, PositiveFloat
 
 
 def feduc(
     problem: Problem,
     overshoot: bool = False,
     refine: bool = False,
-    objective: Literal["bound", "time"] = "bound",
+    objective: Literal["bound", "time", "progress"] = "bound",
     seconds: PositiveFloat | None = None,
+    mixing: NotNegative = MIXING,
     opening: Opening = "none",
     start: Literal["greedy", "random"] = "greedy",
     passes: Count = 0,
@@ -36,8 +38,11 @@ def feduc(
         overshoot: put a client that fits nowhere where it overshoots its limit least, instead of refusing.
         refine: improve the greedy clustering by moves and swaps; the bound never gets worse.
         objective: `bound` is the bound after `problem.steps`; `time` the bound reached within `seconds` of virtual
-            time, with the time limit chosen too (never above that of the problem).
+            time, with the time limit chosen too (never above that of the problem); `progress` the predicted time to a
+            target, as merges are frequent and bring unlike data together.
         seconds: for `objective` = 'time'.
+        mixing: for `objective` = 'progress', by how much (in logarithms) more merges it takes if those that a merge
+            brings together are as unlike all data as clients alone are.
         opening: who opens the aggregators, one client each: `first` the first of the queue, `nearest` those with
             the shortest uploads in all, `refine` clients that leave large clusters after the greedy pass, before
             `refine`; `none`: Algorithm 2 as printed, which can leave some empty.
@@ -55,6 +60,9 @@ def feduc(
         _refuse("clustering.objective = 'time'", overshoot, opening=opening, start=start, passes=passes)
         labels, _ = feduc_for_time(problem, seconds, refine=refine)
         return Clustering(labels, aggregators)
+    if objective == "progress":
+        _refuse("clustering.objective = 'progress'", overshoot, opening=opening, start=start, passes=passes)
+        return Clustering(feduc_for_progress(problem, mixing), aggregators)
     if opening != "none":
         _refuse(f"clustering.opening = {opening!r}", overshoot)
     check_opening(problem, opening)

@@ -1,5 +1,6 @@
 """Local search after the greedy pass: single moves and swaps of two clients, as long as the bound falls."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -7,13 +8,24 @@ import numpy as np
 
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.problem import Problem
-from atoll.network.completion import completion_of, completion_seconds
+from atoll.network.completion import cluster_seconds, completion_of
 from atoll.support.arrays import Floats, Ids
 
 GAIN = 1e-9  # a change must lower the bound by this relative amount, so that rounding cannot keep the search going
 
 
-def refine(problem: Problem, labels: Ids, changes: int = 200_000, may_empty: bool = True) -> Ids:
+CHANGES = 200_000  # moves and swaps tried at most
+Measure = Callable[[Problem, Ids], float]
+"""What a search lowers."""
+
+
+def _bound(problem: Problem, labels: Ids) -> float:
+    return evaluate(problem, labels).bound
+
+
+def refine(
+    problem: Problem, labels: Ids, changes: int = CHANGES, may_empty: bool = True, measure: Measure = _bound
+) -> Ids:
     """Return labels from which no single move and no swap lowers the bound; never worse than the ones given.
 
     Each client in turn moves to the aggregator that gives the least bound; when no client gains by moving, each pair of
@@ -25,11 +37,12 @@ def refine(problem: Problem, labels: Ids, changes: int = 200_000, may_empty: boo
         labels: each client's aggregator, or -1, [clients].
         changes: moves and swaps tried before the search ends, at a local optimum or not.
         may_empty: whether an aggregator's last client may leave it.
+        measure: what is lowered in the place of the bound.
 
     Raises:
         InputError: what `bound.evaluate` raises.
     """
-    search = _Search(problem, labels.copy(), evaluate(problem, labels).bound, changes, may_empty)
+    search = _Search(problem, labels.copy(), measure(problem, labels), changes, may_empty, measure)
     while search.left > 0:
         if not _move_all(search) and not _swap_all(search):
             break
@@ -45,18 +58,17 @@ class _Search:
     bound: float
     left: int
     may_empty: bool
+    measure: Measure
 
     def __post_init__(self) -> None:
         self.allowed: Floats = np.maximum(self.problem.limits, completion_of(self.problem.network, self.labels))
 
     def fits(self, aggregator: int, members: Ids) -> bool:
-        network = self.problem.network
-        seconds = completion_seconds(network.compute_seconds[members], network.upload_seconds[members, aggregator])
-        return bool(seconds <= self.allowed[aggregator])
+        return bool(cluster_seconds(self.problem.network, members, aggregator) <= self.allowed[aggregator])
 
     def gains(self, labels: Ids) -> bool:
         """Keep labels that are within the limits if their bound is lower."""
-        bound = evaluate(self.problem, labels).bound
+        bound = self.measure(self.problem, labels)
         if not bound < self.bound - GAIN * abs(self.bound):
             return False
         self.labels, self.bound = labels, bound

@@ -16,6 +16,7 @@ from atoll.clustering.feduc.feasible import chain_of_moves
 from atoll.clustering.feduc.greedy import choose, feduc_labels, placing_order
 from atoll.clustering.feduc.incremental.bounds import start
 from atoll.clustering.feduc.problem import Problem
+from atoll.clustering.feduc.refine import CHANGES
 from atoll.clustering.feduc.refine import refine as refine_labels
 from atoll.network.completion import completion_of
 from atoll.network.topology import is_cut
@@ -61,7 +62,7 @@ def feduc_for_time(
         InputError: what `greedy.feduc_labels` raises with the problem's own limits.
     """
     timed = within(problem, seconds)
-    candidates = [feduc_labels(timed), feduc_labels(problem), *_simple_starts(problem)]
+    candidates = [feduc_labels(timed), feduc_labels(problem), *simple_starts(problem)]
     longest = float(completion_of(problem.network, candidates[0]).max())
     tried: dict[float, float] = {longest: evaluate(timed, candidates[0]).bound}
 
@@ -93,19 +94,18 @@ def feduc_for_time(
 def _best(problem: Problem, candidates: list[Ids]) -> list[Ids]:
     """Return the distinct clusterings: those that are not cut before those that are, by ascending bound."""
     different = list({labels.tobytes(): labels for labels in candidates}.values())
-    return sorted(different, key=lambda labels: (_is_cut(problem, labels), evaluate(problem, labels).bound))
+    return sorted(different, key=lambda labels: (is_cut_by(problem, labels), evaluate(problem, labels).bound))
 
 
-def _is_cut(problem: Problem, labels: Ids) -> bool:
+def is_cut_by(problem: Problem, labels: Ids) -> bool:
     """Return whether aggregators without clients would keep the others from hearing of each other."""
     return problem.pattern.startswith("dec") and is_cut(problem.network.neighbours, np.unique(labels).tolist())
 
 
 def _refined(problem: Problem, labels: Ids, changes: int | None = None) -> Ids:
     """Improve a clustering, without leaving an aggregator empty where that could cut the others."""
-    whole = problem.pattern.startswith("dec") and not _is_cut(problem, labels)
-    most = {} if changes is None else {"changes": changes}
-    return refine_labels(problem, labels, may_empty=not whole, **most)
+    whole = problem.pattern.startswith("dec") and not is_cut_by(problem, labels)
+    return refine_labels(problem, labels, CHANGES if changes is None else changes, may_empty=not whole)
 
 
 def _grid(problem: Problem, longest: float) -> Floats:
@@ -154,7 +154,7 @@ def _greedy_within(problem: Problem) -> Ids | None:
     return labels
 
 
-def _simple_starts(problem: Problem) -> Iterator[Ids]:
+def simple_starts(problem: Problem) -> Iterator[Ids]:
     """Give the clusterings by shortest upload, without and with a cap on sizes, that are within the limits."""
     network = problem.network
     seats = -(-network.clients // network.aggregators)

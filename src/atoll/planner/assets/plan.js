@@ -37,7 +37,7 @@ function drawAll() {
 function drawCurves(plan) {
   const kind = byId("against").value, share = data.isShare ? 100 : 1;
   const most = Math.max(1e-9, ...data.plans.flatMap(({ curve }) => curve[kind]));
-  const [factor, unit] = unitOf(kind === "time" ? "seconds" : "bytes", most);
+  const [factor, unit] = kind === "joules" ? [1e-3, "kJ"] : unitOf(kind === "time" ? "seconds" : "bytes", most);
   const marks = data.plans.filter(({ curve }) => curve.level.length).map((each) => {
     const { color, dash } = styleOf(each.title), x = each.curve[kind].map((v) => v * factor), y = each.curve.level.map((v) => v * share);
     return { type: "line", name: each.title, x, y, color, dash, width: each === plan ? 4 : 1.8,
@@ -46,13 +46,15 @@ function drawCurves(plan) {
   if (data.target !== null) marks.push({ type: "line", quiet: true, color: color("--quiet"), dash: "dash", width: 1.2, x: [0, most * factor], y: [data.target * share, data.target * share] });
   const legend = data.plans.map(({ title }) => ({ text: title, style: styleOf(title) }));
   tall(byId("curves"), 340 + 20 * legend.length);
-  const title = kind === "time" ? `Virtual time (${unit})` : `Sent (${unit})`;
+  const title = `${{ time: "Virtual time", bytes: "Sent", joules: "Energy" }[kind]} (${unit})`;
   plot(byId("curves"), { key: kind, x: { title, zero: true, tight: true }, y: { title: data.measured }, marks, legend });
 }
 
+const name = (kind, i) => (data.names[kind] ? data.names[kind][i] : i);
+
 function drawMap(plan) {
-  const { x, y, ax, ay, server, links, classes } = data.network, kind = byId("colour").value, n = x.length;
-  byId("map-note").textContent = n ? NOTES[kind] : data.network.why;
+  const { x, y, ax, ay, server, links, classes, placed } = data.network, kind = byId("colour").value, n = x.length;
+  byId("map-note").textContent = `${n ? NOTES[kind] : ""} ${data.network.why}`;
   byId("map").hidden = !n;
   if (!n) return;
   const most = Math.max(...plan.seconds) || 1, own = plan.owner, paper = color("--paper"), ink = color("--ink");
@@ -64,13 +66,13 @@ function drawMap(plan) {
   const marks = [
     spokes(faded(color("--edge"), 0.5), tied.map((i) => [x[i], y[i], ax[own[i]], ay[own[i]]])), spokes(color("--quiet"), backbone),
     { type: "dots", x, y, size: n > 500 ? 4 : 7, symbols: indices(n).map(form), fills: indices(n).map(fill), edges: indices(n).map(() => (kind === "seconds" ? ink : paper)),
-      tip: (i) => [`Client ${i}`, own[i] < 0 ? "left out" : `of aggregator ${own[i]}`, `${short(plan.seconds[i], 3)} s`, `mostly class ${classes[i]}`] },
+      tip: (i) => [`Client ${name("clients", i)}`, own[i] < 0 ? "left out" : `of aggregator ${name("aggregators", own[i])}`, `${short(plan.seconds[i], 3)} s`, `mostly class ${classes[i]}`] },
     { type: "dots", x: ax, y: ay, size: ax.length > 25 ? 13 : 20, edge: 1.5, symbols: ax.map(() => "square"), fills: sizes.map((size) => (size ? ink : paper)),
-      edges: ax.map(() => ink), texts: ax.length > 25 ? null : ax.map((_, j) => j), inks: sizes.map((size) => (size ? paper : ink)), tip: (j) => [`Aggregator ${j}`, `${sizes[j]} clients`] },
+      edges: ax.map(() => ink), texts: ax.length > 25 ? null : ax.map((_, j) => j), inks: sizes.map((size) => (size ? paper : ink)), tip: (j) => [`Aggregator ${name("aggregators", j)}`, `${sizes[j]} clients`] },
   ];
   if (plan.hasServer && server) marks.push({ type: "dots", x: [server[0]], y: [server[1]], size: 17, symbols: ["star"], fills: [ink], edges: [paper], tip: () => ["Server"] });
   tall(byId("map"), 440);
-  plot(byId("map"), { key: "map", equal: true, x: { title: "x (metres)" }, y: { title: "y (metres)" }, marks });
+  plot(byId("map"), { key: "map", equal: true, x: { title: placed ? "x (metres)" : "", bare: !placed, ticks: placed ? undefined : [] }, y: { title: placed ? "y (metres)" : "", bare: !placed, ticks: placed ? undefined : [] }, marks });
 }
 
 const NOTES = {
@@ -94,6 +96,7 @@ function drawGantt(plan) {
   plot(byId("gantt"), { key: plan.title, x: { title: `Virtual time (${unit})`, zero: true, tight: true }, y: down, marks });
 }
 
+if (!data.plans.some(({ curve }) => curve.joules.length)) byId("against").querySelector("[value=joules]").remove();
 for (const id of ["against", "colour"]) byId(id).addEventListener("change", drawAll);
 buildAxes();
 drawAll();

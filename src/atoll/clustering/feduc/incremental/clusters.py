@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.clustering.feduc.incremental.queues import Queues
+from atoll.clustering.feduc.incremental.queues import Queues, SideBySide
 from atoll.clustering.feduc.problem import Problem
 from atoll.network.completion import pattern_transfer_seconds
 from atoll.support.arrays import Floats
@@ -46,9 +46,8 @@ class Clusters:
     def __init__(self, problem: Problem) -> None:
         network, aggregators = problem.network, problem.network.aggregators
         self._problem = problem
-        self._queues = Queues(network)
+        self._queues = Queues(network) if network.sharing is None else SideBySide(network)
         self._transfer_seconds = pattern_transfer_seconds(network, problem.pattern)
-        self._downloads, self._down = network.download_seconds, np.zeros(aggregators)
         self._timed = problem.pattern.endswith("asy") or problem.seconds is not None
         self._penalties = client_penalties(problem)
         self._deviation_sums = np.zeros((aggregators, problem.deviations.shape[1]))
@@ -72,7 +71,8 @@ class Clusters:
         gamma += self._penalty_sums + samples * self._penalties[client]
         gamma /= held
         completion = self._queues.candidates(client)
-        intra = completion if self._downloads is None else completion + np.maximum(self._down, self._downloads[client])
+        is_free = self._problem.network.download_seconds is None
+        intra = completion if is_free else completion + self._queues.downloads(client)
         events = self._problem.intra_rounds * intra + self._transfer_seconds
         if self._timed and events.min() <= 0:
             raise InputError(
@@ -90,8 +90,6 @@ class Clusters:
         self.event_seconds[aggregator] = offer.event_seconds[aggregator]
         self._deviation_sums[aggregator] += offer.samples * self._problem.deviations[client]
         self._penalty_sums[aggregator] += offer.samples * self._penalties[client]
-        if self._downloads is not None:
-            self._down[aggregator] = max(self._down[aggregator], self._downloads[client, aggregator])
         self._queues.place(client, aggregator)
 
 

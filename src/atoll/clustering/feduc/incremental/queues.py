@@ -3,9 +3,33 @@
 import numpy as np
 
 from atoll.network.base import Network
-from atoll.support.arrays import Floats
+from atoll.network.completion import cluster_seconds, download_seconds
+from atoll.support.arrays import Floats, Ids
 
 _AFTER_ALL = np.iinfo(np.int64).max
+
+
+class SideBySide:
+    """Every cluster's clients where they send side by side: nothing shortens it, each cluster is gone through again."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._members: list[list[int]] = [[] for _ in range(network.aggregators)]
+
+    def candidates(self, client: int) -> Floats:
+        """Return each cluster's completion if the client joined it, seconds, [aggregators]."""
+        return np.array([cluster_seconds(self._network, self._with(client, j), j) for j in range(len(self._members))])
+
+    def downloads(self, client: int) -> Floats:
+        """Return the seconds until each cluster has its aggregator's model if the client joined it, [aggregators]."""
+        return np.array([download_seconds(self._network, self._with(client, j), j) for j in range(len(self._members))])
+
+    def place(self, client: int, aggregator: int) -> None:
+        """Add the client to a cluster."""
+        self._members[aggregator].append(client)
+
+    def _with(self, client: int, aggregator: int) -> Ids:
+        return np.array(sorted({*self._members[aggregator], client}))
 
 
 class Queues:
@@ -37,6 +61,7 @@ class Queues:
         self._keys = np.repeat(self._base + clients, self._room)
         # Rows: uploads, longest sum before, uploads after, longest sum after.
         self._pool = np.zeros((4, self._used))
+        self._down = np.zeros(aggregators)
 
     def candidates(self, client: int) -> Floats:
         """Return each cluster's completion if the client joined it, seconds, [aggregators]."""
@@ -48,8 +73,15 @@ class Queues:
         own += upload
         return np.asarray(np.maximum(own, longest_after[at], out=own))
 
+    def downloads(self, client: int) -> Floats:
+        """Return the seconds until each cluster has its aggregator's model if the client joined it, [aggregators]."""
+        assert self._network.download_seconds is not None
+        return np.asarray(np.maximum(self._down, self._network.download_seconds[client]))
+
     def place(self, client: int, aggregator: int) -> None:
         """Add the client to a cluster."""
+        if self._network.download_seconds is not None:
+            self._down[aggregator] = max(self._down[aggregator], self._network.download_seconds[client, aggregator])
         if self._counts[aggregator] + 1 == self._room[aggregator]:
             self._enlarge(aggregator)
         key = self._base[aggregator] + self._place_of[client]

@@ -1,0 +1,123 @@
+"""A clustering by the seconds that training is predicted to take, with one number that runs give.
+
+Measured on the paper's network (docs/papers/feduc.md), the merges that a target takes hardly depend on how clients are
+clustered, but for one thing: how unlike all data those are that a merge brings together. So
+
+    seconds to a target  ~  E * exp(mixing * V)
+
+E is the time between two merges, in the asynchronous patterns that in which merges have replaced one whole model: the
+inverse of the sum of beta_j / event_seconds_j. V is the squared deviation of the gradients that meet in a merge, as a
+share of what clients' own have: with a server 0 (CenSyn), or that of the clusters by how often and with what weight
+they merge (CenAsy); else the mean over aggregators of their neighbourhoods'. Unlike in the bound, deviations of
+different clusters cancel.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from atoll.clustering.feduc.bound import clock_of, mean_deviations, mixing_matrix, samples_of
+from atoll.clustering.feduc.greedy import feduc_labels
+from atoll.clustering.feduc.problem import Problem
+from atoll.clustering.feduc.refine import CHANGES, refine
+from atoll.clustering.feduc.time_budget import PASSES, is_cut_by, simple_starts
+from atoll.network.completion import completion_of
+from atoll.support.arrays import Floats, Ids
+
+MIXING = 18.0  # as measured: see docs/papers/feduc.md
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the prediction is made of.
+
+    Attributes:
+        seconds: E, between two merges of whole models.
+        unlike: V, 0 where every merge brings all data together, at most 1.
+    """
+
+    seconds: float
+    unlike: float
+
+    def log_seconds(self, mixing: float) -> float:
+        """Return the logarithm of the predicted seconds to a target, up to a constant."""
+        return math.log(self.seconds) + mixing * self.unlike
+
+
+def progress_of(problem: Problem, labels: Ids) -> Progress:
+    """Return the time between merges, and how unlike all data those are that meet in them.
+
+    >>> from atoll.network.base import Network
+    >>> network = Network(np.ones(2), np.ones((2, 2)), np.ones(2), np.ones((2, 2)) - np.eye(2), ((1,), (0,)))
+    >>> problem = Problem("decsyn", network, np.ones(2), np.array([[1.0], [-1.0]]), np.full(2, np.inf), steps=10)
+    >>> progress_of(problem, np.array([0, 1]))  # neighbours average two opposites; T' = 5
+    Progress(seconds=11.0, unlike=0.0)
+    """
+    samples = samples_of(problem, labels)
+    used = np.flatnonzero(samples)
+    held, events = samples[used], clock_of(problem, labels, samples)[1][used]
+    if problem.pattern == "censyn":
+        return Progress(float(events.max()), 0.0)
+    means, _, _ = mean_deviations(problem, labels, used, held)
+    if problem.pattern == "cenasy":
+        met = float(np.square((held / events) @ means / (held / events).sum()).sum())
+    else:
+        met = float(held @ np.square(mixing_matrix(problem, used, held) @ means).sum(axis=1) / held.sum())
+    seconds = events.max() if problem.pattern == "decsyn" else held.sum() / (held / events).sum()
+    return Progress(float(seconds), met / _alone(problem))
+
+
+@lru_cache(maxsize=1)
+def _alone(problem: Problem) -> float:
+    """Return the mean squared deviation of clients by themselves; 1 where all are alike."""
+    return float(problem.sizes @ np.square(problem.deviations).sum(axis=1) / problem.sizes.sum()) or 1.0
+
+
+def feduc_for_progress(problem: Problem, mixing: float = MIXING) -> Ids:
+    """Return the clustering with the least predicted time to a target that local search finds, [clients].
+
+    It starts from the shortest uploads, from equally many clients everywhere, from clients of like speed together, and
+    from Algorithm 2, and is never worse than these by `Progress.log_seconds`; the best one after some moves is refined
+    to the end. In the decentralised patterns one that cuts the aggregators' graph is taken only if there is no other.
+
+    Raises:
+        InputError: what `greedy.feduc_labels` raises.
+    """
+    starts = list({labels.tobytes(): labels for labels in _starts(problem)}.values())
+
+    def measure(problem: Problem, labels: Ids) -> float:
+        return progress_of(problem, labels).log_seconds(mixing)
+
+    def refined(labels: Ids, changes: int = CHANGES) -> Ids:
+        whole = problem.pattern.startswith("dec") and not is_cut_by(problem, labels)
+        return refine(problem, labels, changes, may_empty=not whole, measure=measure)
+
+    moves = PASSES * problem.network.clients * problem.network.aggregators
+    found = [refined(labels, moves) for labels in starts]
+    return refined(min(found, key=lambda labels: (is_cut_by(problem, labels), measure(problem, labels))))
+
+
+def _starts(problem: Problem) -> Iterator[Ids]:
+    """Give clusterings to begin with; of equals, as without bad mixtures in CenSyn, the first stays the best."""
+    yield from simple_starts(problem)
+    yield feduc_labels(problem)
+    labels = _by_speed(problem)
+    if (completion_of(problem.network, labels) <= problem.limits).all():
+        yield labels
+
+
+def _by_speed(problem: Problem) -> Ids:
+    """Return clients of like speed together, the groups where their uploads are shortest in all."""
+    from scipy.optimize import linear_sum_assignment  # loads slowly
+
+    network = problem.network
+    order = np.argsort(network.compute_seconds, kind="stable")
+    groups = np.array_split(order, network.aggregators)
+    cost: Floats = np.array([network.upload_seconds[group].sum(axis=0) for group in groups])
+    labels = np.empty(network.clients, np.int64)
+    for group, aggregator in zip(groups, linear_sum_assignment(cost)[1].tolist(), strict=True):
+        labels[group] = aggregator
+    return labels

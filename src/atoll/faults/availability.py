@@ -1,0 +1,89 @@
+"""When clients are there, as a file has it: rows of client, seconds and whether it is up from then on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from atoll.network.records import Record, read_records, require_fields
+from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.errors import InputError
+from atoll.support.wording import show
+
+_STATES = {"up": True, "1": True, "true": True, "down": False, "0": False, "false": False}
+
+
+@dataclass(frozen=True, eq=False)
+class Availability:
+    """Changes of clients between up and down, in order of time.
+
+    Attributes:
+        path: of the file.
+        seconds: of each client's changes, ascending, one array a client.
+        is_up: from then on.
+        end: when the last change of all is; nothing is known after it.
+    """
+
+    path: str
+    seconds: Sequence[Floats]
+    is_up: Sequence[Mask]
+    end: float
+
+    def at(self, clients: Ids, seconds: Floats) -> Mask:
+        """Return which of these clients are up at these times; before its first change one is as it is not after it.
+
+        Raises:
+            InputError: a time after the end.
+        """
+        if seconds.size and (last := float(seconds.max())) > self.end:
+            raise InputError(
+                f"faults.availability_file = {self.path!r}: ends at {self.end:g} s, but an event begins at {last:g} s; "
+                f"end the run by then with run.virtual_seconds = {self.end:g}"
+            )
+        return np.array([self._is_up(c, t) for c, t in zip(clients.tolist(), seconds.tolist(), strict=True)], bool)
+
+    def _is_up(self, client: int, seconds: float) -> bool:
+        place = int(np.searchsorted(self.seconds[client], seconds, side="right")) - 1
+        return bool(self.is_up[client][place]) if place >= 0 else not self.is_up[client][0]
+
+
+def read_availability(path: str, names: Sequence[str]) -> Availability:
+    """Read a CSV file with the columns ``client``, ``seconds`` and ``up`` (up or down), in any order of rows.
+
+    Args:
+        path: the file.
+        names: of the clients, in order.
+
+    Raises:
+        InputError: names the row: an unknown client, a time that is no number of at least 0, or another state; or the
+            client that has none.
+    """
+    records = read_records(Path(path))
+    require_fields(records, ("client", "seconds", "up"))
+    place = {name: k for k, name in enumerate(names)}
+    rows: list[list[tuple[float, bool]]] = [[] for _ in names]
+    for record in records:
+        name = record.text("client")
+        if name not in place:
+            raise InputError(f"{record.where}: unknown client {name!r}")
+        seconds = record.number("seconds")
+        if seconds is None:
+            raise InputError(f"{record.where}: has no 'seconds'")
+        rows[place[name]].append((seconds, _state(record)))
+    if empty := [name for name, mine in zip(names, rows, strict=True) if not mine]:
+        raise InputError(f"{path}: client {empty[0]!r} has no row")
+    ordered = [sorted(mine) for mine in rows]
+    return Availability(
+        path,
+        [np.array([seconds for seconds, _ in mine]) for mine in ordered],
+        [np.array([up for _, up in mine]) for mine in ordered],
+        max(mine[-1][0] for mine in ordered),
+    )
+
+
+def _state(record: Record) -> bool:
+    value = str(record.fields.get("up", "")).lower()
+    if value not in _STATES:
+        raise InputError(f"{record.where}: 'up' is {show(record.fields.get('up'))}; it must be up or down")
+    return _STATES[value]

@@ -1,0 +1,35 @@
+"""Energy that clients take: power by seconds of computing, sending and receiving; waiting counts as nothing."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.network.base import Network
+from atoll.support.arrays import Floats
+
+
+def training_joules(network: Network, labels: npt.NDArray[Any]) -> Floats | None:
+    """Return what one local training with its upload and download takes of each client, [clients]; None: not known.
+
+    A transfer counts as long as it takes alone: a sender that shares a link sends no more bits. `labels` holds each
+    client's aggregator, or -1 for one left out, which takes nothing.
+
+    >>> from atoll.network.base import Power
+    >>> one, no = np.ones(1), np.zeros(1)
+    >>> network = Network(2 * one, one[None], no, no[None], ((),), power=Power(3 * one, 5 * one, no))
+    >>> training_joules(network, np.zeros(1, int))
+    array([11.])
+    """
+    power = network.power
+    if power is None:
+        return None
+    joules = np.zeros(network.clients)
+    own = np.flatnonzero(labels >= 0)
+    down = 0.0 if network.download_seconds is None else network.download_seconds[own, labels[own]]
+    joules[own] = (
+        power.computing[own] * network.compute_seconds[own]
+        + power.sending[own] * network.upload_seconds[own, labels[own]]
+        + power.receiving[own] * down
+    )
+    return joules

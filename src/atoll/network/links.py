@@ -1,0 +1,216 @@
+"""A network by name: its clients, what devices they are, and links with rates and latencies both ways."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.network.base import Power
+from atoll.network.files import ClientTable
+from atoll.network.records import Record, read_document, read_records, require_fields, tables
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+from atoll.support.wording import show
+
+SERVER, ALL = "server", "*"
+_WAYS = ("up_mbps", "up_seconds", "up_ms", "down_mbps", "down_seconds", "down_ms")
+_WATTS = ("compute_watts", "send_watts", "receive_watts")
+LINK_FIELDS = ("from", "to", *_WAYS)
+CLIENT_FIELDS = ("client", "device", "x", "y", "samples", "seconds_per_sample", *_WATTS)
+DEVICE_FIELDS = ("seconds_per_sample", *_WATTS, *_WAYS)
+_KEYS = ("server", "clients", "devices", "links")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction of a link.
+
+    Attributes:
+        latency: seconds until what is sent begins to arrive.
+        carries: seconds in which a whole model passes.
+    """
+
+    latency: float
+    carries: float
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between two nodes, seen from the clients upwards.
+
+    Attributes:
+        where: the row of the file, for errors.
+        lower: a client, an aggregator, or a node that passes on; `ALL`: all that send to the upper one, together.
+        upper: an aggregator, a node that passes on, or the server.
+        up: from the lower to the upper.
+        down: back; None where the file says nothing of it, and downloads are free.
+    """
+
+    where: str
+    lower: str
+    upper: str
+    up: Way
+    down: Way | None
+
+
+@dataclass(frozen=True, eq=False)
+class LinksFile:
+    """What a file says of a network.
+
+    Attributes:
+        path: of the file.
+        server: the server's name.
+        rows: the links, as they are written.
+        table: the clients, if the file names them.
+        devices: by client, what its device says of its link.
+    """
+
+    path: Path
+    server: str
+    rows: list[Record]
+    table: ClientTable | None
+    devices: Mapping[str, Mapping[str, Any]]
+
+    def links(self, model_bytes: int) -> list[Link]:
+        """Return the links, for models of so many bytes.
+
+        Raises:
+            InputError: a rate that is missing, not positive or given twice, or downloads given in some rows only.
+        """
+        rows = [replace(row, fields=_with_device(row, self.devices)) for row in self.rows]
+        is_down = any(name in row.fields for row in rows for name in ("down_mbps", "down_seconds"))
+        return [_link(row, model_bytes, is_down) for row in rows]
+
+
+def read_links(path: str | Path, clients_file: str | Path | None = None) -> LinksFile:
+    """Read a network's file: links as CSV; links, clients, devices and the server's name as TOML or JSON.
+
+    Args:
+        path: the file.
+        clients_file: a CSV file of clients by name, if not in the file itself.
+
+    Raises:
+        InputError: names the file, the row and the column.
+    """
+    path = Path(path)
+    document = {"links": str(path.name)} if path.suffix.lower() == ".csv" else read_document(path)
+    if unknown := [key for key in document if key not in _KEYS]:
+        raise InputError(f"{path}: unknown key {unknown[0]!r}; allowed are {', '.join(_KEYS)}")
+    rows = tables(path, "links", document.get("links"))
+    require_fields(rows, LINK_FIELDS)
+    devices = _devices(path, document.get("devices", {}))
+    if clients_file is not None and "clients" in document:
+        given = f"network.clients_file = {str(clients_file)!r}"
+        raise InputError(f"{path}: has 'clients', and {given} too; give one of them")
+    records = None
+    if clients_file is not None:
+        records = read_records(Path(clients_file))
+    elif "clients" in document:
+        records = tables(path, "clients", document["clients"])
+    server = Record(str(path), {"server": document.get("server", SERVER)}).text("server")
+    if records is None:
+        return LinksFile(path, server, rows, None, {})
+    return LinksFile(path, server, rows, read_clients(records, devices), _devices_of(records, devices))
+
+
+def read_clients(records: Sequence[Record], devices: Mapping[str, Mapping[str, Any]]) -> ClientTable:
+    """Return what rows say of clients, each completed by its device, in their order or that of numbers 0 to N - 1.
+
+    Raises:
+        InputError: a client without a name or twice, an unknown device, or a column that only some have.
+    """
+    require_fields(list(records), CLIENT_FIELDS)
+    own = _devices_of(records, devices)
+    names = [record.text("client") for record in records]
+    numbers = [str(number) for number in range(len(names))]
+    if sorted(names) == sorted(numbers):
+        records, names = sorted(records, key=lambda record: int(record.text("client"))), numbers
+    if len(own) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{records[0].where.rpartition(':')[0]}: client {twice!r} is there twice")
+    rows = [replace(record, fields={**own[record.text("client")], **record.fields}) for record in records]
+    for name in ("seconds_per_sample", "samples"):
+        for row in rows:
+            row.number(name, above=True)
+    columns = {name: _column(rows, name) for name in CLIENT_FIELDS[2:]}
+    x, y, samples = columns["x"], columns["y"], columns["samples"]
+    watts = [columns[name] for name in _WATTS]
+    if samples is not None and (broken := samples != np.floor(samples)).any():
+        raise InputError(f"{rows[int(broken.argmax())].where}: 'samples' must be a whole number")
+    zeros = np.zeros(len(rows))
+    return ClientTable(
+        clients=len(rows),
+        clients_xy=None if x is None or y is None else np.column_stack([x, y]),
+        watts=None,
+        seconds_per_sample=columns["seconds_per_sample"],
+        samples=None if samples is None else samples.astype(np.int64),
+        names=tuple(names),
+        power=None if all(w is None for w in watts) else Power(*(zeros if w is None else w for w in watts)),
+    )
+
+
+def _devices(path: Path, given: Any) -> dict[str, Mapping[str, Any]]:
+    if not isinstance(given, dict) or not all(isinstance(fields, dict) for fields in given.values()):
+        raise InputError(f"{path}: 'devices' must be a table of tables, such as [devices.phone]")
+    for name, fields in given.items():
+        require_fields([Record(f"{path}: device {name!r}", fields)], DEVICE_FIELDS)
+    return given
+
+
+def _devices_of(records: Sequence[Record], devices: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return what each client's device says, by client; nothing for one without."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for record in records:
+        device = record.fields.get("device")
+        if device is not None and device not in devices:
+            known = ", ".join(map(repr, devices)) or "none"
+            raise InputError(f"{record.where}: 'device' is {show(device)}; the file's devices are {known}")
+        found[record.text("client")] = {} if device is None else devices[device]
+    return found
+
+
+def _with_device(row: Record, devices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a link's fields, completed by those of the client's device that the row says nothing of."""
+    device = devices.get(str(row.fields.get("from")), {})
+    missing = [
+        name
+        for way in ("up", "down")
+        for name in _WAYS
+        if name.startswith(way) and not any(f"{way}_{unit}" in row.fields for unit in ("mbps", "seconds"))
+    ]
+    return {**{name: device[name] for name in missing if name in device}, **row.fields}
+
+
+def _link(row: Record, model_bytes: int, is_down: bool) -> Link:
+    lower, upper = row.text("from"), row.text("to")
+    if lower == upper:
+        raise InputError(f"{row.where}: joins {lower!r} with itself")
+    down = _way(row, "down", model_bytes) if is_down else None
+    return Link(row.where, lower, upper, _way(row, "up", model_bytes), down)
+
+
+def _way(row: Record, way: str, model_bytes: int) -> Way:
+    rate, seconds = row.number(f"{way}_mbps", above=True), row.number(f"{way}_seconds")
+    latency = (row.number(f"{way}_ms") or 0.0) / 1000
+    if (rate is None) == (seconds is None):
+        told = "neither" if rate is None else "both"
+        raise InputError(f"{row.where}: has {told} of '{way}_mbps' and '{way}_seconds'; it must have one of them")
+    if rate is not None:
+        return Way(latency, 8 * model_bytes / (1e6 * rate))
+    assert seconds is not None
+    return Way(latency, seconds)
+
+
+def _column(rows: Sequence[Record], name: str) -> Floats | None:
+    """Return a column that all rows have, or None where none has it."""
+    least = -np.inf if name in ("x", "y") else 0.0
+    values = [row.number(name, least, above=least < 0) for row in rows]
+    lacking = [row for row, value in zip(rows, values, strict=True) if value is None]
+    if len(lacking) == len(rows):
+        return None
+    if lacking:
+        raise InputError(f"{lacking[0].where}: has no {name!r}, which other clients have")
+    return np.array(list(chain(values)), float)

@@ -1,0 +1,150 @@
+"""Rows with named fields from CSV, TOML or JSON: what a file says of clients, devices and links."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll.support.errors import InputError, reason_of
+from atoll.support.files import write_atomically
+from atoll.support.untrusted import MOST_BYTES_OF_LINES, parse_json, parse_toml, read_bytes
+from atoll.support.wording import show
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One row of a file.
+
+    Attributes:
+        where: the file and the row, counted from 1, for errors.
+        fields: what it says, by name; cells that are empty are left out.
+    """
+
+    where: str
+    fields: Mapping[str, Any]
+
+    def text(self, name: str) -> str:
+        """Return a field that must be a name.
+
+        Raises:
+            InputError: there is none.
+        """
+        value = self.fields.get(name)
+        if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
+            raise InputError(f"{self.where}: {name!r} is {show(value)}; it must be a name")
+        return str(value).strip()
+
+    def number(self, name: str, least: float = 0.0, above: bool = False) -> float | None:
+        """Return a field that must be a number of at least, or `above`, `least`; None without it.
+
+        Raises:
+            InputError: it is another one, or none.
+        """
+        value = self.fields.get(name)
+        if value is None:
+            return None
+        try:
+            found = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            found = math.nan
+        if not (least < found if above else least <= found) or not math.isfinite(found):
+            rule = "greater than" if above else "of at least"
+            raise InputError(f"{self.where}: {name!r} is {show(value)}; it must be a finite number {rule} {least:g}")
+        return found
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return what a TOML or JSON file says.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    parse = {".toml": parse_toml, ".json": parse_json}.get(path.suffix.lower())
+    if parse is None:
+        raise InputError(f"{path}: must be a .csv, .toml or .json file")
+    try:
+        found = parse(read_bytes(path))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: must be a table with 'links', it is {type(found).__name__!r}")
+    return found
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the rows of a CSV file with a header.
+
+    Raises:
+        InputError: it cannot be read, or has no rows.
+    """
+    names, rows = read_cells(path)
+    if not rows:
+        raise InputError(f"{path}: has no rows")
+    return [
+        Record(f"{path}: row {number}", {k: v.strip() for k, v in zip(names, row, strict=True) if v.strip()})
+        for number, row in enumerate(rows, 1)
+    ]
+
+
+def tables(path: Path, name: str, given: Any) -> list[Record]:
+    """Return the rows that a document holds under a name, or that the CSV file named there holds.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if isinstance(given, str):
+        return read_records(path.parent / given)
+    if not isinstance(given, list) or not given or not all(isinstance(row, dict) for row in given):
+        raise InputError(f"{path}: {name!r} must be tables, or the name of a CSV file")
+    return [Record(f"{path}: {name} {number}", row) for number, row in enumerate(given, 1)]
+
+
+def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
+    """Refuse fields that nothing is known of, such as misspelt ones.
+
+    Raises:
+        InputError: names the row, the field and what is allowed.
+    """
+    for record in records:
+        if unknown := [name for name in record.fields if name not in allowed]:
+            raise InputError(f"{record.where}: unknown column {unknown[0]!r}; allowed are {', '.join(allowed)}")
+
+
+def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return a CSV file's header, and the cells below it.
+
+    Raises:
+        InputError: it cannot be read, its columns are not separated by commas, or a row has more or fewer cells.
+    """
+    try:
+        text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
+    if rows and len(rows[0]) == 1 and (other := next((sign for sign in ";\t|" if sign in rows[0][0]), "")):
+        raise InputError(f"{path}: its columns are separated by {other!r}; they must be by commas")
+    names = [name.strip() for name in rows[0]] if rows else []
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{path}: has the column {twice[0]!r} twice")
+    for number, row in enumerate(rows[1:], 1):
+        if len(row) != len(names):
+            raise InputError(f"{path}: row {number} has {len(row)} cells, but the header has {len(names)}")
+    return names, rows[1:]
+
+
+def write_direct(path: Path, upload_seconds: Iterable[float], aggregators: int) -> None:
+    """Write links of which each client has one to each aggregator, and these to the server, where they take no time.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    rows = [
+        f"{client},aggregator-{j},{float(seconds)!r}"
+        for client, seconds in enumerate(upload_seconds)
+        for j in range(aggregators)
+    ]
+    rows += [f"aggregator-{j},server,0.0" for j in range(aggregators)]
+    write_atomically(path, ("\n".join(["from,to,up_seconds", *rows]) + "\n").encode())

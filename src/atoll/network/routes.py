@@ -1,0 +1,223 @@
+"""From links by name to a network's seconds: the quickest ways from clients to aggregators, and on to the server.
+
+A node passes on what it has whole, so a way takes as long as its links in turn. Nodes that are no clients, no
+aggregators and not the server, such as a region's, pass on and do not average.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+
+import networkx as nx
+import numpy as np
+
+from atoll.network.base import Network, Power
+from atoll.network.links import ALL, Link, Way
+from atoll.network.sharing import Sharing
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+
+_Hop = tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """Who is who among links.
+
+    Attributes:
+        clients: their number, by name.
+        aggregators: in the order in which clients' links name them.
+        own: each client's links.
+        inner: the links between all others.
+        pipes: what all that send to a node do through, by its name.
+    """
+
+    clients: Mapping[str, int]
+    aggregators: tuple[str, ...]
+    own: list[list[Link]]
+    inner: list[Link]
+    pipes: Mapping[str, Link]
+
+
+def linked_network(
+    path: str,
+    links: Sequence[Link],
+    names: Sequence[str],
+    server: str,
+    compute_seconds: Floats,
+    upload_share: float = 1.0,
+    power: Power | None = None,
+    needs_server: bool = False,
+) -> Network:
+    """Return the network of these links, without neighbours where no two aggregators are linked.
+
+    Args:
+        path: of the file, for errors.
+        links: as `LinksFile.links` returns them.
+        names: of the clients, in order.
+        server: its name; without a link to it there is none, and transfers are free.
+        compute_seconds: of each client's training, [clients].
+        upload_share: what a client uploads, as a share of a model.
+        power: of the clients.
+        needs_server: whether some link must lead to it.
+
+    Raises:
+        InputError: a client that reaches no aggregator, an id that nothing else names, or nodes that no path joins.
+    """
+    nodes = _sort_out(path, links, names, server)
+    ways = _ways(nodes.inner)
+    order, has_server = nodes.aggregators, any(server in hop for hop in ways)
+    if needs_server and not has_server:
+        raise InputError(f"{path}: no aggregator's link leads to {server!r}, which the central patterns need")
+    graph = _graph(path, nodes, ways, server if has_server else None)
+    is_counted = all(link.down is not None for link in links)
+    routes = {(a, b): _join(ways, hops) for a, b, hops in _routes(graph, order)}
+    up, down = _to_aggregators(nodes, routes, upload_share)
+    exchange = np.array([[routes[a, b].latency + routes[a, b].carries for b in order] for a in order])
+    to_server = [nx.dijkstra_path(graph, a, server) for a in order] if has_server else []
+    transfer, back, sharing = _to_server(nodes, ways, to_server, server, upload_share)
+    near = [
+        tuple(sorted(k for k, b in enumerate(order) if b != a and ((a, b) in ways or (b, a) in ways))) for a in order
+    ]
+    return Network(
+        compute_seconds=compute_seconds,
+        upload_seconds=up,
+        transfer_seconds=transfer,
+        exchange_seconds=exchange,
+        neighbours=tuple(near),
+        download_seconds=down if is_counted else None,
+        down_transfer_seconds=back if is_counted else None,
+        sharing=sharing,
+        power=power,
+        client_names=tuple(names),
+        aggregator_names=order,
+    )
+
+
+def _sort_out(path: str, links: Sequence[Link], names: Sequence[str], server: str) -> _Nodes:
+    clients = {name: k for k, name in enumerate(names)}
+    own, inner, pipes = [list[Link]() for _ in names], list[Link](), dict[str, Link]()
+    joined = set[frozenset[str]]()
+    for link in links:
+        if link.upper in clients:
+            raise InputError(f"{link.where}: 'to' is the client {link.upper!r}; links of clients go from them")
+        if frozenset((link.lower, link.upper)) in joined:
+            raise InputError(f"{link.where}: {link.lower!r} and {link.upper!r} are linked already; once is enough")
+        joined.add(frozenset((link.lower, link.upper)))
+        if link.lower == ALL:
+            pipes[link.upper] = link  # of whom is known below
+        elif link.lower in clients:
+            own[clients[link.lower]].append(link)
+        else:
+            inner.append(link)
+    for name, mine in zip(names, own, strict=True):
+        if not any(link.upper != server for link in mine):
+            raise InputError(f"{path}: client {name!r} reaches no aggregator; it needs a row from it to one")
+    aggregators = tuple(dict.fromkeys(link.upper for mine in own for link in mine if link.upper != server))
+    for link in pipes.values():
+        if link.upper not in (*aggregators, server):
+            raise InputError(
+                f"{link.where}: {link.upper!r} is shared by nobody; '*' stands for all clients of an aggregator, or "
+                "for all aggregators of the server"
+            )
+    _require_known(links, inner, {*clients, *aggregators, server, ALL})
+    return _Nodes(clients, aggregators, own, inner, pipes)
+
+
+def _require_known(links: Sequence[Link], inner: Sequence[Link], known: set[str]) -> None:
+    """Refuse a node that is named once and is nobody: mostly a client that is spelt otherwise elsewhere."""
+    ends = [node for link in inner for node in (link.lower, link.upper)]
+    above = {link.upper for link in inner}
+    for link in links:
+        for node in (link.lower, link.upper):
+            if node not in known and (ends.count(node) < 2 or node not in above):
+                raise InputError(
+                    f"{link.where}: unknown id {node!r}: it is no client's, and no client's or aggregator's way leads "
+                    "over it"
+                )
+
+
+def _ways(inner: Sequence[Link]) -> dict[_Hop, Way]:
+    """Return each direction of each link; one that nothing is said of takes as long as the other."""
+    ways = {(link.lower, link.upper): link.up for link in inner}
+    return ways | {(link.upper, link.lower): link.down or link.up for link in inner}
+
+
+def _graph(path: str, nodes: _Nodes, ways: Mapping[_Hop, Way], server: str | None) -> "nx.DiGraph[str]":
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(nodes.aggregators)
+    graph.add_weighted_edges_from((a, b, way.latency + way.carries) for (a, b), way in ways.items())
+    first = server or nodes.aggregators[0]
+    there = nx.node_connected_component(graph.to_undirected(), first)
+    if lost := [name for name in nodes.aggregators if name not in there]:
+        raise InputError(
+            f"{path}: is in parts: aggregator {lost[0]!r} has no path to {first!r}; all aggregators, and the server if "
+            "there is one, must be joined"
+        )
+    return graph
+
+
+def _routes(graph: "nx.DiGraph[str]", order: Sequence[str]) -> list[tuple[str, str, list[_Hop]]]:
+    """Return the quickest way from each aggregator to each, as hops."""
+    found = []
+    for a in order:
+        paths = nx.single_source_dijkstra_path(graph, a)
+        found += [(a, b, list(pairwise(paths[b]))) for b in order]
+    return found
+
+
+def _join(ways: Mapping[_Hop, Way], hops: Sequence[_Hop]) -> Way:
+    """Return several links one after the other as one."""
+    return Way(sum(ways[hop].latency for hop in hops), sum(ways[hop].carries for hop in hops))
+
+
+def _to_aggregators(nodes: _Nodes, routes: Mapping[_Hop, Way], share: float) -> tuple[Floats, Floats]:
+    """Return the seconds up and down between each client and each aggregator, [clients, aggregators] each."""
+    order = nodes.aggregators
+    latency, carries = (
+        np.array([[getattr(routes[a, b], name) for b in order] for a in order]) for name in ("latency", "carries")
+    )
+    pipes = [nodes.pipes.get(name) for name in order]
+    pipe_up = np.array([pipe.up.carries if pipe else 0.0 for pipe in pipes])
+    pipe_down = np.array([pipe.down.carries if pipe and pipe.down else 0.0 for pipe in pipes])
+    place = {name: j for j, name in enumerate(order)}
+    up, down = np.full((2, len(nodes.clients), len(order)), np.inf)
+    for k, links in enumerate(nodes.own):
+        for link in links:
+            if (j := place.get(link.upper)) is None:
+                continue  # straight to the server
+            way, back = link.up, link.down or Way(0.0, 0.0)
+            seconds = latency[j] + way.latency + share * (carries[j] + max(way.carries, pipe_up[j]))
+            np.minimum(up[k], seconds, out=up[k])
+            seconds = latency[:, j] + back.latency + carries[:, j] + max(back.carries, pipe_down[j])
+            np.minimum(down[k], seconds, out=down[k])
+    return np.maximum(up, share * pipe_up), np.maximum(down, pipe_down)  # whoever belongs to it sends through its pipe
+
+
+def _to_server(
+    nodes: _Nodes, ways: Mapping[_Hop, Way], paths: Sequence[Sequence[str]], server: str, share: float
+) -> tuple[Floats, Floats, Sharing]:
+    """Return the seconds of a model from each aggregator to the server and back, and all that is shared."""
+    hops = [list(pairwise(path)) for path in paths]
+    crossed = list(dict.fromkeys(chain.from_iterable(hops)))
+    shape = (len(crossed), len(nodes.aggregators))
+    crosses = np.array([[hop in mine for mine in hops] for hop in crossed], bool).reshape(shape)
+    trunks = [(ways[a, b].carries, ways[b, a].carries) for a, b in crossed]
+    several = crosses.sum(axis=1) > 1
+    crosses, trunks = crosses[several], [trunk for trunk, kept in zip(trunks, several, strict=True) if kept]
+    pipes = {name: (link.up.carries, link.down.carries if link.down else 0.0) for name, link in nodes.pipes.items()}
+    if server in pipes and hops:
+        crosses, trunks = np.vstack([crosses, np.ones((1, len(hops)), bool)]), [*trunks, pipes[server]]
+    all_up, all_down = pipes.get(server, (0.0, 0.0))
+    there = [_join(ways, mine) for mine in hops] or [Way(0.0, 0.0)] * len(nodes.aggregators)
+    back = [_join(ways, [(b, a) for a, b in mine]) for mine in hops] or there
+    own, table = np.array([pipes.get(name, (0.0, 0.0)) for name in nodes.aggregators]), np.array(trunks, float)
+    sharing = Sharing(
+        up_seconds=share * own[:, 0],
+        down_seconds=own[:, 1],
+        crosses=crosses.reshape(len(trunks), len(nodes.aggregators)),
+        trunk_up_seconds=table.reshape(-1, 2)[:, 0],
+        trunk_down_seconds=table.reshape(-1, 2)[:, 1],
+    )
+    up = np.array([way.latency + max(way.carries, all_up) for way in there])
+    return up, np.array([way.latency + max(way.carries, all_down) for way in back]), sharing

@@ -1,0 +1,250 @@
+"""Networks by name: seconds by hand from rates and latencies, and what is refused in one sentence."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll import InputError
+from atoll.network.base import Network
+from atoll.network.energy import training_joules
+from atoll.network.links import read_links
+from atoll.network.routes import linked_network
+
+MB = 1_000_000  # of a model: 8 Mbit, so that it takes 8 / rate seconds
+CLIENTS = """client,seconds_per_sample,samples,compute_watts,send_watts,receive_watts
+anna,0.01,100,3,1,0.5
+ben,0.02,50,2,1,0.5
+carl,0.03,20,4,2,0.5
+"""
+# Three tiers above the clients: the region passes on.
+LINKS = """from,to,up_mbps,up_ms,down_mbps,down_ms
+anna,north,8,100,16,50
+ben,north,4,,16,
+ben,south,2,,8,
+carl,south,16,,16,
+*,north,6,,40,
+north,region,80,10,40,10
+south,region,40,10,40,10
+region,server,4,200,8,100
+"""
+SAME = """
+[devices.sensor]
+seconds_per_sample = 0.01
+compute_watts = 3
+send_watts = 1
+receive_watts = 0.5
+up_mbps = 8
+up_ms = 100
+down_mbps = 16
+down_ms = 50
+
+[[clients]]
+client = "anna"
+device = "sensor"
+samples = 100
+
+[[clients]]
+client = "ben"
+device = "sensor"
+seconds_per_sample = 0.02
+samples = 50
+compute_watts = 2
+
+[[clients]]
+client = "carl"
+device = "sensor"
+seconds_per_sample = 0.03
+samples = 20
+compute_watts = 4
+send_watts = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("clients.csv").write_text(CLIENTS)
+    Path("links.csv").write_text(LINKS)
+    return tmp_path
+
+
+def network_of(
+    links: str = "links.csv", clients: str | None = "clients.csv", share: float = 1.0, **other: bool
+) -> Network:
+    file = read_links(links, clients)
+    assert file.table is not None
+    assert file.table.names is not None
+    zeta, samples = file.table.seconds_per_sample, file.table.samples
+    assert zeta is not None
+    assert samples is not None
+    return linked_network(
+        links, file.links(MB), file.table.names, file.server, zeta * samples, share, file.table.power, **other
+    )
+
+
+def test_seconds_by_hand() -> None:
+    network = network_of(needs_server=True)
+    assert network.client_names == ("anna", "ben", "carl")
+    assert network.aggregator_names == ("north", "south")
+    assert network.compute_seconds.tolist() == pytest.approx([1.0, 1.0, 0.6])
+    # north's pipe has 6 Mbit/s for all. To the other aggregator the way leads over the region, in 0.11 + 0.21 s or
+    # back in 0.21 + 0.21 s; whoever is of north then counts for its pipe.
+    assert network.upload_seconds.ravel() == pytest.approx(
+        [0.1 + 8 / 6, 0.1 + 8 / 6 + 0.32, 2.0, 2.0 + 0.32, 8 / 6, 0.5]
+    )
+    assert network.download_seconds is not None
+    assert network.download_seconds.ravel() == pytest.approx([0.55, 0.55 + 0.42, 0.5, 0.5 + 0.42, 0.5 + 0.32, 0.5])
+    assert network.transfer_seconds.tolist() == pytest.approx([0.11 + 2.2, 0.21 + 2.2])
+    assert network.return_seconds is not None
+    assert network.return_seconds.tolist() == pytest.approx([1.1 + 0.21] * 2)
+    assert network.exchange_seconds.ravel() == pytest.approx([0, 0.32, 0.42, 0])
+    assert network.neighbours == ((), ())
+
+
+def test_what_is_shared() -> None:
+    sharing = network_of().sharing
+    assert sharing is not None
+    assert sharing.up_seconds.tolist() == pytest.approx([8 / 6, 0])
+    assert sharing.down_seconds.tolist() == pytest.approx([8 / 40, 0])
+    assert sharing.crosses.tolist() == [[True, True]]
+    assert sharing.trunk_up_seconds.tolist() == [8 / 4]
+    assert sharing.trunk_down_seconds.tolist() == [8 / 8]
+
+
+def test_an_update_that_is_coded_takes_its_share() -> None:
+    half, whole = network_of(share=0.5), network_of()
+    assert half.upload_seconds[0] == pytest.approx([0.1 + 4 / 6, 0.12 + 4 / 6 + 0.15])
+    assert half.transfer_seconds.tolist() == whole.transfer_seconds.tolist()
+    assert half.sharing is not None
+    assert half.sharing.up_seconds.tolist() == pytest.approx([4 / 6, 0])
+
+
+def test_without_a_way_down_downloads_are_free() -> None:
+    lines = [",".join(line.split(",")[:4]) for line in LINKS.splitlines()]
+    Path("up.csv").write_text("\n".join(lines) + "\n")
+    network = network_of("up.csv")
+    assert network.download_seconds is network.return_seconds is None
+    assert network.upload_seconds.tolist() == network_of().upload_seconds.tolist()
+
+
+def test_links_between_aggregators_make_them_neighbours() -> None:
+    Path("links.csv").write_text(LINKS + "north,south,8,,8,\n")
+    network = network_of()
+    assert network.neighbours == ((1,), (0,))
+    assert network.exchange_seconds[0, 1] == pytest.approx(0.32)  # over the region it is still quicker
+
+
+def test_measured_seconds_stand_for_rates() -> None:
+    Path("links.csv").write_text("from,to,up_seconds\n0,a,1.5\n1,a,0.5\n1,b,0.25\na,server,2\nb,server,0\n")
+    file = read_links("links.csv")
+    assert file.table is None
+    network = linked_network("links.csv", file.links(MB), ["0", "1"], file.server, np.ones(2))
+    assert network.upload_seconds.tolist() == [[1.5, 3.5], [0.5, 0.25]]
+    assert network.transfer_seconds.tolist() == [2.0, 0.0]
+
+
+def test_clients_of_numbers_may_stand_in_any_order() -> None:
+    Path("numbers.csv").write_text("client,samples\n1,10\n0,20\n")
+    table = read_links("links.csv", "numbers.csv").table
+    assert table is not None
+    assert (table.names, table.samples is not None and table.samples.tolist()) == (("0", "1"), [20, 10])
+
+
+def test_toml_and_json_say_the_same() -> None:
+    """A device's numbers hold where the row has none: anna's link is the sensors'."""
+    links = LINKS.replace("anna,north,8,100,16,50", "anna,north,,,,")
+    Path("rows.csv").write_text(links)
+    Path("site.toml").write_text('links = "rows.csv"\n' + SAME)
+    from_toml, from_csv = network_of("site.toml", None), network_of()
+    rows = [
+        dict(zip(LINKS.split("\n")[0].split(","), line.split(","), strict=True)) for line in links.split("\n")[1:-1]
+    ]
+    numbers = [{k: v if k in ("from", "to") else float(v) for k, v in row.items() if v} for row in rows]
+    Path("site.json").write_text(json.dumps({**tomllib.loads(SAME), "links": numbers, "server": "server"}))
+    for network in (from_toml, network_of("site.json", None)):
+        for name in ("compute_seconds", "upload_seconds", "download_seconds", "transfer_seconds"):
+            assert getattr(network, name).tolist() == getattr(from_csv, name).tolist()
+        assert network.power is not None
+        assert network.power.computing.tolist() == [3, 2, 4]
+
+
+def test_joules_by_hand() -> None:
+    """Power by seconds, of one training with its transfers; a client that is left out takes none."""
+    joules = training_joules(network_of(), np.array([0, 1, -1]))
+    assert joules is not None
+    up, down = 0.1 + 8 / 6, 0.05 + 0.5
+    assert joules.tolist() == pytest.approx([3 * 1 + up + 0.5 * down, 2 * 1 + 2.32 + 0.5 * 0.92, 0])
+
+
+REFUSED: list[tuple[str, str, list[str]]] = [
+    ("anna,north,8,", "anna,north,0,", ["row 1", "'up_mbps' is '0'", "greater than 0"]),
+    ("anna,north,8,", "anna,north,fast,", ["row 1", "'up_mbps' is 'fast'", "greater than 0"]),
+    ("anna,north,8,", "anna,north,,", ["row 1", "has neither of 'up_mbps' and 'up_seconds'"]),
+    ("ben,north,4,,16,", "ben,north,4,,,", ["row 2", "has neither of 'down_mbps' and 'down_seconds'"]),
+    ("north,8,100", "north,8,-1", ["row 1", "'up_ms' is '-1'", "at least 0"]),
+    ("carl,south", "karl,south", ["client 'carl' reaches no aggregator"]),
+    ("ben,south", "bne,south", ["row 3", "unknown id 'bne'"]),
+    ("south,region", "south,regoin", ["unknown id 'regoin'"]),
+    ("*,north", "*,nort", ["row 5", "'nort' is shared by nobody"]),
+    ("carl,south,16,,16,\n", "", ["client 'carl' reaches no aggregator"]),
+    ("carl,south", "carl,server", ["client 'carl' reaches no aggregator"]),
+    ("south,region,40,10,40,10\n", "", ["is in parts: aggregator 'south' has no path to 'server'"]),
+    ("region,server,4,200,8,100\n", "", ["no aggregator's link leads to 'server'"]),
+    ("ben,south", "ben,north", ["row 3", "'ben' and 'north' are linked already"]),
+    ("north,region", "north,anna", ["row 6", "'to' is the client 'anna'"]),
+    ("carl,south", "carl,carl", ["row 4", "joins 'carl' with itself"]),
+    ("down_ms", "down_s", ["unknown column 'down_s'", "down_ms"]),
+]
+
+
+@pytest.mark.parametrize(("words", "instead", "told"), REFUSED, ids=[" ".join(told) for *_, told in REFUSED])
+def test_links_that_are_refused(words: str, instead: str, told: list[str]) -> None:
+    assert LINKS.count(words) == 1
+    Path("links.csv").write_text(LINKS.replace(words, instead))
+    with pytest.raises(InputError) as error:
+        network_of(needs_server=True)
+    assert "\n" not in str(error.value)
+    for part in ("links.csv", *told):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "instead", "told"),
+    [
+        ("ben,0.02", "anna,0.02", ["client 'anna' is there twice"]),
+        ("ben,0.02", "ben,0", ["row 2", "'seconds_per_sample' is '0'"]),
+        ("ben,0.02", "ben,", ["row 2", "has no 'seconds_per_sample'"]),
+        ("carl,0.03,20", "carl,0.03,2.5", ["row 3", "'samples' must be a whole number"]),
+        ("ben,0.02", ",0.02", ["row 2", "'client' is", "must be a name"]),
+        ("send_watts", "send_watt", ["unknown column 'send_watt'"]),
+    ],
+)
+def test_clients_that_are_refused(words: str, instead: str, told: list[str]) -> None:
+    Path("clients.csv").write_text(CLIENTS.replace(words, instead))
+    with pytest.raises(InputError) as error:
+        network_of()
+    for part in ("clients.csv", *told):
+        assert part in str(error.value)
+
+
+def test_documents_that_are_refused() -> None:
+    for text, told in (
+        ("links = 3\n", "'links' must be tables"),
+        ("link = []\n", "unknown key 'link'"),
+        ('links = "absent.csv"\n', "absent.csv"),
+        ('links = "links.csv"\n[[clients]]\nclient = "anna"\ndevice = "phone"\n', "'device' is 'phone'"),
+        ('links = "links.csv"\n[devices.phone]\nwatts = 3\n', "unknown column 'watts'"),
+        ("links = [", "cannot be read"),
+    ):
+        Path("site.toml").write_text(text)
+        with pytest.raises(InputError, match=r"site\.toml|absent\.csv") as error:
+            read_links("site.toml")
+        assert told in str(error.value)
+    Path("site.toml").write_text('links = "links.csv"\nclients = "clients.csv"\n')
+    with pytest.raises(InputError, match="give one of them"):
+        read_links("site.toml", "clients.csv")
+    with pytest.raises(InputError, match=r"must be a .csv, .toml or .json file"):
+        read_links("links.txt")
