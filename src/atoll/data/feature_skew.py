@@ -1,9 +1,9 @@
 """Feature skew: clients whose inputs differ, by noise, rotation or colour, whatever labels they hold.
 
 Clients have levels, from 0 to ``levels - 1``. A rule is one function of the inputs that the clients of one level hold;
-it returns them changed. A user's own is named as ``skew = "module:function"``; it may ask, by parameter name, for `inputs`
-[samples, *shape] as stored, `level`, `levels`, `scale` (which brings inputs to a unit range) and `rng`; its other
-parameters are settings of ``[data]``.
+it returns them changed. A user's own is named as ``skew = "module:function"``; it may ask, by parameter name, for
+`inputs` [samples, *shape] as stored, `level`, `levels`, `scale` (which brings inputs to a unit range) and `rng`; its
+other parameters are settings of ``[data]``.
 """
 
 import colorsys
