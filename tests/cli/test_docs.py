@@ -174,7 +174,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.timeout(900)  # it carries out two notebooks besides
+@pytest.mark.timeout(900)  # it carries out the notebooks besides
 def test_the_site_builds_and_shows_every_setting(site: Path) -> None:
     page = (site / "settings/index.html").read_text().replace("[", "").replace("]", "")
     for name, field in Settings.model_fields.items():
@@ -196,7 +196,7 @@ def test_links_to_the_code_lead_to_the_page_of_what_they_name(site: Path) -> Non
 
 
 def test_the_notebooks_are_shown_with_what_they_give(site: Path) -> None:
-    assert {path.stem for path in NOTEBOOKS} == {"first-comparison", "own-rules"}
+    assert {path.stem for path in NOTEBOOKS} == {"data-frames", "first-comparison", "own-rules"}
     for path in NOTEBOOKS:
         page = (site / "notebooks" / path.stem / "index.html").read_text()
         assert "<table" in page

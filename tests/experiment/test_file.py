@@ -155,3 +155,13 @@ def test_a_whole_number_is_a_number_but_a_text_is_not(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "exp.toml").write_bytes(b"\xef\xbb\xbfrounds = 3\r\n")
     assert read_experiment(tmp_path / "exp.toml") == {"rounds": 3}
+
+
+def test_clusters_that_the_method_counts_itself_are_told() -> None:
+    told = r"clustering.clusters = 3: no run has a use for it; method.name = 'ifca' finds clusters itself"
+    with pytest.warns(SettingWarning, match=told):
+        make_runs({"method": {"name": "ifca"}, "clustering": {"clusters": 3}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_runs({"method": {"name": "ifca", "clusters": 3}, "clustering": {"clusters": 3}})
+        make_runs({"method": {"name": "fedcluster"}, "clustering": {"clusters": 3}})

@@ -17,8 +17,9 @@ from warnings import warn
 
 from pydantic import BaseModel
 
-from atoll.experiment.choices import CHOICES, choices_that_take
+from atoll.experiment.choices import CHOICES, choices_that_take, method_kind
 from atoll.experiment.settings import Settings
+from atoll.experiment.signatures import asks_for
 from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.untrusted import parse_toml, read_toml
@@ -94,7 +95,17 @@ def make_runs(
         if key in last.get(section, {}):  # what the user asks for now must not be lost
             validate(reduce(overlay, layers))
         warn(f"{section}.{key}: no run has a use for it; it is taken by {who_takes(section, key)}", SettingWarning, 2)
+    if all(map(_counts_its_own_clusters, made)):
+        told = f"method.name = {made[0].method.name!r} finds clusters itself, as many as method.clusters"
+        warn(f"clustering.clusters = {made[0].clustering.clusters}: no run has a use for it; {told}", SettingWarning, 2)
     return made
+
+
+def _counts_its_own_clusters(settings: Settings) -> bool:
+    """Return whether `clustering.clusters` is set, to another number than that of the method's own clusters."""
+    own, given = settings.method.get("clusters"), settings.clustering.clusters
+    default = type(settings.clustering).model_fields["clusters"].default
+    return own is not None and given not in (own, default) and not asks_for(method_kind(settings).make, "clustering")
 
 
 def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, list[tuple[str, str]]]:
