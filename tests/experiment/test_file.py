@@ -2,6 +2,7 @@
 
 import tomllib
 import types
+import warnings
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -12,13 +13,14 @@ from pydantic.fields import FieldInfo
 
 from atoll.experiment.file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
 from atoll.experiment.settings import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 
 TEXTS = {
     "name": "another name",
     "run.device": "cpu",
     "data.dataset": "regression",
     "data.partition": "shards",
+    "data.skew": "noise",
     "model.name": "cnn",
     "local.optimizer": "adam",
     "clustering.method": "timezone",

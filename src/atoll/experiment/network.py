@@ -14,7 +14,7 @@ from atoll.experiment.signatures import asks_for
 from atoll.methods.hierarchical import CENTRAL, SYNCHRONOUS
 from atoll.network.base import Network
 from atoll.network.completion import pattern_transfer_seconds
-from atoll.network.files import ClientTable, matrix_network, read_matrix, read_network_clients
+from atoll.network.files import ClientTable, matrix_network, read_aggregators, read_matrix, read_network_clients
 from atoll.network.mobility import Trace, random_waypoint, read_trace
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
@@ -47,8 +47,7 @@ def make_networks(
     if wanted.upload_file is not None:
         return {0: _paced(settings, _from_files(settings, compute_seconds, neighbours_of(graph), upload_share))}
     measured = _measured_seconds(settings)
-    rows, columns = grid_of(settings)
-    aggregators_xy, server_xy = grid_positions(rows, columns, wanted.side_metres)
+    aggregators_xy, server_xy = _aggregators(settings)
     watts, radio = _powers(settings, table, clients), _radio(wanted)
 
     def at(clients_xy: Floats) -> Network:
@@ -127,6 +126,23 @@ def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) 
             f"network.clients_file = {wanted.clients_file!r}: has {table.clients} clients, but data.clients = {clients}"
         )
     return table
+
+
+def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
+    """Return where the aggregators and the server are: of the file, or on a grid."""
+    wanted, clusters = settings.network, settings.clustering.clusters
+    if wanted.aggregators_file is None:
+        return grid_positions(*grid_of(settings), wanted.side_metres)
+    if wanted.grid is not None:
+        raise InputError("network.grid: does not go with network.aggregators_file; give one of them")
+    with reading("network.aggregators_file"):
+        places = read_aggregators(wanted.aggregators_file)
+    if len(places) != clusters:
+        raise InputError(
+            f"network.aggregators_file = {wanted.aggregators_file!r}: has {len(places)} aggregators, but "
+            f"clustering.clusters = {clusters}"
+        )
+    return places, places.mean(axis=0)
 
 
 def _samples(table: ClientTable | None, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -277,7 +293,7 @@ def _from_files(
 ) -> Network:
     """Make a network of seconds that were measured elsewhere."""
     wanted, shape = settings.network, (len(compute_seconds), settings.clustering.clusters)
-    for name in ("trace_file", "metres_per_round", "recluster_every"):
+    for name in ("trace_file", "metres_per_round", "recluster_every", "aggregators_file"):
         if getattr(wanted, name) is not None:
             raise InputError(f"network.{name}: does not go with network.upload_file, whose seconds know no positions")
     assert wanted.upload_file is not None

@@ -133,6 +133,9 @@ class NetworkSettings(Section):
     clients_file: str | None = Field(
         None, description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples, upload_seconds"
     )
+    aggregators_file: str | None = Field(
+        None, description="CSV or Parquet of where aggregators are: aggregator, x, y; the server is in their middle"
+    )
     upload_file: str | None = Field(None, description="CSV or .npy of seconds, clients x aggregators")
     transfer_file: str | None = Field(None, description="CSV or .npy of seconds to the server, one an aggregator")
     exchange_file: str | None = Field(None, description="CSV or .npy of seconds, aggregators x aggregators")

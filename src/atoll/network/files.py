@@ -75,6 +75,19 @@ def read_network_clients(path: str | Path, required: Sequence[str] = COLUMNS) ->
     )
 
 
+def read_aggregators(path: str | Path) -> Floats:
+    """Read where aggregators are from a CSV file with a header, or a Parquet file, [aggregators, 2] metres.
+
+    Columns: ``aggregator`` (0 to M - 1, each once, in any order), ``x`` and ``y``.
+
+    Raises:
+        InputError: names the file, the column and the row.
+    """
+    columns = read_columns(path, ("aggregator", *POSITIONS))
+    order = _order(path, columns["aggregator"], "aggregator")
+    return np.column_stack([columns["x"], columns["y"]])[order]
+
+
 def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Floats]:
     """Read columns of finite numbers from a CSV file with a header, or a Parquet file.
 
@@ -167,9 +180,9 @@ def _read_neighbours(neighbours: Sequence[Sequence[int]]) -> tuple[tuple[int, ..
         ) from error
 
 
-def _order(path: str | Path, column: Floats) -> Ids:
-    """Return the rows in the order of the clients' numbers."""
-    clients = whole_numbers(path, "client", column, least=0)
+def _order(path: str | Path, column: Floats, name: str = "client") -> Ids:
+    """Return the rows in the order of the numbers of clients, or of what else they are of."""
+    clients = whole_numbers(path, name, column, least=0)
     order = np.argsort(clients, kind="stable")
     wrong = np.flatnonzero(clients[order] != np.arange(len(clients)))
     if not len(wrong):
@@ -179,9 +192,9 @@ def _order(path: str | Path, column: Floats) -> Ids:
     if client < place:
         first, second = order[place - 1] + 1, order[place] + 1
         raise InputError(
-            f"{path}: client {client} is in row {first} and again in row {second}; each must be there once"
+            f"{path}: {name} {client} is in row {first} and again in row {second}; each must be there once"
         )
-    raise InputError(f"{path}: client {place} is missing; column 'client' must hold 0 to N - 1, each once")
+    raise InputError(f"{path}: {name} {place} is missing; column {name!r} must hold 0 to N - 1, each once")
 
 
 def _check(path: str | Path, name: str, values: Floats, good: Mask, rule: str) -> None:
