@@ -68,9 +68,9 @@ def test_clients_airports_and_hours_are_those_of_the_flights(flights: Path) -> N
 def test_the_recipe_runs_on_them(flights: Path, atoll: Command) -> None:
     changes = ("data.clients=4", "clustering.clusters=2", "local.steps=2", "run.evaluate_every=1", "rounds=4")
     words = [word for change in changes for word in ("--set", change)]
-    atoll("run", "flights", "--only", "By airport, By time zone, IFCA", *words, "--out", "out", "--quiet").succeeded()
-    for name in ("by-airport", "by-time-zone", "ifca"):
-        rows = [json.loads(line) for line in (flights.parent / "out" / name / "metrics.jsonl").read_text().splitlines()]
+    for label in ("By airport", "By time zone", "IFCA"):
+        atoll("run", "flights", "--only", label, *words, "--out", label, "--quiet").succeeded()
+        rows = [json.loads(line) for line in (flights.parent / label / "metrics.jsonl").read_text().splitlines()]
         assert rows[-1]["round"] == 4
 
 
