@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from atoll.experiment.choices import CHOICES, choices_that_take, method_kind
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
-from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes
+from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes, with_repository
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.untrusted import parse_toml, read_toml
 from atoll.support.wording import natural, nearest, unknown
@@ -117,7 +117,7 @@ def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, l
     Raises:
         InputError: a setting that is unknown, has no use where it stands, or is of a wrong type or out of range.
     """
-    whole: Table = reduce(overlay, layers)
+    whole: Table = dict(with_repository(reduce(overlay, layers)))
     idle = unused(whole)
     unset = [(section, key) for section, key in idle if whole[section][key] is None]
     inherited = [each for each in idle if each not in unset and _is_inherited(*each, layers, several)]
