@@ -14,6 +14,7 @@ import numpy.typing as npt
 from atoll.network.base import Network
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError, reason_of
+from atoll.support.extras import load_extra
 from atoll.support.numpy_files import read_npy
 from atoll.support.parquet import read_parquet
 from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
@@ -229,11 +230,7 @@ def _floats(path: Path, name: str, cells: list[str]) -> Floats:
 
 
 def _read_parquet(path: Path) -> tuple[list[str], list[Floats]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(f"{path}: reading Parquet needs pyarrow; run pip install 'atoll[parquet]'") from error
+    pyarrow = load_extra("pyarrow", "parquet", f"{path}: reading Parquet")
     try:
         table = read_parquet(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
