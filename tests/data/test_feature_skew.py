@@ -12,6 +12,7 @@ import atoll
 from atoll import Experiment
 from atoll.data.feature_skew import colour, noise, rotation
 from atoll.data.population import partition_as_bytes
+from atoll.experiment.plugins import remember
 from atoll.experiment.validation import validate
 from atoll.fleet.shards import read_shard, write_shards
 from atoll.runs.export import load_module
@@ -153,6 +154,11 @@ def test_own_functions_are_skews() -> None:
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         experiment(**given).clients  # noqa: B018
+
+
+def test_samples_that_there_are_not_are_refused() -> None:
+    with pytest.raises(InputError, match=r"data.partition: indices must be integers from 0 to 1436"):
+        experiment(skew="noise", partition=remember(lambda clients: [[5000]] * clients)).clients  # noqa: B018
 
 
 def test_data_that_are_no_images_are_refused() -> None:

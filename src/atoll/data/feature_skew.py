@@ -103,10 +103,12 @@ def level_of_rows(parts: Sequence[Indices], level_of_parts: Ids, otherwise: Ids)
     """Return each sample's level, that of the client who holds it; of samples that nobody holds as given, [samples].
 
     Raises:
-        InputError: clients of different levels hold the same sample.
+        InputError: clients of different levels hold the same sample, or one that there is not.
     """
     levels = otherwise.copy()
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):
+        if not 0 <= part.min() <= part.max() < len(levels):
+            raise InputError(f"data.partition: indices must be integers from 0 to {len(levels) - 1}")
         levels[part] = level
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):
         if (levels[part] != level).any():

@@ -55,8 +55,7 @@ def make_all_clients(settings: Settings) -> tuple[Population, Population | None]
             f"data.partition = {wanted.partition!r}: client {empty[0]} has no samples "
             f"({len(empty)} of {len(parts)} have none); every client needs at least one"
         )
-    by_file = wanted.partition == "file" and wanted.skew != "none"
-    data = skew_clients(settings, data, parts, _deal_out(settings, data.test, 1, "test partition") if by_file else None)
+    data = _skewed(settings, data, parts)
     with reading("data.clients_file"):
         attributes = read_clients(wanted.clients_file, wanted.clients) if wanted.clients_file else {}
     if not wanted.held_out_clients:
@@ -67,6 +66,14 @@ def make_all_clients(settings: Settings) -> tuple[Population, Population | None]
         make_population(data, [parts[k] for k in training], attributes),
         make_population(data, [parts[k] for k in new]),
     )
+
+
+def _skewed(settings: Settings, data: Dataset, parts: Parts) -> Dataset:
+    """Return the pool as the clients have it; a partition in a file says who has the test samples, too."""
+    if settings.data.skew == "none":
+        return data
+    by_file = settings.data.partition == "file"
+    return skew_clients(settings, data, parts, _deal_out(settings, data.test, 1, "test partition") if by_file else None)
 
 
 def _count_all(settings: Settings) -> int:

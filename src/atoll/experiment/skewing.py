@@ -42,8 +42,6 @@ def skew_clients(settings: Settings, data: Dataset, parts: Parts, test_parts: Pa
     Test samples are of their owners' levels, or of those of `test_parts`; others are spread over all levels.
     """
     wanted = settings.data
-    if wanted.skew == "none":
-        return data
     levels = levels_of(settings)
     own = np.arange(len(parts)) * levels // len(parts)
     groups = level_of_rows(parts, own, np.zeros(len(data), np.int64))
