@@ -48,7 +48,7 @@ def feature_means(population: Population, clients: Sequence[int]) -> FeatureMean
 
 
 def _spaced(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    return rows[np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLES)).astype(int)]
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLES)).astype(int)])
 
 
 def _features(data: Dataset, rows: npt.NDArray[Any]) -> tuple[Floats, Sequence[str]]:

@@ -7,7 +7,7 @@ other parameters are settings of ``[data]``.
 """
 
 import colorsys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.datasets import Dataset
-from atoll.data.dealing import Indices
+from atoll.data.dealing import Parts
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, PositiveFloat, Share
@@ -99,7 +99,7 @@ def with_colours(data: Dataset) -> Dataset:
     return replace(data, inputs=inputs, test_inputs=tests)
 
 
-def level_of_rows(parts: Sequence[Indices], level_of_parts: Ids, otherwise: Ids) -> Ids:
+def level_of_rows(parts: Parts, level_of_parts: Ids, otherwise: Ids) -> Ids:
     """Return each sample's level, that of the client who holds it; of samples that nobody holds as given, [samples].
 
     Raises:

@@ -1,12 +1,12 @@
 """From settings to clients whose inputs differ (`data.skew`)."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from atoll.data.datasets import Dataset
-from atoll.data.dealing import Indices, Parts
+from atoll.data.dealing import Parts
 from atoll.data.feature_skew import SKEWS, Inputs, changed, level_of_rows, with_colours
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import Settings
@@ -50,10 +50,9 @@ def skew_clients(settings: Settings, data: Dataset, parts: Parts, test_parts: Pa
         spread = _of_owners(data.owners, data.test_owners, parts, own, spread)
     elif test_parts is not None:
         spread = level_of_rows(test_parts, np.arange(len(test_parts)) * levels // len(test_parts), spread)
-    inputs, tests = (
-        changed(each, of, lambda rows, level, purpose=purpose: _change(settings, data, rows, level, levels, purpose))
-        for each, of, purpose in ((data.inputs, groups, "skew"), (data.test_inputs, spread, "skew of test"))
-    )
+    change = partial(_change, settings, data, levels)
+    inputs = changed(data.inputs, groups, partial(change, "skew"))
+    tests = changed(data.test_inputs, spread, partial(change, "skew of test"))
     return replace(data, inputs=inputs, test_inputs=tests, groups=groups, test_groups=spread)
 
 
@@ -66,7 +65,7 @@ def levels_of(settings: Settings) -> int:
     return wanted
 
 
-def _change(settings: Settings, data: Dataset, rows: Inputs, level: int, levels: int, purpose: str) -> Inputs:
+def _change(settings: Settings, data: Dataset, levels: int, purpose: str, rows: Inputs, level: int) -> Inputs:
     name = settings.data.skew
     given = {
         **dict(settings.data),
@@ -85,7 +84,7 @@ def _change(settings: Settings, data: Dataset, rows: Inputs, level: int, levels:
     return made
 
 
-def _of_owners(owners: Ids, test_owners: Ids, parts: Sequence[Indices], own: Ids, otherwise: Ids) -> Ids:
+def _of_owners(owners: Ids, test_owners: Ids, parts: Parts, own: Ids, otherwise: Ids) -> Ids:
     """Return the level of each test sample: its owner's, where that is one of the clients."""
     level_of = np.full(1 + max(int(owners.max()), int(test_owners.max())), -1)
     level_of[[owners[part[0]] for part in parts]] = own
