@@ -29,6 +29,7 @@ from scipy.stats import entropy, ks_2samp
 from speed import PEERS, Peer, python_of
 
 from atoll import partitions
+from atoll.data.skewed import some_labels
 from atoll.support.files import write_atomically
 
 CLIENTS, CLASSES, SAMPLES = 10, 10, 2000
@@ -84,7 +85,7 @@ def cases() -> list[Case]:
             )
         )  # fmt: skip
     paths = told | {"num_classes_per_partition": 3, "class_assignment_mode": "first-deterministic"}
-    some = partial(partitions.some_labels, **classed)
+    some = partial(some_labels, **classed)
     found.append(
         Case(
             "some-labels, 3", partial(some, labels_per_client=3), "PathologicalPartitioner", paths,

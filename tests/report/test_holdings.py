@@ -26,8 +26,9 @@ def test_features_tell_turned_images_apart() -> None:
 
 def test_features_of_tables_are_their_columns_in_deviations() -> None:
     inputs = np.array([[0.0, 5], [0, 5], [2, 5], [2, 5]])
-    data = atoll.Dataset("own", inputs, [0, 1, 0, 1], inputs, [0, 1, 0, 1], 2, names={"inputs": ("age", "dose")})
-    found = feature_means(make_population(data, [[0, 1], [2, 3]]), [0, 1])
+    targets = np.array([0, 1, 0, 1])
+    data = atoll.Dataset("own", inputs, targets, inputs, targets, 2, names={"inputs": ("age", "dose")})
+    found = feature_means(make_population(data, np.array([[0, 1], [2, 3]])), [0, 1])
     assert found.names == ("age", "dose")
     np.testing.assert_allclose(found.values, [[-1, 0], [1, 0]])
 
