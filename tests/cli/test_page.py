@@ -1,14 +1,18 @@
 """The report page in a browser: it asks for nothing, is drawn, and can be used by mouse, keyboard and on a phone."""
 
+import csv
 import importlib.util
+import io
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -216,9 +220,74 @@ def test_a_chart_is_zoomed_into_and_tells_its_points(browser: Any, page_file: Pa
         assert "%" in tip.inner_text()
         page.mouse.move(5, 5)
         tip.wait_for(state="hidden")
+
+
+NETWORKED = """
+name = "networked"
+rounds = 4
+run.probes = ["client_accuracy"]
+method = { name = "hierarchical", intra_rounds = 2 }
+clustering = { method = "comaw", clusters = 4 }
+data = { clients = 12, samples = 20 }
+local.steps = 1
+"""
+
+
+def save_all(page: Any) -> dict[str, list[dict[str, str]]]:
+    """Save every figure as a drawing and as data; return the rows of each, by its first column's name and its title."""
+    found = {}
+    for figure in page.locator("figure").all():
+        figure.scroll_into_view_if_needed()
+        figure.locator(".plot svg").wait_for()
+        files = {}
+        for kind in ("SVG", "CSV"):
+            with page.expect_download() as download:
+                figure.get_by_role("button", name=f"Save as {kind}: ").click()
+            assert download.value.suggested_filename.endswith(f".{kind.lower()}")
+            files[kind] = download.value.path().read_bytes().decode()
+        assert ElementTree.fromstring(files["SVG"]).tag == "{http://www.w3.org/2000/svg}svg"
+        found[figure.locator("h3, h4").inner_text()] = list(csv.DictReader(io.StringIO(files["CSV"])))
+    return found
+
+
+def test_curves_and_found_clusters_are_saved_as_image_drawing_and_data(browser: Any, page_file: Path) -> None:
+    with opened(browser, page_file) as page:
+        until(page, CURVES, 2)
         with page.expect_download() as found:
             page.get_by_role("button", name="Save as PNG").first.click()
+        assert found.value.suggested_filename == "test-accuracy-against-rounds.png"
         assert found.value.path().read_bytes().startswith(b"\x89PNG")
+        saved = save_all(page)
+    curves = saved["Test accuracy (%)"]
+    assert [*curves[0]] == ["label", "run", "round", "test_accuracy"]
+    assert Counter((row["label"], row["run"]) for row in curves) == {("A", "0"): 20, ("A", "1"): 20, (EVIL, "0"): 15}
+    assert float(curves[0]["test_accuracy"]) == pytest.approx(0.1)
+    counts = saved["Clients by planted group and model at round 19"]
+    assert [[*row.values()] for row in counts] == [["0", "0", "5"], ["0", "1", "19"], ["1", "0", "0"], ["1", "1", "7"]]
+    shares = saved["Clients by the model they take, over rounds"]
+    assert sum(float(row["share"]) for row in shares if row["round"] == "19" and row["group"] == "0") == pytest.approx(
+        1
+    )
+    assert len(saved["Test accuracy of each cluster's model"]) == 2 * 20
+
+
+def test_a_networks_figures_are_saved(browser: Any, tmp_path: Path, atoll: Command) -> None:
+    (tmp_path / "networked.toml").write_text(NETWORKED)
+    atoll("run", "networked.toml", "--quiet").succeeded()
+    atoll("report", "runs/networked", "--html", "page.html").succeeded()
+    with opened(browser, tmp_path / "page.html") as page:
+        tables = {tuple(rows[0]): rows for rows in save_all(page).values()}
+    place = tables["kind", "number", "x_metres", "y_metres", "aggregator"]
+    assert Counter(row["kind"] for row in place) == {"client": 12, "aggregator": 4, "server": 1}
+    works = tables["cluster", "began_seconds", "worked_until_seconds", "ended_seconds"]
+    assert all(
+        float(row["began_seconds"]) <= float(row["worked_until_seconds"]) <= float(row["ended_seconds"])
+        for row in works
+    )
+    for whole in (("cluster", "clients", "class", "share"), ("client", "class", "share")):
+        assert sum(float(row["share"]) for row in tables[whole]) == pytest.approx(
+            len({row[whole[0]] for row in tables[whole]}), abs=1e-5
+        )
 
 
 def test_the_page_is_printed_whole_and_on_white(browser: Any, page_file: Path) -> None:

@@ -17,6 +17,7 @@ from atoll.data.images import read_images
 from atoll.data.leaf import LETTERS, read_leaf
 from atoll.data.tabular.read import read_table
 from atoll.experiment.clients import make_clients
+from atoll.experiment.file import make_runs
 from atoll.experiment.validation import validate
 
 
@@ -141,7 +142,7 @@ def test_hugging_face_s_data_sets_are_tables(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     wanted = {"dataset": "hf:some/reviews", "target": "label", "text": ["text"], "clients": 2}
-    settings = validate({"data": wanted})
+    (settings,) = make_runs({"data": wanted})  # as an experiment file is read
     assert (settings.data.dataset, settings.data.repository) == ("hf", "some/reviews")  # type: ignore[attr-defined]
     data = make_clients(settings).data
     assert (data.names["targets"], data.shape) == (("neg", "pos"), (1024,))

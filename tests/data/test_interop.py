@@ -226,6 +226,13 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
         read_folder(str(tmp_path))
 
 
+def test_saved_tensors_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    torch.save({"inputs": torch.ones(2)}, tmp_path / "a" / "train.pt")
+    with pytest.raises(atoll.InputError, match=r"a: this client's folder holds no training samples"):
+        read_folder(str(tmp_path))
+
+
 def test_ragged_lists_are_refused(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet

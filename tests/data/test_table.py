@@ -121,6 +121,14 @@ def test_a_class_of_one_row_is_not_held_out_alone(table: Callable[..., Dataset])
     assert (data.names["targets"], data.targets.tolist().count(1), data.test_targets.tolist()) == (("a", "b"), 1, [0])
 
 
+def test_a_client_with_one_row_trains_only(table: Callable[..., Dataset]) -> None:
+    text = "c,x,y\n" + "".join(f"a,{i},{i % 2}\n" for i in range(10)) + "b,3,1\n"
+    data = table(text, target="y", client="c")
+    assert data.owners is not None
+    assert data.test_owners is not None
+    assert (data.owners.tolist().count(1), data.test_owners.tolist().count(1)) == (1, 0)
+
+
 def test_windows_are_rows_of_one_client_by_time(table: Callable[..., Dataset]) -> None:
     columns = {"c": list("abab" * 5), "t": [*range(20, 0, -1)], "x": [1.0 * i for i in range(20)]}
     data = table(columns, target="x", client="c", time="t", inputs="x", window=3, horizon=2, test_every=5)
@@ -340,10 +348,12 @@ def test_what_is_pickled_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("absent.csv", "does not exist"), ("t.txt", "is no table"), (".", "holds no table")]
+    ("name", "told"),
+    [("absent.csv", "does not exist"), ("t.txt", "is no table"), ("t.pt", "is no table"), (".", "holds no table")],
 )
 def test_only_tables_are_read(tmp_path: Path, name: str, told: str) -> None:
-    (tmp_path / "t.txt").write_text("x\n1\n")
+    for other in ("t.txt", "t.pt"):
+        (tmp_path / other).write_text("x\n1\n")
     with pytest.raises(InputError, match=f"{told}: give a file or a folder of files that end in .csv, .tsv, .arrow"):
         read_table(str(tmp_path / name), target="y")
 

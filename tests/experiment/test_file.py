@@ -2,6 +2,7 @@
 
 import tomllib
 import types
+import warnings
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -12,13 +13,14 @@ from pydantic.fields import FieldInfo
 
 from atoll.experiment.file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
 from atoll.experiment.settings import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 
 TEXTS = {
     "name": "another name",
     "run.device": "cpu",
     "data.dataset": "regression",
     "data.partition": "shards",
+    "data.skew": "noise",
     "model.name": "cnn",
     "local.optimizer": "adam",
     "clustering.method": "timezone",
@@ -155,3 +157,13 @@ def test_a_whole_number_is_a_number_but_a_text_is_not(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "exp.toml").write_bytes(b"\xef\xbb\xbfrounds = 3\r\n")
     assert read_experiment(tmp_path / "exp.toml") == {"rounds": 3}
+
+
+def test_clusters_that_the_method_counts_itself_are_told() -> None:
+    told = r"clustering.clusters = 3: no run has a use for it; method.name = 'ifca' finds clusters itself"
+    with pytest.warns(SettingWarning, match=told):
+        make_runs({"method": {"name": "ifca"}, "clustering": {"clusters": 3}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_runs({"method": {"name": "ifca", "clusters": 3}, "clustering": {"clusters": 3}})
+        make_runs({"method": {"name": "fedcluster"}, "clustering": {"clusters": 3}})

@@ -595,3 +595,35 @@ def test_central_patterns_need_no_links_between_aggregators(pattern: str) -> Non
     )
     experiment.check()
     assert len(experiment.method.schedule) == 2
+
+
+def test_aggregators_are_where_a_file_says() -> None:
+    places = np.arange(2.0 * AGGREGATORS).reshape(-1, 2) ** 2
+    order = np.random.default_rng(0).permutation(AGGREGATORS)
+    write_table(Path("aggregators.csv"), aggregator=order, x=places[order, 0], y=places[order, 1])
+    network = network_of("network.aggregators_file=aggregators.csv")
+    assert network.aggregators_xy is not None
+    assert network.aggregators_xy.tolist() == places.tolist()
+    assert network.server_xy is not None
+    np.testing.assert_allclose(network.server_xy, places.mean(axis=0))
+
+
+def test_bad_places_of_aggregators_are_refused() -> None:
+    write_table(Path("two.csv"), aggregator=range(2), x=[0, 9], y=[0, 9])
+    write_table(Path("twice.csv"), aggregator=[0] * AGGREGATORS, x=range(AGGREGATORS), y=range(AGGREGATORS))
+    write_table(Path("flat.csv"), aggregator=range(AGGREGATORS), x=range(AGGREGATORS))
+    for file, told in (
+        (
+            "two.csv",
+            rf"network.aggregators_file = 'two.csv': has 2 aggregators, but clustering.clusters = {AGGREGATORS}",
+        ),
+        ("twice.csv", r"network.aggregators_file: twice.csv: aggregator 0 is in row 1 and again in row 2"),
+        ("flat.csv", r"network.aggregators_file: flat.csv: has no column 'y'"),
+        ("none.csv", r"network.aggregators_file: none.csv: cannot be read"),
+    ):
+        with pytest.raises(InputError, match=told):
+            network_of(f"network.aggregators_file={file}")
+    with pytest.raises(InputError, match=r"network.grid: does not go with network.aggregators_file"):
+        network_of("network.aggregators_file=two.csv", f"network.grid=[1, {AGGREGATORS}]")
+    with pytest.raises(InputError, match=r"network.aggregators_file: does not go with network.file"):
+        network_of(*LINKS, "network.aggregators_file=two.csv")

@@ -1,7 +1,7 @@
 """Files of networks: matrices of seconds, tables of clients, traces; and what is wrong with bad ones."""
 
-import builtins
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -169,14 +169,8 @@ def test_bad_parquet_files(tmp_path: Path) -> None:
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "clients.parquet", CLIENTS)
-    real = builtins.__import__
-
-    def absent(name: str, *rest: Any, **more: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=r"reading Parquet needs pyarrow; run pip install 'atoll\[parquet\]'$"):
         read_network_clients(path)
 

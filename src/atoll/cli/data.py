@@ -31,6 +31,8 @@ from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from atoll.data.population import Population
     from atoll.experiment.experiment import Experiment
     from atoll.support.arrays import Ids
@@ -105,7 +107,7 @@ def data_inspect(
 ) -> None:
     """Show what the clients of an experiment hold: samples, and label shares per client; of each run where runs differ.
 
-    With --plot the first run is drawn.
+    With --plot the first run is drawn: samples, class shares and what inputs are like, a column a client.
 
     Example: atoll data inspect quickstart --plot shares
     """
@@ -130,11 +132,23 @@ def data_inspect(
         write_atomically(write, partition_as_bytes(held[0], runs[0].test_clients))
         out.print(str(write), markup=False)
     if plot is not None:
-        from atoll.report.figures import plot_shares
         from atoll.report.style import figure_width
 
         with figure_width(inches):
-            save_plot(plot_shares(counts[0], runs[0].settings.name), plot)
+            save_plot(_draw(held[0], counts[0], runs[0].settings.name), plot)
+
+
+def _draw(population: "Population", counts: "Ids", title: str) -> "Figure":
+    from atoll.data.feature_means import feature_means
+    from atoll.report.holdings import drawn_clients, plot_holdings
+
+    features = feature_means(population, drawn_clients(len(population)).tolist())
+    return plot_holdings(counts, features.values, features.names, title, _class_names(population))
+
+
+def _class_names(population: "Population") -> tuple[str, ...]:
+    """Return what classes are called, or groups in their place; nothing where they have no names."""
+    return population.data.names.get("targets" if population.data.classes else "groups", ())
 
 
 def _group(counts: "Sequence[Ids]") -> list[list[int]]:
@@ -156,8 +170,7 @@ def _print_shares(population: "Population", counts: "Ids") -> None:
         f"{len(population)} clients, {int(sizes.sum())} samples "
         f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
     )
-    kind = "targets" if population.data.classes else "groups"
-    names = population.data.names.get(kind) or tuple(map(str, range(counts.shape[1])))
+    names = _class_names(population) or tuple(map(str, range(counts.shape[1])))
     table = Table("client", "samples", *map(escape, names), title="share of each class", box=None)
     for client in range(min(len(population), _SHOWN)):
         shares = (f"{share:.0%}" for share in counts[client] / sizes[client])

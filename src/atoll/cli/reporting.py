@@ -17,29 +17,31 @@ TargetOption = Annotated[
     list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1; repeatable.")
 ]
 OverlayOption = Annotated[bool, typer.Option("--overlay", help="Show the runs of all panels in one.")]
+PageOption = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write one page to look at in a browser; no folder without --out."),
+]
+StableOption = Annotated[
+    bool, typer.Option("--stable", help="Targets count from the first probe from which on all meet them.")
+]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", metavar="FILE", help="Write all probes of all runs, a row each, as CSV.")
+]
+ParquetOption = Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write the same as Parquet.")]
 
 
 @app.command("report")
 def report_command(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders that hold runs.")],
     folder: Annotated[Path | None, typer.Option("--out", help="Where to write; else DIR/report of the first.")] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write one page to look at in a browser; no folder without --out."),
-    ] = None,
+    page: PageOption = None,
     target: TargetOption = None,
-    stable: Annotated[
-        bool, typer.Option("--stable", help="Targets count from the first probe from which on all meet them.")
-    ] = False,
+    stable: StableOption = False,
     width: WidthOption = None,
     overlay: OverlayOption = False,
     as_json: JsonOption = False,
-    as_csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write all probes of all runs, a row each, as CSV.")
-    ] = None,
-    as_parquet: Annotated[
-        Path | None, typer.Option("--parquet", metavar="FILE", help="Write the same as Parquet.")
-    ] = None,
+    as_csv: CsvOption = None,
+    as_parquet: ParquetOption = None,
 ) -> None:
     """Compare runs: curves against rounds, client updates and virtual time, and rounds to target accuracies.
 
@@ -51,10 +53,7 @@ def report_command(
         _check_page(page)
     from atoll import report
 
-    runs, faults = report.find_readable(folders)
-    for fault in faults:
-        err.print(f"warning: left out: {fault}", markup=False)
-    runs = report.overlay(runs) if overlay else runs
+    runs, notices = _read(folders, overlay)
     for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
         claim_file(option, file)
     rows = report.rounds_to_target(runs, target or None, stable=stable)
@@ -66,7 +65,6 @@ def report_command(
     if page:
         from atoll.report.page import write_page
 
-        notices = [f"Left out: {fault}" for fault in faults]
         write_page(runs, page, target or None, _command(folders, page, target, stable, overlay), stable, notices)
         files.append(page)
     files += _write_probes(runs, as_csv, as_parquet)
@@ -77,6 +75,16 @@ def report_command(
         out.print(table)
     for file in files:
         out.print(str(file), markup=False)
+
+
+def _read(folders: Sequence[Path], overlay: bool) -> "tuple[Sequence[Run], list[str]]":
+    """Return the runs, and what was left out of them, which is told."""
+    from atoll import report
+
+    runs, faults = report.find_readable(folders)
+    for fault in faults:
+        err.print(f"warning: left out: {fault}", markup=False)
+    return report.overlay(runs) if overlay else runs, [f"Left out: {fault}" for fault in faults]
 
 
 def _write_probes(runs: "Sequence[Run]", as_csv: Path | None, as_parquet: Path | None) -> list[Path]:

@@ -29,6 +29,8 @@ from atoll.cli.common import (
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from atoll.experiment.experiment import Experiment
     from atoll.schedules.events import Event
 
@@ -92,7 +94,7 @@ def schedule(
 
     Example: atoll schedule quickstart --plot gantt
     """
-    shown, inches = [], read_width(width)
+    inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     check_runs(runs)
     claim_plot(plot)
@@ -101,33 +103,42 @@ def schedule(
 
         show_spending(runs, as_json, plot, inches)
         return
-    for each in runs:
-        table = each.method.schedule
-        totals: dict[str, Any] = {
-            "label": each.settings.label,
-            "panel": each.settings.panel,
-            "events": len(table),
-            "rounds": table.rounds,
-            "virtual_seconds": table.events[-1].seconds,
-            "client_updates": sum(event.client_updates for event in table.events),
-            **_bytes_of(each, table.events),
-            "max_updates_per_client_round": table.max_updates_per_client_round(),
-            "frequencies": table.frequencies.tolist(),
-        }
-        shown.append(totals | {"rows": [_event_row(event, each) for event in table.events]})
+    shown = list(map(_as_dict, runs))
     if as_json:
         print_json(shown)
     else:
         out.print(_totals_table(runs, shown))
     if plot is not None:
-        events = runs[0].method.schedule.events
-        bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
-        from atoll.experiment.waiting import work_ends
-        from atoll.report.figures import plot_gantt
         from atoll.report.style import figure_width
 
         with figure_width(inches):
-            save_plot(plot_gantt(bars, title_of(runs[0]), work_ends(runs[0])), plot)
+            save_plot(_gantt(runs[0]), plot)
+
+
+def _gantt(experiment: "Experiment") -> "Figure":
+    from atoll.experiment.waiting import work_ends
+    from atoll.report.figures import plot_gantt
+
+    events = experiment.method.schedule.events
+    bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
+    return plot_gantt(bars, title_of(experiment), work_ends(experiment))
+
+
+def _as_dict(experiment: "Experiment") -> dict[str, Any]:
+    """Return a schedule's sums, and what each event does."""
+    table = experiment.method.schedule
+    return {
+        "label": experiment.settings.label,
+        "panel": experiment.settings.panel,
+        "events": len(table),
+        "rounds": table.rounds,
+        "virtual_seconds": table.events[-1].seconds,
+        "client_updates": sum(event.client_updates for event in table.events),
+        **_bytes_of(experiment, table.events),
+        "max_updates_per_client_round": table.max_updates_per_client_round(),
+        "frequencies": table.frequencies.tolist(),
+        "rows": [_event_row(event, experiment) for event in table.events],
+    }
 
 
 def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Table:

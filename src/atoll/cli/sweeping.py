@@ -1,7 +1,7 @@
 """What `atoll sweep` does once its options are read: a grid of runs, or a search."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,13 +135,7 @@ def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
     if len(runs) > 1:
         told = "; ".join(title_of(settings) for settings in runs)
         raise InputError(f"--tune: the experiment has {len(runs)} runs; choose one with --only, of {told}")
-    experiment, titles = read_experiment(asked.experiment), {title_of(runs[0])}
-
-    def make(changes: Sequence[str], label: str) -> Settings:
-        made = make_runs(experiment, asked.scale, [*asked.changes, *changes])
-        (settings,) = (each for each in made if title_of(each) in titles)
-        return settings.model_copy(update={"label": label})
-
+    make = _maker(asked, title_of(runs[0]))
     planning.check_settings({", ".join(corner): make(corner, "") for corner in tuning.corners(space)})
     if len(space) == 1:  # else what one value ignores another may not
         name, ends = space[0].name, tuning.ends(space[0])
@@ -165,6 +159,26 @@ def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
         if watched.exit_code:
             return watched
         found, best = study.trials(), study.best()
+    _show_trials(asked, watched, found, best)
+    if best is None:
+        raise typer.Exit(1)
+    return watched
+
+
+def _maker(asked: Asked, title: str) -> Callable[[Sequence[str], str], Settings]:
+    """Return what makes the settings of a trial, from its changes and its label."""
+    experiment = read_experiment(asked.experiment)
+
+    def make(changes: Sequence[str], label: str) -> Settings:
+        made = make_runs(experiment, asked.scale, [*asked.changes, *changes])
+        (settings,) = (each for each in made if title_of(each) == title)
+        return settings.model_copy(update={"label": label})
+
+    return make
+
+
+def _show_trials(asked: Asked, watched: Watched, found: Sequence[listing.Trial], best: listing.Trial | None) -> None:
+    """Write and print the trials, and the best one's command."""
     write_atomically(asked.folder / "table.md", listing.as_markdown(found, best, asked.goal).encode())
     write_atomically(asked.folder / "table.csv", listing.as_csv(found, best, asked.goal).encode())
     command = asked.run_command([f"{name}={text}" for name, text in best.texts.items()]) if best else None
@@ -173,9 +187,6 @@ def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
     else:
         out.print(rich_table(*listing.cells_of(found, best, asked.goal)))
         _print_end(asked, watched, command)
-    if best is None:
-        raise typer.Exit(1)
-    return watched
 
 
 def _note(asked: Asked) -> dict[str, Any]:

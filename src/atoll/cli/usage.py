@@ -33,5 +33,6 @@ def _spaced(words: Sequence[str]) -> str:
     """Say how values are joined, if it is these that came apart."""
     for (option, word), after in zip(pairwise(words), [*words[2:], ""], strict=False):
         if option in ("--set", "--over") and after and not after.startswith("-"):
-            return f"; give {option} {word}={after}" if "=" not in word else f"; give {option} {word},{after}"
+            joined = f" {option} " if "=" in after else "," if option == "--over" else " " if "=" in word else "="
+            return f"; give {option} " + (f'"{word} {after}"' if joined == " " else f"{word}{joined}{after}")
     return ""

@@ -125,6 +125,15 @@ class Dataset:
         first = self.targets if self.targets.ndim == 1 else self.targets.reshape(len(self.targets), -1)[:, 0]
         return np.tile(first, len(self.turns))
 
+    def inputs_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the inputs of these training samples as stored, turned copies turned, [len(rows), *shape]."""
+        inputs, copies = self.inputs[rows % len(self.inputs)], rows // len(self.inputs)
+        for copy in np.unique(copies):
+            own = copies == copy
+            if self.turns[copy]:
+                inputs[own] = np.rot90(inputs[own], self.turns[copy], axes=(-2, -1))
+        return np.asarray(inputs)
+
     def labels_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the targets of these training samples."""
         return np.asarray(self.targets[rows % len(self.inputs)])

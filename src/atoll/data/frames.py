@@ -10,6 +10,7 @@ from atoll.data.tabular.arrow import BATCH
 from atoll.data.tabular.make import Wanted, make_table
 from atoll.data.tabular.source import Piece, Source, Split
 from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
 from atoll.support.wording import unknown
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ def make_source(name: str, frame: Any, test: Any) -> Source:
 
 
 def _as_table(name: str, frame: Any) -> "pa.Table":
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise InputError("from_pandas: needs pyarrow; run pip install 'atoll[parquet]'") from error
+    pa = load_extra("pyarrow", "parquet", "from_pandas:")
     if not (hasattr(frame, "__arrow_c_stream__") or isinstance(frame, pa.Table)):
         raise InputError(f"{name}: must be a data frame, it is {kind_of(frame)}")
     try:

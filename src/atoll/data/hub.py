@@ -6,6 +6,7 @@ from atoll.data.datasets import Dataset
 from atoll.data.frames import make_source
 from atoll.data.tabular.make import Wanted, make_table
 from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
 
 
 def read_hub(
@@ -57,10 +58,7 @@ def read_hub(
 
 def _load(repository: str, configuration: str | None) -> Any:
     told = f"data.dataset = 'hf:{repository}'"
-    try:
-        import datasets
-    except ImportError as error:
-        raise InputError(f"{told}: needs Hugging Face's datasets; run pip install 'atoll[hf]'") from error
+    datasets = load_extra("datasets", "hf", f"{told}:", "Hugging Face's datasets")
     try:
         return datasets.load_dataset(repository, configuration)
     except Exception as error:  # of the network, of the hub, of the files

@@ -169,6 +169,9 @@ def _rows_of(parts: Any) -> list[Ids]:
         raise InputError(f"data.partition: {_FORM}, it is {kind_of(parts)}") from error
     found = []
     for client, row in enumerate(rows):
+        if isinstance(row, np.ndarray) and row.dtype.kind in "iu" and row.ndim == 1 and len(row):
+            found.append(row)  # as partitions give them, of which there may be a million
+            continue
         array = as_array(f"data.partition: client {client}", row)
         if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
             raise InputError(f"data.partition: {_FORM}; client {client} has {kind_of(array)}")

@@ -79,6 +79,8 @@ CHOICES = (
     Choice("data", "dataset", "digits", "atoll.data.table:DATASETS",
            frozenset({"root", "fetch", "rng", "seed", "clients"})),
     Choice("data", "partition", "iid", "atoll.data.partition:PARTITIONS", frozenset(_OF_CLIENTS)),
+    Choice("data", "skew", "none", "atoll.data.feature_skew:SKEWS",
+           frozenset({"inputs", "level", "levels", "scale", "rng"})),
     Choice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
     Choice("travel", "codec", "none", "atoll.codecs.table:CODECS", frozenset()),
     Choice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),

@@ -20,6 +20,7 @@ from atoll.experiment.checks import read_dataset, read_parts
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for, takes_any
+from atoll.experiment.skewing import levels_of, require_skew, skew_clients
 from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 
@@ -54,6 +55,7 @@ def make_all_clients(settings: Settings) -> tuple[Population, Population | None]
             f"data.partition = {wanted.partition!r}: client {empty[0]} has no samples "
             f"({len(empty)} of {len(parts)} have none); every client needs at least one"
         )
+    data = _skewed(settings, data, parts)
     with reading("data.clients_file"):
         attributes = read_clients(wanted.clients_file, wanted.clients) if wanted.clients_file else {}
     if not wanted.held_out_clients:
@@ -64,6 +66,14 @@ def make_all_clients(settings: Settings) -> tuple[Population, Population | None]
         make_population(data, [parts[k] for k in training], attributes),
         make_population(data, [parts[k] for k in new]),
     )
+
+
+def _skewed(settings: Settings, data: Dataset, parts: Parts) -> Dataset:
+    """Return the pool as the clients have it; a partition in a file says who has the test samples, too."""
+    if settings.data.skew == "none":
+        return data
+    by_file = settings.data.partition == "file"
+    return skew_clients(settings, data, parts, _deal_out(settings, data.test, 1, "test partition") if by_file else None)
 
 
 def _count_all(settings: Settings) -> int:
@@ -77,15 +87,33 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
     wanted = settings.data.clients
     if settings.data.partition == "natural":
         return make_population(test, _own_tests(settings, test, population))
+    if settings.data.skew != "none" and settings.data.partition != "file":
+        return make_population(test, _deal_by_level(settings, test, len(population.data)))
     groups = int(test.groups_of(np.arange(len(test))).max()) + 1
     clients = max(min(groups, wanted), wanted * len(test) // len(population.data))
     return make_population(test, _deal_out(settings, test, clients, "test partition"))
 
 
+def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
+    """Partition the test samples of each level of skew among clients of their own, as many for their samples."""
+    levels = levels_of(settings)
+    parts: list[np.ndarray[Any, Any]] = []
+    for level in range(levels):
+        rows = np.flatnonzero(test.groups == level)
+        if not len(rows):
+            raise InputError(
+                f"data.skew_levels = {levels}: there are {len(test)} test samples, and clients of each level need one"
+            )
+        own = replace(test, inputs=test.inputs[rows], targets=test.targets[rows], groups=None)
+        clients = max(1, settings.data.clients * len(test) // (pool * levels))
+        parts += [rows[part] for part in _deal_out(settings, own, clients, "test partition")]
+    return parts
+
+
 def load_dataset(settings: Settings) -> Dataset:
     """Return the data set that the settings name, its inputs standardised as they say."""
     wanted = settings.data
-    return standardise(_load(settings), wanted.standardise, wanted.mean, wanted.deviation)
+    return standardise(require_skew(settings, _load(settings)), wanted.standardise, wanted.mean, wanted.deviation)
 
 
 def _load(settings: Settings) -> Dataset:

@@ -17,9 +17,10 @@ from warnings import warn
 
 from pydantic import BaseModel
 
-from atoll.experiment.choices import CHOICES, choices_that_take
+from atoll.experiment.choices import CHOICES, choices_that_take, method_kind
 from atoll.experiment.settings import Settings
-from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes
+from atoll.experiment.signatures import asks_for
+from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes, with_repository
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.untrusted import parse_toml, read_toml
 from atoll.support.wording import natural, nearest, unknown
@@ -94,7 +95,17 @@ def make_runs(
         if key in last.get(section, {}):  # what the user asks for now must not be lost
             validate(reduce(overlay, layers))
         warn(f"{section}.{key}: no run has a use for it; it is taken by {who_takes(section, key)}", SettingWarning, 2)
+    if all(map(_counts_its_own_clusters, made)):
+        told = f"method.name = {made[0].method.name!r} finds clusters itself, as many as method.clusters"
+        warn(f"clustering.clusters = {made[0].clustering.clusters}: no run has a use for it; {told}", SettingWarning, 2)
     return made
+
+
+def _counts_its_own_clusters(settings: Settings) -> bool:
+    """Return whether `clustering.clusters` is set, to another number than that of the method's own clusters."""
+    own, given = settings.method.get("clusters"), settings.clustering.clusters
+    default = type(settings.clustering).model_fields["clusters"].default
+    return own is not None and given not in (own, default) and not asks_for(method_kind(settings).make, "clustering")
 
 
 def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, list[tuple[str, str]]]:
@@ -106,7 +117,7 @@ def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, l
     Raises:
         InputError: a setting that is unknown, has no use where it stands, or is of a wrong type or out of range.
     """
-    whole: Table = reduce(overlay, layers)
+    whole: Table = dict(with_repository(reduce(overlay, layers)))
     idle = unused(whole)
     unset = [(section, key) for section, key in idle if whole[section][key] is None]
     inherited = [each for each in idle if each not in unset and _is_inherited(*each, layers, several)]

@@ -14,7 +14,7 @@ from atoll.experiment.signatures import asks_for
 from atoll.methods.hierarchical import CENTRAL, SYNCHRONOUS
 from atoll.network.base import Network
 from atoll.network.completion import pattern_transfer_seconds
-from atoll.network.files import ClientTable, read_matrix, read_network_clients
+from atoll.network.files import ClientTable, read_aggregators, read_matrix, read_network_clients
 from atoll.network.links import read_links
 from atoll.network.mobility import Trace, random_waypoint, read_trace
 from atoll.network.routes import linked_network
@@ -48,8 +48,7 @@ def make_networks(
     if wanted.file is not None:
         return {0: _paced(settings, _from_links(settings, table, compute_seconds, model_bytes, upload_share))}
     graph = _topology(settings)
-    rows, columns = grid_of(settings)
-    aggregators_xy, server_xy = grid_positions(rows, columns, wanted.side_metres)
+    aggregators_xy, server_xy = _aggregators(settings)
     watts, radio = _powers(settings, table, clients), _radio(wanted)
 
     def at(clients_xy: Floats) -> Network:
@@ -148,6 +147,23 @@ def _require_count(setting: str, path: str, table: ClientTable, clients: int) ->
     if table.clients != clients:
         raise InputError(f"{setting} = {path!r}: has {table.clients} clients, but data.clients = {clients}")
     return table
+
+
+def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
+    """Return where the aggregators and the server are: of the file, or on a grid."""
+    wanted, clusters = settings.network, settings.clustering.clusters
+    if wanted.aggregators_file is None:
+        return grid_positions(*grid_of(settings), wanted.side_metres)
+    if wanted.grid is not None:
+        raise InputError("network.grid: does not go with network.aggregators_file; give one of them")
+    with reading("network.aggregators_file"):
+        places = read_aggregators(wanted.aggregators_file)
+    if len(places) != clusters:
+        raise InputError(
+            f"network.aggregators_file = {wanted.aggregators_file!r}: has {len(places)} aggregators, but "
+            f"clustering.clusters = {clusters}"
+        )
+    return places, places.mean(axis=0)
 
 
 def _samples(table: ClientTable | None, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -249,7 +265,7 @@ def _check_timing(settings: Settings) -> None:
     """Refuse settings of the clock that contradict each other, or that the pattern has no use for."""
     wanted, pattern = settings.network, settings.method.get("pattern")
     if wanted.file is not None:
-        for name in ("downloads", "trace_file", "metres_per_round", "recluster_every"):
+        for name in ("downloads", "trace_file", "metres_per_round", "recluster_every", "aggregators_file"):
             if getattr(wanted, name):
                 why = "says what is counted" if name == "downloads" else "knows no positions"
                 raise InputError(f"network.{name}: does not go with network.file, which {why}")

@@ -50,6 +50,8 @@ class Data(Section):
     clients: Positive = Field(100, description="number of clients")
     held_out_clients: Count = Field(0, description="further clients, which never train; probes may measure them")
     rotations: Literal[1, 2, 4] | None = Field(None, description="turned copies of the pool; rotated: 4 if unset")
+    skew: str = Field("none", description="how inputs differ by client; or module:function returning changed inputs")
+    skew_levels: Positive | None = Field(None, description="different skews, the planted groups; unset: one a client")
     standardise: Literal["none", "unit", "pool", "image", "given"] = Field(
         "unit",
         description="inputs as stored, to a unit range, then to mean 0 and deviation 1 by the pool's channels, each by "
@@ -137,6 +139,9 @@ class NetworkSettings(Section):
     file: str | None = Field(
         None,
         description="links by name, with rates and latencies: CSV, or TOML or JSON with clients and devices besides",
+    )
+    aggregators_file: str | None = Field(
+        None, description="CSV or Parquet of where aggregators are: aggregator, x, y; the server is in their middle"
     )
     frequencies: list[PositiveFloat] | Literal["transfer"] | None = Field(
         None,

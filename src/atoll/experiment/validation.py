@@ -36,7 +36,7 @@ def validate(table: Mapping[str, Any]) -> Settings:
     if odd := [key for key in table if not isinstance(key, str)]:
         raise InputError(f"{odd[0]!r}: settings have names, which are texts")
     table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
-    table = _with_repository(table)
+    table = with_repository(table)
     functions = chosen(table)
     model = settings_model(tuple(functions.items()))
     try:
@@ -47,7 +47,7 @@ def validate(table: Mapping[str, Any]) -> Settings:
         ) from error
 
 
-def _with_repository(table: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_repository(table: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the table with ``data.dataset = "hf:x"`` as the data set ``hf`` of the repository x."""
     section = table.get("data", {})
     name = section.get("dataset") if isinstance(section, Mapping) else None

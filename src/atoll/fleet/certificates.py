@@ -1,6 +1,5 @@
 """A fleet's certificates and keys: an authority, the server's certificate, one key pair a node."""
 
-import importlib
 import ipaddress
 import os
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -33,10 +33,7 @@ def require_flower() -> None:
     Raises:
         InputError: they are not; says how to install them.
     """
-    try:
-        importlib.import_module("flwr")
-    except ModuleNotFoundError as error:
-        raise InputError('a fleet needs Flower: pip install "atoll[fleet]"') from error
+    load_extra("flwr", "fleet", "a fleet", "Flower")
 
 
 def make_authority(days: int) -> Certified:

@@ -53,7 +53,7 @@ def write_shards(experiment: "Experiment", folder: Path) -> list[Path]:
         except OSError as error:
             raise InputError(f"{place}: cannot be made ({error.strerror or error})") from error
         rows = population.samples(client)
-        write_atomically(place / INPUTS, _npy(_inputs_of(population.data, rows)))
+        write_atomically(place / INPUTS, _npy(population.data.inputs_of(rows)))
         write_atomically(place / TARGETS, _npy(population.data.labels_of(rows)))
         write_atomically(place / FORM, form)
         folders.append(place)
@@ -92,16 +92,6 @@ def read_shard(settings: Settings, folder: Path) -> Dataset:
         standard=form.standard,
         loss=form.loss,
     )
-
-
-def _inputs_of(data: Dataset, rows: Array) -> Array:
-    """Return the inputs of these samples, turned copies turned."""
-    inputs, copies = data.inputs[rows % len(data.inputs)], rows // len(data.inputs)
-    for copy in np.unique(copies):
-        own = copies == copy
-        if data.turns[copy]:
-            inputs[own] = np.rot90(inputs[own], data.turns[copy], axes=(-2, -1))
-    return np.asarray(inputs)
 
 
 def _npy(array: Array) -> bytes:

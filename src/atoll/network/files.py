@@ -14,6 +14,7 @@ from atoll.network.base import Network, Power
 from atoll.network.records import read_cells
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError, reason_of
+from atoll.support.extras import load_extra
 from atoll.support.numpy_files import read_npy
 from atoll.support.parquet import read_parquet
 from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
@@ -77,6 +78,19 @@ def read_network_clients(path: str | Path, required: Sequence[str] = COLUMNS) ->
         samples=None if samples is None else samples[order],
         upload_seconds=None if uploads is None else uploads[order],
     )
+
+
+def read_aggregators(path: str | Path) -> Floats:
+    """Read where aggregators are from a CSV file with a header, or a Parquet file, [aggregators, 2] metres.
+
+    Columns: ``aggregator`` (0 to M - 1, each once, in any order), ``x`` and ``y``.
+
+    Raises:
+        InputError: names the file, the column and the row.
+    """
+    columns = read_columns(path, ("aggregator", *POSITIONS))
+    order = _order(path, columns["aggregator"], "aggregator")
+    return np.column_stack([columns["x"], columns["y"]])[order]
 
 
 def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Floats]:
@@ -171,9 +185,9 @@ def _read_neighbours(neighbours: Sequence[Sequence[int]]) -> tuple[tuple[int, ..
         ) from error
 
 
-def _order(path: str | Path, column: Floats) -> Ids:
-    """Return the rows in the order of the clients' numbers."""
-    clients = whole_numbers(path, "client", column, least=0)
+def _order(path: str | Path, column: Floats, name: str = "client") -> Ids:
+    """Return the rows in the order of the numbers of clients, or of what else they are of."""
+    clients = whole_numbers(path, name, column, least=0)
     order = np.argsort(clients, kind="stable")
     wrong = np.flatnonzero(clients[order] != np.arange(len(clients)))
     if not len(wrong):
@@ -183,9 +197,9 @@ def _order(path: str | Path, column: Floats) -> Ids:
     if client < place:
         first, second = order[place - 1] + 1, order[place] + 1
         raise InputError(
-            f"{path}: client {client} is in row {first} and again in row {second}; each must be there once"
+            f"{path}: {name} {client} is in row {first} and again in row {second}; each must be there once"
         )
-    raise InputError(f"{path}: client {place} is missing; column 'client' must hold 0 to N - 1, each once")
+    raise InputError(f"{path}: {name} {place} is missing; column {name!r} must hold 0 to N - 1, each once")
 
 
 def _check(path: str | Path, name: str, values: Floats, good: Mask, rule: str) -> None:
@@ -210,11 +224,7 @@ def _floats(path: Path, name: str, cells: list[str]) -> Floats:
 
 
 def _read_parquet(path: Path) -> tuple[list[str], list[Floats]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(f"{path}: reading Parquet needs pyarrow; run pip install 'atoll[parquet]'") from error
+    pyarrow = load_extra("pyarrow", "parquet", f"{path}: reading Parquet")
     try:
         table = read_parquet(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from atoll.privacy.mechanism import Cost, response_epsilon
-from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
 
 STEPS = ((1.5, 1e-4), (4.0, 3e-4), (15.0, 1e-3), (60.0, 2e-3), (math.inf, 1e-2))
 """Up to which epsilon privacy losses are rounded in which steps, up: it comes out too large by less than 1e-6, and by
@@ -20,12 +20,7 @@ def require_accounting() -> None:
     Raises:
         InputError: says how to install it.
     """
-    try:
-        import dp_accounting  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "privacy.trust: needs the package dp-accounting, which is not installed; pip install 'atoll[privacy]'"
-        ) from error
+    load_extra("dp_accounting", "privacy", "privacy.trust:", "dp-accounting")
 
 
 @cache

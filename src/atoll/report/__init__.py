@@ -5,6 +5,7 @@ from atoll.report.comparisons import plot_bars, plot_completion
 from atoll.report.curves import plot_curves, plot_parameter_error
 from atoll.report.figures import plot_clusters, plot_gantt, plot_shares
 from atoll.report.files import save_figure, write_report
+from atoll.report.holdings import plot_holdings
 from atoll.report.identity import plot_identity
 from atoll.report.network import plot_map
 from atoll.report.runs import Run, find_readable, find_runs, overlay, read_run
@@ -36,6 +37,7 @@ __all__ = [
     "plot_completion",
     "plot_curves",
     "plot_gantt",
+    "plot_holdings",
     "plot_identity",
     "plot_map",
     "plot_parameter_error",

@@ -12,6 +12,7 @@ from atoll.report.records import is_number
 from atoll.report.runs import Run, find_runs, run_folders
 from atoll.schedules.files import read_schedule
 from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
 from atoll.support.untrusted import read_json
 
 if TYPE_CHECKING:
@@ -39,10 +40,7 @@ def read_runs(*paths: Path | str, of: Level = "probes") -> "DataFrame":
     """
     if of not in LEVELS:
         raise InputError(f"of = {of!r}: must be one of {', '.join(LEVELS)}")
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise InputError("read_runs: needs pandas; run pip install 'atoll[pandas]'") from error
+    pd = load_extra("pandas", "pandas", "read_runs:")
     return pd.DataFrame(columns_of_runs(find_runs([each for path in paths for each in _holding(Path(path))]), of))
 
 
@@ -140,11 +138,7 @@ def columns_as_parquet(columns: Columns) -> bytes:
     Raises:
         InputError: pyarrow is not installed.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise InputError("--parquet: needs pyarrow; run pip install 'atoll[parquet]'") from error
+    pa, pq = (load_extra(name, "parquet", "--parquet:", "pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
     arrays = {name: pa.array(_alike(values)) for name, values in columns.items()}
     stream = io.BytesIO()
     pq.write_table(pa.table(arrays), stream)

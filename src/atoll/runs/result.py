@@ -16,6 +16,7 @@ from atoll.runs.folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas
@@ -50,10 +51,7 @@ class Result:
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError('frame() needs pandas: pip install "atoll[pandas]"') from error
+        pandas = load_extra("pandas", "pandas", "frame()")
         columns = {}
         for name, values in self.history.items():
             for place in np.ndindex(values.shape[1:]):

@@ -9,6 +9,7 @@ from atoll.data.folders import listed
 from atoll.data.tabular.arrow import Reads, open_arrow, open_parquet
 from atoll.data.tabular.csv import CsvFiles
 from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
 from atoll.support.wording import nearest
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def open_source(root: str | None) -> Source:
         raise InputError(
             f"data.root = '{root}' {state}: give a file or a folder of files that end in {', '.join(ENDINGS)}"
         )
-    _require_pyarrow(files[0])
+    load_extra("pyarrow", "parquet", f"{files[0]}: reading tables")
     splits = _splits_of(files, base)
     texts = CsvFiles([file for file in files if file.suffix in CSV])
     opened = {file: texts.open(file) if file.suffix in CSV else _open(file) for file in files}
@@ -172,10 +173,3 @@ def _open(file: Path) -> "tuple[pa.Schema, Reads]":
 
 def _is_pickled(column: Any) -> bool:
     return (column.metadata or {}).get(b"ARROW:extension:name") == b"arrow.py_extension_type"
-
-
-def _require_pyarrow(file: Path) -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"{file}: reading tables needs pyarrow; run pip install 'atoll[parquet]'") from error

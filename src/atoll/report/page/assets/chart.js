@@ -1,8 +1,9 @@
 // Charts as inline SVG: axes, marks, what is under the pointer, and zoom. A chart is drawn anew whenever it changes.
 //
 // A chart is { key, x, y, marks } and perhaps `equal` (one scale for both axes), `bar` (a colour scale: its title and
-// greatest value) and `legend` (entries with text and style). An axis has a `title`, a `domain` or what follows from the
-// marks, and may be `log`, `reversed`, `zero` (begins at 0), `bare` (without lines), `whole` or have `ticks` of its own.
+// greatest value), `legend` (entries with text and style), `rows()` (its data as a table, to be saved) and `title` (what
+// files are called, else by the key). An axis has a `title`, a `domain` or what follows from the marks, and may be
+// `log`, `reversed`, `zero` (begins at 0), `bare` (without lines), `whole` or have `ticks` of its own.
 const charts = new WeakMap(); // what each element shows, and where the reader has zoomed to
 
 /** Draw a chart into an element; a zoom stays as long as the key does. */
@@ -340,17 +341,60 @@ function tell(state, lines, px, py) {
   Object.assign(state.tip.style, right ? { right: `${state.width - px + 10}px`, left: "" } : { left: `${px + 12}px`, right: "" });
 }
 
-/** Hand the reader a chart as an image, on the page's own paper. */
-function savePng(element, name) {
+/** Buttons that hand the reader a chart as a file; its data are `rows`, of which the first are the columns' names. */
+function saveButtons(element) {
+  return Object.entries(SAVES).map(([kind, save]) => {
+    const button = make("button", { type: "button", "data-kind": kind }, kind);
+    button.onclick = () => {
+      drawNow(element);
+      const { chart } = charts.get(element);
+      save(element, chart, (chart.title || chart.key).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "figure");
+    };
+    return button;
+  });
+}
+
+/** Tell a screen reader whose buttons these are. */
+function nameButtons(container, title) {
+  for (const button of container.querySelectorAll("button[data-kind]")) {
+    button.setAttribute("aria-label", `Save as ${button.dataset.kind}: ${title}`);
+  }
+}
+
+const SAVES = {
+  PNG(element, chart, name) {
+    const [text, width, height] = svgOf(element), image = new Image();
+    image.onload = () => {
+      const canvas = make("canvas", { width: 2 * width, height: 2 * height });
+      canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+      canvas.toBlob((blob) => handOver(blob, `${name}.png`));
+    };
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+  },
+  SVG(element, chart, name) { handOver(new Blob([svgOf(element)[0]], { type: "image/svg+xml" }), `${name}.svg`); },
+  CSV(element, chart, name) {
+    const text = chart.rows().map((row) => `${row.map(cellOf).join(",")}\r\n`).join("");
+    handOver(new Blob([text], { type: "text/csv;charset=utf-8" }), `${name}.csv`);
+  },
+};
+
+/** Return a chart as a file of its own, on the page's own paper, and its size. */
+function svgOf(element) {
   const svg = element.querySelector("svg").cloneNode(true), [width, height] = ["width", "height"].map((n) => Number(svg.getAttribute(n)));
   svg.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  const image = new Image();
-  image.onload = () => {
-    const canvas = make("canvas", { width: 2 * width, height: 2 * height }), paper = canvas.getContext("2d");
-    paper.fillStyle = color("--paper");
-    paper.fillRect(0, 0, canvas.width, canvas.height);
-    paper.drawImage(image, 0, 0, canvas.width, canvas.height);
-    make("a", { href: canvas.toDataURL("image/png"), download: `${name}.png` }).click();
-  };
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(svg))}`;
+  svg.prepend(drawing("rect", { width, height, fill: color("--paper") }));
+  return [new XMLSerializer().serializeToString(svg), width, height];
+}
+
+/** Return a number with the digits that the page holds of it, or a text, which is no formula to a spreadsheet. */
+function cellOf(value) {
+  if (typeof value === "number") return Number.isFinite(value) ? String(Number(value.toPrecision(7))) : "";
+  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+function handOver(blob, name) {
+  const link = make("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }

@@ -134,6 +134,20 @@ function summary(values, y) {
   return `from ${write(values[0])} to ${write(values[values.length - 1])}, ${extreme}`;
 }
 
+/** The curves that are shown, run by run, as they are stored. */
+function curveRows(panel, name) {
+  const own = [...new Set(["round", view.x, name])], rows = [["label", "run", ...own]];
+  for (const group of panel.groups) {
+    const label = data.curves.labels[group.style];
+    if (view.hidden.has(label)) continue;
+    group.runs.forEach((run, number) => {
+      const columns = own.map((each) => column(run[each]));
+      indices(column(run[name])?.length || 0).forEach((i) => rows.push([label, number, ...columns.map((values) => values?.[i] ?? NaN)]));
+    });
+  }
+  return rows;
+}
+
 let shape = "";
 function drawCurves() {
   const slots = view.y[0] === view.y[1] ? [0] : [0, 1];
@@ -151,11 +165,9 @@ function buildCharts(slots) {
     const figures = slots.map((slot) => {
       const element = make("div", { class: "plot", role: "img", "data-place": `${index} ${slot}` });
       const reset = make("button", { type: "button" }, "Zoom out");
-      const save = make("button", { type: "button" }, "Save PNG");
       reset.onclick = () => zoomOut(element);
-      save.onclick = () => savePng(element, "curves");
       const heading = make(panel.title ? "h4" : "h3");
-      return make("figure", {}, make("figcaption", {}, heading, make("span", {}, reset, " ", save)), element);
+      return make("figure", {}, make("figcaption", {}, heading, make("span", {}, reset, " ", ...saveButtons(element))), element);
     });
     const pair = make("div", { class: "pair" }, ...figures);
     return make("div", { class: "panel" }, ...(panel.title ? [make("h3", {}, panel.title)] : []), pair);
@@ -175,12 +187,11 @@ function drawCurve(element, panel, slot) {
   element.setAttribute("aria-label", `${what}. ${told.join("; ") || "No curve is shown."}`);
   const figure = element.closest("figure");
   figure.querySelector("h3, h4").textContent = y.title + (y.share ? " (%)" : "");
-  const [reset, save] = figure.querySelectorAll("button");
-  reset.setAttribute("aria-label", `Zoom out: ${y.title}${where}`);
-  save.setAttribute("aria-label", `Save as PNG: ${y.title}${where}`);
+  figure.querySelector("button").setAttribute("aria-label", `Zoom out: ${y.title}${where}`);
+  nameButtons(figure, y.title + where);
   const log = view.log && !y.share;
   const across = { title, zero: true, tight: true, whole: axis.kind === "count" };
-  plot(element, { key: `${view.x} ${y.column} ${log}`, x: across, y: { log }, marks }); // the zoom stays as long
+  plot(element, { key: `${view.x} ${y.column} ${log}`, x: across, y: { log }, marks, title: what, rows: () => curveRows(panel, y.column) }); // the zoom stays as long
 }
 
 function told() {

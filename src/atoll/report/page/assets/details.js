@@ -31,7 +31,9 @@ function buildFigures(own) {
   clearPlots(byId("detail-charts"));
   const figures = (own ? own.figures : []).map((told) => {
     const surface = make("div", { class: "plot", role: "img" }), style = BROAD.has(told.kind) ? { class: "broad" } : {};
-    return make("figure", style, make("h3"), surface, make("p", { class: "note" }));
+    const caption = make("figcaption", {}, make("h3"), make("span", {}, ...saveButtons(surface)));
+    nameButtons(caption, told.title);
+    return make("figure", style, caption, surface, make("p", { class: "note" }));
   });
   byId("detail-charts").append(...figures);
 }
@@ -74,7 +76,9 @@ function drawGantt(element, told) {
   });
   tall(element, 90 + 22 * told.clusters);
   const y = { title: "Cluster", domain: [-0.6, told.clusters - 0.4], reversed: true, bare: true, ticks: counted(told.clusters, 20) };
-  plot(element, { key: told.title, x: { title: `Virtual time (${unit})`, zero: true, tight: true }, y, marks });
+  const table = () => [["cluster", "began_seconds", "worked_until_seconds", "ended_seconds"],
+    ...rows.map((row, i) => [row, began[i], worked[i], ended[i]])];
+  plot(element, { key: told.title, x: { title: `Virtual time (${unit})`, zero: true, tight: true }, y, marks, rows: table });
 }
 
 /** A row for each planted group, filled at every probe by the models that its clients take. */
@@ -92,7 +96,9 @@ function drawBands(element, told) {
   tall(element, 110 + 44 * groups);
   const ticks = groups > 1 ? counted(groups, 20) : [];
   const y = { title: groups > 1 ? "Planted group" : "", domain: [-0.5, groups - 0.5], reversed: true, bare: true, ticks };
-  plot(element, { key: told.title, x: { title: "Rounds", tight: true, whole: true, bare: true }, y, marks });
+  const rows = () => [["round", "group", "model", "share"], ...rounds.flatMap((round, probe) =>
+    shares[probe].map((share, k) => [round, Math.floor(k / models), k % models, share]))];
+  plot(element, { key: told.title, x: { title: "Rounds", tight: true, whole: true, bare: true }, y, marks, rows });
 }
 
 /** A table of cells, `rows` downwards: each of the colour of its share, of which the greatest is the darkest. */
@@ -117,7 +123,8 @@ function drawConfusion(element, told) {
   const [cells, most] = heat(shares, tip, groups <= 12 && models <= 12 ? counts.flat() : null);
   tall(element, 110 + 44 * groups);
   const axes = { x: cellsAcross("Model", models), y: cellsDown("Planted group", groups) };
-  plot(element, { key: told.title, ...axes, marks: [cells], bar: { title: "share of the group", most } });
+  const rows = () => [["group", "model", "clients"], ...counts.flatMap((row, g) => row.map((count, m) => [g, m, count]))];
+  plot(element, { rows, key: told.title, ...axes, marks: [cells], bar: { title: "share of the group", most } });
 }
 
 function drawModels(element, told) {
@@ -131,7 +138,8 @@ function drawModels(element, told) {
   });
   const legend = styles.map((style, m) => ({ text: `Model ${m}`, style }));
   const x = { title: "Rounds", tight: true, whole: true };
-  plot(element, { key: told.title, x, y: { title: "Test accuracy (%)" }, marks, legend });
+  const rows = () => [["model", "round", "test_accuracy"], ...marks.flatMap((mark, m) => mark.x.map((round, i) => [m, round, mark.y[i] / 100]))];
+  plot(element, { rows, key: told.title, x, y: { title: "Test accuracy (%)" }, marks, legend });
 }
 
 /** Clients from the least to the greatest, by the share of them that has no more. */
@@ -142,7 +150,8 @@ function drawClients(element, told) {
   const curve = { type: "line", x, y, color: tone(0), width: 1.8, symbol: y.length > 1 ? "" : "circle", tip };
   const mean = { type: "line", quiet: true, x: [0, 100], y: [factor * told.mean, factor * told.mean], color: color("--quiet"), width: 1.4, dash: "dash" };
   const axes = { x: { title: "Share of the clients (%)", domain: [0, 100] }, y: { title: told.column + (told.share ? " (%)" : "") } };
-  plot(element, { key: told.title, ...axes, marks: [curve, mean] });
+  const rows = () => [["share_of_clients", told.column], ...y.map((value, i) => [x[i] / 100, value / factor])];
+  plot(element, { rows, key: told.title, ...axes, marks: [curve, mean] });
 }
 
 function drawMap(element, told) {
@@ -167,8 +176,12 @@ function drawMap(element, told) {
   if (told.server) marks.push({
     type: "dots", x: [told.server[0]], y: [told.server[1]], size: 17, symbols: ["star"], fills: [ink], edges: [paper], tip: () => ["Server"],
   });
+  const rows = () => [["kind", "number", "x_metres", "y_metres", "aggregator"],
+    ...indices(x.length).map((i) => ["client", ids[i], x[i], y[i], owners[i]]),
+    ...indices(ax.length).map((j) => ["aggregator", j, ax[j], ay[j], j]),
+    ...(told.server ? [["server", NaN, ...told.server, NaN]] : [])];
   tall(element, 440);
-  plot(element, { key: told.title, equal: true, x: { title: "x (metres)" }, y: { title: "y (metres)" }, marks });
+  plot(element, { rows, key: told.title, equal: true, x: { title: "x (metres)" }, y: { title: "y (metres)" }, marks });
 }
 
 function drawClusters(element, told) {
@@ -178,15 +191,18 @@ function drawClusters(element, told) {
   const isWide = element.clientWidth > 60 * clusters + 120; // room for more than the numbers
   const named = indices(clusters).map((j) => (isWide ? `${j} (${sizes[j]})` : j));
   const axes = { x: cellsAcross(isWide ? "Cluster (its clients)" : "Cluster", clusters, named), y: cellsDown("Class", classes) };
-  plot(element, { key: told.title, ...axes, marks: [cells], bar: { title: "share of samples", most } });
+  const table = () => [["cluster", "clients", "class", "share"], ...rows.flatMap((shares, k) => shares.map((share, j) => [j, sizes[j], k, share]))];
+  plot(element, { rows: table, key: told.title, ...axes, marks: [cells], bar: { title: "share of samples", most } });
 }
 
 function drawShares(element, told) {
   const [, classes] = told.shape, clients = Array.from(column(told.clients));
-  const [cells, most] = heat(transposed(rowsOf(told.shares, classes)), (k, i, share) => [`Client ${clients[i]}`, `class ${k}: ${percent(share)}`]);
+  const shares = rowsOf(told.shares, classes);
+  const rows = () => [["client", "class", "share"], ...shares.flatMap((own, i) => own.map((share, k) => [clients[i], k, share]))];
+  const [cells, most] = heat(transposed(shares), (k, i, share) => [`Client ${clients[i]}`, `class ${k}: ${percent(share)}`]);
   tall(element, 160 + 16 * classes);
   const axes = { x: { ...cellsAcross("Client", clients.length), ticks: counted(clients.length, 12, clients) }, y: cellsDown("Class", classes) };
-  plot(element, { key: told.title, ...axes, marks: [cells], bar: { title: "share of samples", most } });
+  plot(element, { rows, key: told.title, ...axes, marks: [cells], bar: { title: "share of samples", most } });
 }
 
 const DRAW = {
