@@ -480,13 +480,14 @@ def test_a_message_whose_way_was_cut_is_given_again_until_it_is_confirmed(
 
     with linked(node) as client:
         (number,) = (number for number, name in running._names.items() if name == "node-0")
-        caller = threading.Thread(target=lambda: list(running.call({"node-0": b""}, "echo", b"x", 6)))
+        caller = threading.Thread(target=lambda: list(running.call({"node-0": b""}, "echo", b"x", 20)))
         caller.start()
         pull = PullMessagesRequest(node=Node(node_id=number))
         wait_until(lambda: bool(client.PullMessages(pull).messages_list), 5)  # as if that had never come
-        link = presence.Link(client, number)
-        asked = flower_node._receive(link)
-        assert asked is not None
+        link, asked = presence.Link(client, number), None
+        while asked is None:  # all its parts must be there, too
+            assert caller.is_alive()
+            asked = flower_node._receive(link)
         assert flower_node._receive(link) is None  # it has it now
         flower_node._send(link, asked, b"y", time.monotonic())
         caller.join()
