@@ -199,3 +199,17 @@ def test_no_room_for_a_fleet_of_this_machine(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("tempfile.TemporaryDirectory", full)
     with pytest.raises(RunError, match="no temporary folder can be made: No space left on device"), own_place():
         pass
+
+
+def test_a_server_says_how_the_run_goes_on(tmp_path: Path) -> None:
+    from atoll.cli.fleet_runs import _carry_out
+
+    class Fleet:
+        def __enter__(self) -> None:
+            raise RunError("cannot write runs/x/metrics.jsonl: No space left on device") from FULL
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    with pytest.raises(RunError, match=r"on device; make room, and the same command with --resume goes on from there$"):
+        _carry_out(small(run={"executor": "fleet"}), tmp_path / "run", False, False, Fleet())
