@@ -108,7 +108,7 @@ class FlowerFleet:
             asked = self._with_task(lambda now: self._push(now, present, task, payload, until), until)
         except Exception as error:
             self.superlink.require_up()
-            if not is_transient(error) and time.monotonic() < until:  # else Flower takes it no more
+            if not _may_pass(error) and time.monotonic() < until:  # else Flower takes it no more
                 with self._told():
                     raise
             yield from ((name, Failure("late")) for name in heads)
@@ -151,10 +151,9 @@ class FlowerFleet:
             try:
                 return call(task)
             except Exception as error:
-                if not is_task_lost(error):
-                    raise
-            self._drop(task)
-            return attempt()
+                if is_task_lost(error):
+                    self._drop(task)
+                raise
 
         return self._insist(attempt, until)
 
@@ -175,7 +174,7 @@ class FlowerFleet:
                 self.superlink.bear(error)
                 raise
 
-        return insist(attempt, until)
+        return insist(attempt, until, again=_may_pass)
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -252,6 +251,11 @@ class FlowerFleet:
                 task.client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
             task.client.close()
             self._task = None
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a call may succeed later; a busy superlink may give a task up even while it is begun."""
+    return is_transient(error) or is_task_lost(error)
 
 
 def _properties_of(node: RegisteredNode) -> Properties:
