@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST := $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos lint format docs package lock sbom audit clean
+.PHONY: help demo test test-all chaos lint format bench-compare docs package lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -47,6 +47,10 @@ lint: .venv/.stamp ## check style, formatting and types
 format: .venv/.stamp ## format the code and apply the safe fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+BASE ?= HEAD~1
+bench-compare: .venv/.stamp ## race this checkout against the commit BASE (HEAD~1), executor by executor
+	@$(BIN)/python benchmarks/compare.py --base $(BASE)
 
 docs: .venv/.stamp ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

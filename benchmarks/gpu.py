@@ -2,17 +2,19 @@
 
 Run:  python benchmarks/gpu.py --out gpu.json [--minutes 8] [--device cuda] [--quick]
 
-Per case (models, 10, 100 and 1,000 clients of 20 steps, and a FedAvg round over 60,000 samples) and precision: the
-seconds of a round, its operations a second, their share of what the card's own matrix product reaches in that
-precision, and the memory that it took. What the minutes do not suffice for is listed as such. `--device cpu` tries it
-out without a card.
+Per case (models, 10, 100 and 1,000 clients of 20 steps, and a FedAvg round over 60,000 samples), precision and
+executor (stacked, also with CUDA graphs, and one by one): the seconds of a round, its operations a second, their share
+of what the card's own matrix product reaches in that precision, and the memory that it took. What the minutes do not
+suffice for is listed as such. `--device cpu` tries it out without a card.
 """
 
 import argparse
+import gc
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,11 @@ from atoll.local.weights import read_model
 from atoll.support.environment import describe_environment
 from atoll.support.files import write_atomically
 
-EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {"stacked": Stacked, "serial": Serial}
+EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
+    "stacked": Stacked,
+    "stacked, graphs": partial(Stacked, cuda_graphs=True),
+    "serial": Serial,
+}
 PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")
 CASES = (
     Case("alexnet", 100),  # 100 clients of 600 samples: one pass over 60,000
@@ -67,7 +73,12 @@ def main() -> None:
 def plan(cases: list[Case], precisions: list[Precision]) -> Iterator[tuple[str, Case, Precision]]:
     """Yield what is measured, what says most first: stacked clients, then the other precisions, then one by one."""
     for precision in precisions:
-        yield from (("stacked", case, precision) for case in cases)
+        for case in cases:
+            yield "stacked", case, precision
+            if "tf32" in precisions and (
+                precision == "float32" or case.clients == 100
+            ):  # there are graphs on cards only
+                yield "stacked, graphs", case, precision
     yield from (("serial", case, "float32") for case in cases if case.clients <= 100)
 
 
@@ -93,6 +104,7 @@ def time_rounds(name: str, case: Case, precision: Precision, device: str, until:
     model = read_model(module)
     train = make_executor_round(case, EXECUTORS[name](make_trainer(case, module, device=device, precision=precision)))
     if device == "cuda":
+        gc.collect()  # the case before, with its graphs
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     model = train({key: tensor.to(device) for key, tensor in model.items()})

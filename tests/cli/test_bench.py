@@ -1,6 +1,7 @@
 """`atoll bench`."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,12 @@ def test_a_case_that_is_not_there_is_refused(atoll: Command) -> None:
 
 
 @pytest.mark.slow
-def test_it_measures_this_machine(atoll: Command) -> None:
-    found = json.loads(atoll("bench", "--quick", "--json", "--only", "mlp, 10 clients").succeeded())
+def test_it_measures_this_machine(atoll: Command, tmp_path: Path) -> None:
+    found = json.loads(
+        atoll("bench", "--quick", "--json", "--only", "mlp, 10 clients", "--save", str(tmp_path)).succeeded()
+    )
+    (kept,) = tmp_path.glob("*/*.json")
+    assert json.loads(kept.read_text()) == found
     names = ["plain loop", "serial", "cores", "stacked", "matrix product"]
     assert [row["contender"] for row in found["results"]] == names
     for row in found["results"]:

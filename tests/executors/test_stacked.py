@@ -20,6 +20,7 @@ from atoll.engine.engine import init, train
 from atoll.executors.stacked import executor as stacked
 from atoll.executors.stacked.executor import Stacked
 from atoll.executors.stacked.fit import Fit, why_not_stacked
+from atoll.executors.stacked.graphs import Graphs
 from atoll.executors.stacked.training import TrainedStack, client_bytes, train_stack
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import MakeOptimizer, adam, momentum, sgd
@@ -173,11 +174,13 @@ class Watched:
         self.room, self.error, self.told = room, error, told
         self.clients: list[int] = []
 
-    def __call__(self, trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask]) -> TrainedStack:
+    def __call__(
+        self, trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None
+    ) -> TrainedStack:
         if len(tasks) > self.room:
             raise self.error(self.told)
         self.clients.append(len(tasks))
-        return train_stack(trainer, fit, tasks)
+        return train_stack(trainer, fit, tasks, graphs)
 
 
 def test_stacks_hold_what_the_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, field
 from queue import Empty, Queue
 from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, contenders_for
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
+from atoll.bench.forking import CAN_FORK, Fork
 from atoll.bench.memory import can_measure, peak_bytes
 from atoll.bench.work import Case
 from atoll.support.errors import RunError
@@ -28,10 +29,10 @@ _TOLERANCE = 2.0  # between the ways that contenders' models move, which start f
 
 @dataclass(frozen=True)
 class Contender:
-    """A process to race: the command that starts it, to which the case is added as JSON."""
+    """A process to race: the command that starts it, to which the case is added as JSON; none for a fork of ours."""
 
     name: str
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,7 +64,12 @@ class Result:
 def own_contenders(case: Case) -> list[Contender]:
     """Return the plain loop, the executors that fit the case, and the matrix product."""
     names = [*contenders_for(case), MATRIX_PRODUCT]
-    return [Contender(name, (sys.executable, "-m", "atoll.bench", name)) for name in names]
+    return [Contender(name) if CAN_FORK else Contender(name, command_of(name)) for name in names]
+
+
+def command_of(name: str) -> tuple[str, ...]:
+    """Return the command that starts one of Atoll's own contenders on its own."""
+    return sys.executable, "-m", "atoll.bench", name
 
 
 def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[Result]:
@@ -129,7 +135,7 @@ class Racer:
         self.failure = ""
         self._ready: dict[str, float] = {}
         self._lines: Queue[str] = Queue()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | Fork | None = None
         self._listener: Thread | None = None
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
 
@@ -144,22 +150,26 @@ class Racer:
 
     def start(self) -> None:
         """Start the process, which begins its first round when it has loaded what it needs."""
-        command = [*self.contender.command, json.dumps(asdict(self.case))]
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env={**os.environ, **self.contender.environment},
-                text=True,
-                start_new_session=True,  # so that all its processes can be ended, and the keyboard's interrupt is ours
-            )
+            self._process = self._begin()
         except OSError as error:
-            self.failure = f"{command[0]}: {error.strerror}"
+            self.failure = f"{self.contender.command[0]}: {error.strerror}"
             return
-        self._listener = Thread(target=self._listen, args=(self._process,), daemon=True)
+        self._listener = Thread(target=self._listen, args=(self._process.stdout,), daemon=True)
         self._listener.start()
+
+    def _begin(self) -> "subprocess.Popen[str] | Fork":
+        if not self.contender.command:
+            return Fork(self.contender.name, self.case, self._errors)
+        return subprocess.Popen(
+            [*self.contender.command, json.dumps(asdict(self.case))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, **self.contender.environment},
+            text=True,
+            start_new_session=True,  # so that all its processes can be ended, and the keyboard's interrupt is ours
+        )
 
     def warm_up(self) -> None:
         """Wait for the end of the first round."""
@@ -215,10 +225,10 @@ class Racer:
             return {}
         return json.loads(line)[key]
 
-    def _listen(self, process: "subprocess.Popen[str]") -> None:
+    def _listen(self, answers: IO[str] | None) -> None:
         """Keep the messages of the process; an empty one says that it has closed its output."""
-        if process.stdout:
-            for line in process.stdout:
+        if answers:
+            for line in answers:
                 if line.startswith(('{"ready"', '{"seconds"')):  # libraries print other things
                     self._lines.put(line)
         self._lines.put("")

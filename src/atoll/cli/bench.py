@@ -1,21 +1,28 @@
 """`atoll bench`: how fast this machine trains."""
 
+import platform
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from atoll.cli.common import JsonOption, app, err, out, print_json
 from atoll.support.errors import InputError
+from atoll.support.files import make_folder, to_json, write_atomically
 
 
 @app.command()
 def bench(
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Under two minutes on two cores: fewer local steps and rounds, for a first look."),
+        typer.Option("--quick", help="About a minute on two cores: fewer local steps and rounds, for a first look."),
     ] = False,
     only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only the cases with TEXT in their name.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also keep the JSON there, named by machine and commit.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure this machine: every executor against the plain PyTorch loop, on random data.
@@ -29,6 +36,9 @@ def bench(
     if not cases:
         names = "; ".join(case.name for case in benchmark.CASES)
         raise InputError(f"--only {only}: no case has this in its name; they are {names}")
+    kept = save and save / (platform.node() or "machine")
+    if kept:
+        make_folder(kept)  # before the work
     rounds = benchmark.QUICK_ROUNDS if quick else benchmark.ROUNDS
     results = []
     for case in [benchmark.quick(case) if quick else case for case in cases]:
@@ -39,6 +49,14 @@ def bench(
         results += raced
         if not as_json:
             out.print(benchmark.as_rich(title, raced))
+    content = {"environment": describe_environment(seed=0), "results": [asdict(result) for result in results]}
+    if kept:
+        write_atomically(file := kept / _name(content["environment"]), to_json(content))
+        err.print(f"kept as {file}", markup=False)
     if as_json:
-        rows = [asdict(result) for result in results]
-        print_json({"environment": describe_environment(seed=0), "results": rows})
+        print_json(content)
+
+
+def _name(environment: Mapping[str, Any]) -> str:
+    """Return the name of a commit's file, such as ``06e4193.json``; a release's has its version."""
+    return f"{environment.get('git') or environment['packages']['atoll']}.json"

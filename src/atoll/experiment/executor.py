@@ -90,6 +90,8 @@ def choose_executor(
         choice = _choose_on_gpu(method, trainer)
     else:
         choice = _choose_on_cpu(wanted, method, trainer, start, sent_bytes)
+    if wanted.cuda_graphs and choice.name != "stacked":
+        raise InputError(f"run.cuda_graphs = true: is for run.executor = 'stacked' on a GPU; this run has {choice}")
     if wanted.precision == "bfloat16" and device == "cpu" and lacks_bfloat16():
         emulated = "run.precision = 'bfloat16': this processor has no such products; they take longer than float32's"
         return replace(choice, warning="; ".join(filter(None, (choice.warning, emulated))))
@@ -110,7 +112,7 @@ def make_executor(choice: Choice, wanted: Run, trainer: ClientTrainer, sent_byte
     if choice.name == "cores":
         return Cores(trainer, choice.workers, sent_bytes, by_cohort)
     if choice.name == "stacked" and isinstance(trainer, Trainer):
-        return Stacked(trainer, wanted.stack_bytes)
+        return Stacked(trainer, wanted.stack_bytes, wanted.cuda_graphs)
     return by_cohort or Serial(trainer, wanted.debug)
 
 

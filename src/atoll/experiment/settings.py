@@ -242,6 +242,9 @@ class Run(Section):
         "float32",
         description="of products in training: tf32 (cuda) or bfloat16 round what is multiplied; models stay float32",
     )
+    cuda_graphs: bool = Field(
+        False, description="stacked on a GPU: capture a step once and replay it; for small models and equal cohorts"
+    )
     virtual_seconds: PositiveFloat | None = Field(
         None, description="the run ends after so much virtual time, or after `rounds` if that is sooner"
     )

@@ -14,7 +14,7 @@ from atoll.local.models import Model
 from atoll.local.weights import load_model
 from atoll.support.arrays import Floats
 
-_SHARED_BATCH = 1000  # samples in one forward pass when models are measured
+_SHARED_BATCH = {"cpu": 1000, "cuda": 8000}  # samples in one forward pass when models are measured
 _FETCHED = 2000  # samples that are fetched from the pool at once, where they are used in several batches
 
 
@@ -117,7 +117,7 @@ def measure_models(
     Every sample is gathered once for all models, and clients share batches, so the cost is one forward pass a model
     and sample.
     """
-    parts = [measure_samples(module, batches, models, part) for part in cut_rows(rows)]
+    parts = [measure_samples(module, batches, models, part) for part in cut_rows(rows, batches.inputs.device.type)]
     losses, hits = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
     return Measured(mean_by_client(losses, rows), mean_by_client(hits, rows))
 
@@ -147,10 +147,10 @@ def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:
     return outputs
 
 
-def cut_rows(rows: Sequence[npt.NDArray[np.int32]]) -> list[npt.NDArray[np.int32]]:
+def cut_rows(rows: Sequence[npt.NDArray[np.int32]], device: str = "cpu") -> list[npt.NDArray[np.int32]]:
     """Return all clients' samples, one client after the other, in the batches that models are measured on."""
-    flat = np.concatenate(rows)
-    return [flat[low : low + _SHARED_BATCH] for low in range(0, len(flat), _SHARED_BATCH)]
+    flat, size = np.concatenate(rows), _SHARED_BATCH.get(device, _SHARED_BATCH["cpu"])
+    return [flat[low : low + size] for low in range(0, len(flat), size)]
 
 
 def mean_by_client(table: Floats, rows: Sequence[npt.NDArray[np.int32]]) -> Floats:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from atoll.executors.stacked.fit import Fit, slot_of
+from atoll.executors.stacked.graphs import Graphs
 from atoll.executors.stacked.tensors import Stack, finite_clients, forward, pick, stack_tensors, stacked_names
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
@@ -58,8 +60,8 @@ def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
 
 
 @one_thread()
-def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask]) -> TrainedStack:
-    """Train clients of one kind in one batch.
+def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None) -> TrainedStack:
+    """Train clients of one kind in one batch; with `graphs`, what a GPU does in a step is told to it once.
 
     Raises:
         RunError: a loss or a model is not finite; names event, cluster and client.
@@ -78,39 +80,47 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask]) -> Trai
         for name, own in module.named_parameters()
         if name in model  # else it does not travel, and is the module's own
     }
+    if len(parameters) < len(model):
+        graphs = None  # which read buffers where they were when they were captured
+    if graphs:
+        parameters = graphs.place(parameters)
     total = torch.zeros(len(tasks), dtype=trainer.batches.dtype, device=device)
 
+    def measure(parameters: Model, inputs: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
+        outputs = forward(module, model | parameters, inputs, fit.independent)
+        each = trainer.batches.losses(outputs.flatten(0, 1), targets).reshape(len(tasks), -1)
+        return each.mean(dim=1) if shares is None else (each * shares).sum(dim=1)
+
     def losses() -> Iterator[Tensor]:
-        for inputs, targets, shares in _draw_batches(trainer, tasks):
-            outputs = forward(module, model | parameters, inputs, fit.independent)
-            each = trainer.batches.losses(outputs.flatten(0, 1), targets).reshape(len(tasks), -1)
-            means = each.mean(dim=1) if shares is None else (each * shares).sum(dim=1)
+        for batch in _draw_batches(trainer, tasks):
+            means = graphs.run(measure, parameters, batch) if graphs else measure({**parameters}, *batch)
             total.add_(means.detach())
             yield means.sum()
 
     module.train()
     _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses(), trainer.by_hand)
-    stack = {name: parameter.detach() for name, parameter in parameters.items()}
+    stack = {
+        name: parameter.detach().clone() if graphs else parameter.detach() for name, parameter in parameters.items()
+    }
     mean_losses = _require_finite(trainer, tasks, stack, total / rule.steps)
     common = {key: tensor for key, tensor in moments.items() if slot_of(key) in fit.shared}
     return TrainedStack(stack | {key: own for key, own in moments.items() if key not in common}, common, mean_losses)
 
 
-def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask]) -> Iterator[tuple[Tensor, ...]]:
     """Yield inputs [clients, samples, ...], targets [clients x samples], and samples' shares where some are padding."""
     rule = trainer.rule
     if rule.batch_size != "full":
         rows = np.concatenate([trainer.draw_rows(task) for task in tasks], axis=1)
         for inputs, targets in trainer.batches.gather_each(rows):
-            yield inputs.reshape(len(tasks), -1, *inputs.shape[1:]), targets, None
+            yield inputs.reshape(len(tasks), -1, *inputs.shape[1:]), targets
         return
     own = [trainer.draw_rows(task)[0] for task in tasks]
     sizes = np.array([len(rows) for rows in own])[:, None]
     inputs, targets = trainer.batches.gather(np.concatenate([np.resize(rows, sizes.max()) for rows in own]))
     inputs = inputs.reshape(len(tasks), -1, *inputs.shape[1:])
     shares = torch.from_numpy((np.arange(sizes.max()) < sizes) / sizes).to(inputs.device, trainer.batches.dtype)
-    for _ in range(rule.steps):
-        yield inputs, targets, shares if sizes.min() < sizes.max() else None
+    yield from repeat((inputs, targets, shares) if sizes.min() < sizes.max() else (inputs, targets), rule.steps)
 
 
 def _require_finite(trainer: Trainer, tasks: Sequence[ClientTask], stack: Stack, losses: Tensor) -> Floats:

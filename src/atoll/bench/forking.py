@@ -1,0 +1,68 @@
+"""Contenders as forks of one process that has imported PyTorch, which takes longer than a quick round."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from typing import IO
+
+from atoll.bench.work import Case
+
+CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
+
+
+class Fork:
+    """A contender of Atoll's own, with the names that `subprocess.Popen` has.
+
+    Attributes:
+        pid: of its process, which leads a session of its own.
+        stdin: where a line asks for a round.
+        stdout: what it answers.
+    """
+
+    def __init__(self, name: str, case: Case, errors: IO[str]) -> None:
+        """Start it; what goes wrong is written to `errors`, a file that is open."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["atoll.bench.contenders"])
+        with ExitStack() as stack:
+            asked, asks = context.Pipe(duplex=False)
+            answers, answered = context.Pipe(duplex=False)
+            ends = asked, answered, Connection(os.dup(errors.fileno()), readable=False)
+            for end in (*ends, asks, answers):  # theirs are handed over, ours are opened as files
+                stack.callback(end.close)
+            self._process = context.Process(target=_serve, args=(name, case, *ends))
+            self._process.start()
+            self.stdin: IO[str] | None = os.fdopen(os.dup(asks.fileno()), "w", encoding="utf-8")
+            self.stdout: IO[str] | None = os.fdopen(os.dup(answers.fileno()), encoding="utf-8")
+
+    @property
+    def pid(self) -> int:
+        """Return the number of its process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and return how it ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not after so many seconds.
+        """
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("a contender", timeout or 0)
+        return self._process.exitcode
+
+
+def _serve(name: str, case: Case, asked: Connection, answered: Connection, errors: Connection) -> None:
+    """Train rounds as ``python -m atoll.bench`` does, with these as standard input, output and error."""
+    os.setsid()
+    for number, end in enumerate((asked, answered, errors)):
+        os.dup2(end.fileno(), number)
+        end.close()
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing has put another there
+    from atoll.bench.contenders import serve
+
+    serve(name, case)
+    os._exit(0)

@@ -1,0 +1,52 @@
+"""On a GPU, where there is one: the same models as on the CPU, the same bits with graphs, and no TF32 unasked."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from atoll import Serial, Stacked
+from atoll.bench.contenders import make_executor_round, make_module, make_trainer
+from atoll.bench.work import Case
+from atoll.local.models import Model
+from atoll.local.precision import Precision
+from atoll.local.weights import read_model
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+CASES = [Case("mlp", 3, steps=3), Case("cnn", 3, steps=2), Case("alexnet", 3, steps=2), Case("lr", 4, steps=1)]
+
+
+def rounds(case: Case, kind: Any, device: str, precision: Precision = "float32", **named: Any) -> Model:
+    """Return the model after two rounds, on the CPU."""
+    module = make_module(case)
+    train = make_executor_round(case, kind(make_trainer(case, module, device=device, precision=precision), **named))
+    model = {name: tensor.to(device) for name, tensor in read_model(module).items()}
+    for _ in range(2):
+        model = train(model)
+    return {name: tensor.cpu() for name, tensor in model.items()}
+
+
+def difference(one: Model, other: Model) -> float:
+    """Return the largest difference of two models' numbers, as a share of the largest number."""
+    return max(float((one[name] - other[name]).abs().max() / other[name].abs().max()) for name in other)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_stack_is_trained_as_clients_one_by_one_on_the_cpu(case: Case) -> None:
+    assert difference(rounds(case, Stacked, "cuda"), rounds(case, Serial, "cpu")) < 1e-4
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_graphs_and_repeats_give_the_same_bits(case: Case) -> None:
+    theirs = rounds(case, Stacked, "cuda")
+    for cuda_graphs in (False, True):
+        ours = rounds(case, Stacked, "cuda", cuda_graphs=cuda_graphs)
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_rounded_products_are_rounded_and_no_others(cuda_graphs: bool) -> None:
+    exact = rounds(CASES[1], Serial, "cpu")
+    for precision, least, most in (("tf32", 1e-6, 1e-2), ("bfloat16", 1e-5, 1e-1)):
+        assert least < difference(rounds(CASES[1], Stacked, "cuda", precision, cuda_graphs=cuda_graphs), exact) < most
