@@ -34,6 +34,7 @@ from atoll.fleet.messages import LossesReply, LossesRequest, Refusal, decode, en
 from atoll.fleet.node import open_site
 from atoll.fleet.shards import write_shards
 from atoll.fleet.store import FolderStore
+from atoll.fleet.transport import Failure
 from atoll.support.errors import RunError, is_full
 from tests.fleets import agreement_of, small
 
@@ -142,7 +143,7 @@ def test_a_superlink_that_is_broken_else_is_asked_again_and_then_told(
     with pytest.raises(RunError, match=r"answers with the HTTP status 500; its last words are in .*superlink\.log"):
         fleet.nodes()
     assert time.monotonic() - began > 0.4
-    assert [*fleet.call({"node-0": b""}, "train", b"", 0.6)] == [("node-0", flower.Failure("late"))]
+    assert [*fleet.call({"node-0": b""}, "train", b"", 0.6)] == [("node-0", Failure("late"))]
     assert not (tmp_path / "state" / "room").exists()
 
 
@@ -180,11 +181,11 @@ def test_a_fleets_folder_is_written_whole_or_not_at_all(
 def test_a_fleet_that_cannot_be_written_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
 
-    def full(path: object, flags: int, *rest: Any, **others: Any) -> int:
+    def full(path: Any, flags: int, *rest: Any, **others: Any) -> int:
         if str(path).startswith(str(tmp_path)) and flags & os.O_EXCL and str(path).endswith("node.key"):
             os.close(real(path, flags, *rest, **others))
             return real("/dev/full", os.O_WRONLY)
-        return real(path, flags, *rest, **others)  # type: ignore[arg-type]
+        return real(path, flags, *rest, **others)
 
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(RunError, match=r"node\.key: No space left on device"):
