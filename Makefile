@@ -36,7 +36,7 @@ test: .venv/.stamp ## run the tests, without the slow ones
 test-all: .venv/.stamp ## run all tests
 	@$(PYTEST)
 
-chaos: .venv/.stamp ## disturb fleets of real processes, 200 times at least (about half an hour)
+chaos: .venv/.stamp ## disturb fleets of real processes, 200 times at least (about twenty minutes)
 	@$(BIN)/python -m tests.chaos --faults 200 --minutes 20 --seed 0
 
 lint: .venv/.stamp ## check style, formatting and types

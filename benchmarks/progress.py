@@ -47,7 +47,8 @@ DIGITS: dict[str, Any] = {
 def table_of(is_mnist: bool, seed: int, pattern: str, clustering: str) -> dict[str, Any]:
     table: dict[str, Any] = DIGITS
     if is_mnist:
-        (settings,) = make_runs(read_experiment("feduc-table-6"), "tiny", only="CenSyn, ComAw")
+        runs = make_runs(read_experiment("feduc-table-6"), "tiny")
+        settings = next(each for each in runs if (each.panel, each.label) == ("CenSyn", "ComAw"))
         table = settings.model_dump(exclude_none=True, exclude={"label", "panel", "description"})
     every = 5 if pattern.endswith("syn") else 40
     return {

@@ -30,7 +30,7 @@ def main() -> int:
         "--minutes",
         type=float,
         default=20,
-        help="after which no run begins, once each kind has had one; each is disturbed for its share of them",
+        help="that all take, about; each kind has an equal share of what is left when it begins",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="runs of this kind alone: " + ", ".join(kind.name for kind in KINDS))
@@ -43,7 +43,8 @@ def main() -> int:
     while len(runs) < len(kinds) or (_count(runs) < given.faults and time.monotonic() < until):
         kind, draw = kinds[len(runs) % len(kinds)], random.Random(f"{given.seed}/{len(runs)}")
         keep = given.out and given.out / f"{len(runs)}-{kind.name}"
-        runs.append(disturb(kind, draw, 60 * given.minutes / len(kinds), keep))
+        share = (until - time.monotonic()) / max(len(kinds) - len(runs), 1)
+        runs.append(disturb(kind, draw, share, keep))
         print(f"  {_line(runs[-1])}", flush=True)
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)

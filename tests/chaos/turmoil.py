@@ -23,6 +23,8 @@ from tests.cli.test_fleet_survival import superlink_of
 
 # Flower may take so long to see that a node is gone; processes start slowly on a busy machine.
 MOST_STILL = DEADLINE + 90 + 120
+# The share of a run's time in which it is disturbed; where it starts slowly, so many seconds at least.
+DISTURBED, LEAST_SECONDS = 0.7, 20.0
 PROGRAM = (sys.executable, "-m", "tests.chaos.victim")
 # A server that is to die where it writes gets this far at most, in steps on files.
 _SERVER_STEPS, _NODE_STEPS = 120, 24
@@ -113,7 +115,10 @@ def disk() -> Iterator[tuple[Path, bool]]:
 
 
 def disturb(kind: Kind, draw: random.Random, seconds: float, keep: Path | None) -> dict[str, Any]:
-    """Carry a run out, disturbed for so many seconds from its first event on; return what came of it."""
+    """Carry a run out that takes about so many seconds, its start included; return what came of it.
+
+    It is disturbed from its second event on, until `DISTURBED` of its time is over; then it may end.
+    """
     with disk() as (folder, has_disk), contextlib.ExitStack() as held:
         experiment, file, words = write(kind, folder)
         plan = FleetPlan(NODES, "127.0.0.1", listen="127.0.0.1", port=free_port())
@@ -143,6 +148,7 @@ class _Plan:
     draw: random.Random
     seconds: float
     has_disk: bool
+    began: float = field(default_factory=time.monotonic)
     until: float | None = None
     next_wire: float = 0.0
     next_process: float = 0.0
@@ -156,7 +162,7 @@ class _Plan:
             due[1]()
         if fleet.rows() < 2:
             return
-        self.until = self.until or now + self.seconds
+        self.until = self.until or max(self.began + DISTURBED * self.seconds, now + LEAST_SECONDS)
         if now > self.until:
             return
         if now > self.next_wire:

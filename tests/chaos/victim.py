@@ -28,7 +28,7 @@ def main() -> None:
 
 def set_clock(apart: float) -> None:
     """Let this process tell another time, also where a node signs it."""
-    from atoll.fleet.flower import node, signing
+    from atoll.fleet.flower import presence, signing
 
     right = time.time
 
@@ -38,7 +38,7 @@ def set_clock(apart: float) -> None:
             return datetime.now(tz) + timedelta(seconds=apart)
 
     time.time = lambda: right() + apart
-    vars(node)["datetime"] = vars(signing)["datetime"] = Clock
+    vars(presence)["datetime"] = vars(signing)["datetime"] = Clock
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """A full or read-only disk: exit code 1, one sentence, no half-written file. The suite may run as root, which
 permission bits do not stop, so file systems are mounted where that is possible and file sizes limited where not."""
 
+import errno
+import io
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -10,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from atoll.cli.common import err
+from atoll.cli.teller import Teller
 from tests.cli.conftest import Command
 
 Mount = Callable[[str], Path]
@@ -55,7 +60,9 @@ def test_disk_full_in_the_middle(atoll: Command, mount: Mount) -> None:
     disk = mount("size=256k")  # room for the folder and one checkpoint of two models of 60 kB, not for two
     words = ("run", "tiny.toml", "--out", disk / "run", "--set", "run.checkpoint_every=1", "--set", "rounds=5")
     sentence = atoll(*words).refused(code=1)
-    assert "No space left on device" in sentence
+    assert sentence.endswith(
+        "No space left on device; make room, and the same command with --resume goes on from there"
+    )
     assert "checkpoint" in sentence
     kept = [json.loads(line) for line in (disk / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["event"] for row in kept] == [0, 2, 4]
@@ -100,6 +107,29 @@ def test_file_size_limit(folder: Path) -> None:
     rows = (folder / "runs" / "tiny" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["event"] for row in rows] == [0, 2, 4]
     assert files(folder / "runs" / "tiny") == ["config.toml", "environment.json", "metrics.jsonl", "schedule.npz"]
+
+
+def test_a_console_without_room_changes_no_exit_code(folder: Path) -> None:
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "atoll", "run", "absent.toml"]
+        assert subprocess.run(words, cwd=folder, stderr=full, timeout=60).returncode == 2
+
+
+class Full(io.StringIO):
+    """A log on a disk that is full."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_node_or_server_goes_on_though_its_log_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell, log = Teller(err), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", Full())
+    for _ in range(100):
+        tell("a line as they have it")
+    monkeypatch.setattr(sys, "stderr", log)
+    tell("there is room again")
+    assert log.getvalue() == "there is room again\n"  # and nothing has piled up
 
 
 def test_output_that_cannot_be_written(folder: Path) -> None:

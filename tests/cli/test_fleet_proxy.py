@@ -13,7 +13,7 @@ import pytest
 
 from atoll.fleet.certificates import read_private_key
 from atoll.fleet.configuration import FleetPlan, init_fleet, read_node
-from atoll.fleet.flower import node as flower_node
+from atoll.fleet.flower import presence
 from atoll.fleet.flower.calls import runtime_client
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import free_port
@@ -90,8 +90,8 @@ def test_a_node_joins_through_it(behind: Behind) -> None:
     key = read_private_key(node.key)
     (place / "state").mkdir()
     with (
-        flower_node._client(node, key, node.authority.read_bytes()) as client,
-        flower_node._linked(node, client, key, place / "state" / "node-id", lambda sentence: None),
+        presence.client_of(node, key, node.authority.read_bytes()) as client,
+        presence.linked(node, client, key, place / "state" / "node-id", lambda sentence: None),
     ):
         assert behind.fleet.nodes() == {"node-0": {"client": 0}}
 

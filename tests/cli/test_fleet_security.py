@@ -17,6 +17,7 @@ import pytest
 from atoll.fleet.certificates import make_authority, make_key_pair, read_private_key
 from atoll.fleet.configuration import FleetConfiguration, FleetPlan, NodeConfiguration, init_fleet, read_node
 from atoll.fleet.flower import node as flower_node
+from atoll.fleet.flower import presence
 from atoll.fleet.flower.calls import forget, status_of_nodes
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import Superlink, free_port
@@ -89,7 +90,7 @@ def test_a_key_opens_no_other_nodes_messages(running: FlowerFleet, node: NodeCon
 
     other = next(number for number, name in running._names.items() if name == "node-1")
     key, authority = read_private_key(node.key), node.authority.read_bytes()
-    with flower_node._client(node, key, authority) as client, pytest.raises(httpx.HTTPStatusError) as raised:
+    with presence.client_of(node, key, authority) as client, pytest.raises(httpx.HTTPStatusError) as raised:
         client.PullMessages(PullMessagesRequest(node=Node(node_id=other)))
     assert raised.value.response.status_code == 401
 
@@ -109,7 +110,7 @@ def test_plaintext_is_refused(running: FlowerFleet) -> None:
 def test_a_second_machine_with_the_same_key_is_refused(
     running: FlowerFleet, node: NodeConfiguration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flower_node, "_GONE_SECONDS", 1.0)
+    monkeypatch.setattr(presence, "_GONE_SECONDS", 1.0)
     with linked(node):
         assert list(running.nodes()) == ["node-0"]
         assert running.nodes() == {"node-0": {"client": 0}}
@@ -269,7 +270,7 @@ def test_a_node_can_task_no_other(running: FlowerFleet, node: NodeConfiguration,
     with (
         linked(node),
         linked(other),
-        flower_node._client(node, read_private_key(node.key), authority(node)) as client,
+        presence.client_of(node, read_private_key(node.key), authority(node)) as client,
         asked_of(running, "node-0") as asked,
     ):
         forged = make_task(asked.metadata.run_id, numbers["other"], "train", b"evil", 60.0, 1000)
@@ -283,8 +284,8 @@ def test_a_node_can_task_no_other(running: FlowerFleet, node: NodeConfiguration,
         with pytest.raises(httpx.HTTPStatusError) as raised:
             client.PushMessages(request)
         assert raised.value.response.status_code in (400, 403)
-        with flower_node._client(other, read_private_key(other.key), authority(other)) as theirs:
-            assert flower_node._receive(flower_node._Link(theirs, numbers["other"])) is None
+        with presence.client_of(other, read_private_key(other.key), authority(other)) as theirs:
+            assert flower_node._receive(presence.Link(theirs, numbers["other"])) is None
 
 
 @dataclass
@@ -319,9 +320,9 @@ def hostile(running: FlowerFleet, node: NodeConfiguration, came: list[Any]) -> I
     running.allow(1000)
     number = next(number for number, name in running._names.items() if name == "node-0")
     caller = threading.Thread(target=lambda: came.extend(running.call({"node-0": b"head"}, "train", b"start", 20)))
-    with linked(node), flower_node._client(node, read_private_key(node.key), authority(node)) as client:
+    with linked(node), presence.client_of(node, read_private_key(node.key), authority(node)) as client:
         caller.start()
-        link, asked = flower_node._Link(client, number), None
+        link, asked = presence.Link(client, number), None
         while asked is None:
             assert caller.is_alive(), came
             asked = flower_node._receive(link)
@@ -373,7 +374,7 @@ def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, no
     with (
         linked(node),
         linked(other),
-        flower_node._client(node, read_private_key(node.key), authority(node)) as client,
+        presence.client_of(node, read_private_key(node.key), authority(node)) as client,
         asked_of(running, "node-1") as theirs,
     ):
         told = {"node": Node(node_id=number), "run_id": theirs.metadata.run_id}
@@ -453,8 +454,8 @@ def linked(node: NodeConfiguration, tell: Callable[[str], None] = lambda sentenc
     key, state = read_private_key(node.key), node.folder / "state"
     state.mkdir(exist_ok=True)
     with (
-        flower_node._client(node, key, node.authority.read_bytes()) as client,
-        flower_node._linked(node, client, key, state / "node-id", tell),
+        presence.client_of(node, key, node.authority.read_bytes()) as client,
+        presence.linked(node, client, key, state / "node-id", tell),
     ):
         yield client
 
@@ -479,13 +480,14 @@ def test_a_message_whose_way_was_cut_is_given_again_until_it_is_confirmed(
 
     with linked(node) as client:
         (number,) = (number for number, name in running._names.items() if name == "node-0")
-        caller = threading.Thread(target=lambda: list(running.call({"node-0": b""}, "echo", b"x", 6)))
+        caller = threading.Thread(target=lambda: list(running.call({"node-0": b""}, "echo", b"x", 20)))
         caller.start()
         pull = PullMessagesRequest(node=Node(node_id=number))
         wait_until(lambda: bool(client.PullMessages(pull).messages_list), 5)  # as if that had never come
-        link = flower_node._Link(client, number)
-        asked = flower_node._receive(link)
-        assert asked is not None
+        link, asked = presence.Link(client, number), None
+        while asked is None:  # all its parts must be there, too
+            assert caller.is_alive()
+            asked = flower_node._receive(link)
         assert flower_node._receive(link) is None  # it has it now
         flower_node._send(link, asked, b"y", time.monotonic())
         caller.join()
@@ -503,7 +505,7 @@ def test_a_nodes_clock_may_be_off_either_way(
             return datetime.now(tz) + timedelta(seconds=apart)
 
     monkeypatch.setattr(signing, "datetime", Clock)
-    monkeypatch.setattr(flower_node, "datetime", Clock)
+    monkeypatch.setattr(presence, "datetime", Clock)
     if abs(apart) <= 150:
         with linked(node):
             assert list(running.nodes()) == ["node-0"]
@@ -544,7 +546,7 @@ def test_a_node_that_is_known_outlives_bytes_that_are_garbled(node: NodeConfigur
             fault.reason = "WRONG_VERSION_NUMBER"
             raise httpx.ReadError("garbled") from fault
 
-    link: Any = flower_node._Link(Garbled(), 1)  # type: ignore[arg-type]
+    link: Any = presence.Link(Garbled(), 1)  # type: ignore[arg-type]
     with pytest.raises(Enough):
         flower_node._answer_all(node, link, lambda task, payload: b"", lambda sentence: None)
 

@@ -96,14 +96,14 @@ def test_a_node_that_is_killed_is_done_without_and_comes_back(fleet: Machines, a
     begin(fleet)
     for kill in range(KILLS):
         fleet.wait_for_rows(3 + 3 * kill)
-        wait_until(lambda kill=kill: fleet.said("node-0").count("connected") > kill, 60)  # type: ignore[misc]
+        wait_until(lambda kill=kill: fleet.said("node-0").count(": connected\n") > kill, 60)  # type: ignore[misc]
         fleet.kill("node-0")
         began, rows = time.monotonic(), fleet.rows()
         fleet.start_node(0)
         fleet.wait_for_rows(rows + 1, 40)
         assert time.monotonic() - began < 30  # the deadline, and what a busy machine adds
     fleet.finish()
-    assert fleet.said("node-0").count("connected") == KILLS + 1
+    assert fleet.said("node-0").count(": connected\n") == KILLS + 1
     require_like_simulated(fleet, atoll)
 
 
@@ -144,7 +144,7 @@ def test_a_network_that_is_away_for_a_minute(fleet: Machines, atoll: Command) ->
         cut(False)
         fleet.finish()
         assert time.monotonic() - began > 60
-    assert fleet.said("node-0").count("connected") == 1  # it never left
+    assert fleet.said("node-0").count(": connected\n") == 1  # it never left
     require_like_simulated(fleet, atoll)
 
 

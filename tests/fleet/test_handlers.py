@@ -272,3 +272,14 @@ def test_threads_of_one_process_do_not_disturb_each_other(tmp_path: Path) -> Non
     for number, model in enumerate(together):
         assert all(torch.equal(model[name], tensor) for name, tensor in alone[number % 4].items())
     assert not np.array_equal(alone[0]["4.weight"], alone[1]["4.weight"])
+
+
+@pytest.mark.parametrize(("method", "is_sent"), [("local", False), ("ditto", True)])
+def test_training_alone_sends_nothing_of_what_was_trained(method: str, is_sent: bool, tmp_path: Path) -> None:
+    experiment = small(method={"name": method})
+    node = open_site(experiment.settings, write_shards(experiment, tmp_path)[1], 1)
+    (start,) = experiment.initial_models()
+    request = asking(digest=agreement_of(experiment).digest, start=start)
+    head, (sent,) = decode(answer(node, MemoryStore(), "train", request), TrainReply)
+    assert (head.client, head.loss is None) == (1, False)
+    assert any(not tensor.equal(start[name]) for name, tensor in sent.items()) == is_sent

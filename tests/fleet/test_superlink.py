@@ -126,3 +126,27 @@ def test_a_server_bears_that_its_superlink_dies_when_it_asks_for_keys(
     monkeypatch.setattr(flower, "read_fleet", lambda _: served.configuration)
     monkeypatch.setattr(flower, "list_nodes", failing_once({"node-0": SimpleNamespace(node_id=7)}))
     assert served._online(time.monotonic() + 30) == ["node-0"]
+
+
+def test_a_server_bears_that_its_task_is_given_up_while_it_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a superlink that a hundred nodes keep busy."""
+    served = FlowerFleet(FleetConfiguration(folder=tmp_path, host="127.0.0.1", nodes=()))
+    request = httpx.Request("POST", "https://127.0.0.1/v1/runtime/pull-task-input")
+    given_up = [httpx.HTTPStatusError("401", request=request, response=httpx.Response(401, request=request))] * 2
+    tokens: list[str] = []
+
+    def begin(_: object) -> tuple[int, str]:
+        if given_up:
+            raise given_up.pop()
+        return 1, "token"
+
+    def client(_: object, token: str) -> Away:
+        tokens.append(token)
+        return Away([])
+
+    monkeypatch.setattr(flower, "begin_task", begin)
+    monkeypatch.setattr(flower, "runtime_client", client)
+    assert served.nodes() == {}
+    assert (given_up, tokens) == ([], ["token"])

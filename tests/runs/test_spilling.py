@@ -254,3 +254,14 @@ def assert_nothing_is_left_over(folder: Path) -> None:
 
 def spilled_by(note: Path) -> list[str]:
     return [f"clients-{int(number):08d}.safetensors" for number in read_note(note)["state"]["files"]]
+
+
+def test_a_state_whose_name_is_damaged_is_told(tmp_path: Path) -> None:
+    """As Hypothesis found it: the second slash of ``3/000000/w`` is gone."""
+    shelf = Shelf(tmp_path, torch.device("cpu"))
+    shelf.write([(3, kept := spilling._Kept({"w": torch.ones(2)}))])
+    (file,) = tmp_path.glob("clients-*.safetensors")
+    file.write_bytes(file.read_bytes().replace(b"3/000000/w", b"3/000000-w"))
+    kept.model = None
+    with pytest.raises(RunError, match="what client 3 keeps cannot be read"):
+        shelf.read(3, kept)

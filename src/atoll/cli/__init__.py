@@ -14,6 +14,7 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     data,
     export,
     fleet,
+    fleet_runs,
     new,
     plan,
     reporting,

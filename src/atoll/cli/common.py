@@ -4,17 +4,18 @@ Commands import what they work with when they run, not before: ``--help``, compl
 """
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from atoll.support.errors import InputError
+from atoll.cli.consoles import err as err
+from atoll.cli.consoles import out as out
+from atoll.support.errors import AtollError, InputError, RunError, is_full, reason_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,13 +85,6 @@ def atoll(
 
     Example: atoll run quickstart
     """
-
-
-# Results go to standard output; progress, warnings and errors to standard error.
-# Into a file or a pipe, tables may be wider than rich's 80 columns.
-_width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-out = Console(highlight=False, soft_wrap=True, width=_width)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def _complete_recipe(incomplete: str) -> list[str]:
@@ -239,6 +233,22 @@ def refuse_both(resume: bool, overwrite: bool) -> None:
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: give one of them, not both")
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say of a disk that is full how the run goes on once there is room.
+
+    Raises:
+        RunError: it is.
+    """
+    try:
+        yield
+    except (AtollError, OSError) as error:
+        if not is_full(error):
+            raise
+        told = f"{error.filename or 'its folder'}: {reason_of(error)}" if isinstance(error, OSError) else str(error)
+        raise RunError(f"{told}; make room, and the same command with --resume goes on from there") from error
 
 
 def title_of(experiment: "Experiment") -> str:

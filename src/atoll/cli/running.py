@@ -24,6 +24,7 @@ from atoll.cli.common import (
     print_json,
     read_experiments,
     refuse_both,
+    resumable,
 )
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.progress import Runs, describe
@@ -66,7 +67,7 @@ def run(
     view = Runs(len(runs), quiet or as_json)
     with Interrupts() as interrupts:
         try:
-            with view:
+            with resumable(), view:
                 for each, place in zip(runs, folders, strict=True):
                     _run_one(each, place, resume, overwrite, view, verbose, interrupts)
                     if interrupts.number is not None:

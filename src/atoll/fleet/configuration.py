@@ -9,9 +9,9 @@
       nodes/node-0/  node.toml  node.key  ca.pem              goes to the machine of node 0
 """
 
-import os
 import re
 import secrets
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +24,8 @@ from atoll.fleet.certificates import Certified, make_authority, make_key_pair, m
 from atoll.fleet.hiding import Hidden
 from atoll.fleet.tally import Budget
 from atoll.fleet.terms import ALLOWABLE
-from atoll.support.errors import InputError
-from atoll.support.files import write_atomically
+from atoll.support.errors import InputError, RunError
+from atoll.support.files import write_atomically, write_new
 from atoll.support.limits import LARGEST
 from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
 
@@ -203,21 +203,30 @@ def init_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
 
     Raises:
         InputError: the folder is there and not empty.
+        RunError: it cannot be written; then it is removed again.
     """
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise InputError(f"{folder}: is not an empty folder, and nothing is overwritten; give another one")
+    try:
+        return _write_fleet(folder, plan)
+    except (OSError, RunError):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _write_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
     authority = make_authority(max(plan.days, AUTHORITY_DAYS))
     server = make_server_certificate(authority, _hosts(plan.host), plan.days)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    _write(folder / "ca.pem", authority.certificate, 0o644)
-    _write(folder / "ca.key", authority.key, 0o600)
-    _write(folder / "server.pem", server.certificate, 0o644)
-    _write(folder / "server.key", server.key, 0o600)
-    _write(folder / "secret", secrets.token_hex(32).encode(), 0o600)
+    write_new(folder / "ca.pem", authority.certificate, 0o644)
+    write_new(folder / "ca.key", authority.key, 0o600)
+    write_new(folder / "server.pem", server.certificate, 0o644)
+    write_new(folder / "server.key", server.key, 0o600)
+    write_new(folder / "secret", secrets.token_hex(32).encode(), 0o600)
     rows = [_init_node(folder, plan, authority.certificate, number) for number in range(plan.nodes)]
     common = {"host": plan.host, "listen": plan.listen, "port": plan.port, "max_mib": plan.max_mib}
-    _write(folder / FILE, tomli_w.dumps({**common, "nodes": rows}).encode(), 0o644)
+    write_new(folder / FILE, tomli_w.dumps({**common, "nodes": rows}).encode(), 0o644)
     return read_fleet(folder)
 
 
@@ -226,13 +235,16 @@ def renew_certificate(folder: Path, days: int) -> None:
 
     Raises:
         InputError: the fleet's files, ``ca.key`` among them, are not there, or the authority has expired.
+        RunError: they cannot be written; the old ones stay.
     """
     fleet = read_fleet(folder)
     authority = Certified(require_valid(fleet.folder / "ca.pem"), _read(fleet.folder / "ca.key"))
     server = make_server_certificate(authority, _hosts(fleet.host), days)
-    (fleet.folder / "server.key").unlink(missing_ok=True)
-    _write(fleet.folder / "server.key", server.key, 0o600)
+    key = fleet.folder / "server.key.new"
+    key.unlink(missing_ok=True)
+    write_new(key, server.key, 0o600)
     write_atomically(fleet.folder / "server.pem", server.certificate)
+    key.replace(fleet.folder / "server.key")  # which takes no room, so that a full disk leaves both as they were
 
 
 def _hosts(host: str) -> list[str]:
@@ -250,9 +262,9 @@ def _init_node(folder: Path, plan: FleetPlan, authority: bytes, number: int) -> 
     clients = list(range(number, plan.clients or plan.nodes, plan.nodes))
     shown = f"[{plan.host}]" if ":" in plan.host else plan.host
     table = {"server": f"{shown}:{plan.port}", "name": name, "clients": clients, "max_mib": plan.max_mib}
-    _write(place / "node.toml", tomli_w.dumps(table).encode(), 0o644)
-    _write(place / "node.key", private, 0o600)
-    _write(place / "ca.pem", authority, 0o644)
+    write_new(place / "node.toml", tomli_w.dumps(table).encode(), 0o644)
+    write_new(place / "node.key", private, 0o600)
+    write_new(place / "ca.pem", authority, 0o644)
     agreed = {} if plan.samples is None else {"samples": [plan.samples[client] for client in clients]}
     return {"name": name, "clients": clients, **agreed, "public_key": public}
 
@@ -301,10 +313,3 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         hint = "; atoll fleet init makes it" if isinstance(error, FileNotFoundError) else ""
         raise InputError(f"{path}: {error.strerror or error}{hint}") from error
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file that must not be there yet, from its first byte on with this mode."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)

@@ -40,6 +40,7 @@ from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.privacy.mechanism import Cost
 from atoll.support.environment import package_versions
+from atoll.support.errors import AtollError
 from atoll.support.process import one_thread
 
 _LOG = logging.getLogger("atoll.fleet")
@@ -73,6 +74,8 @@ def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[
         code, told = refused.code, str(refused)
     except Unreadable:
         code = told = "unreadable"
+    except AtollError as error:  # mostly a disk that is full
+        code, told = "failed", f"{error}"
     except Exception:  # whatever a user's model or optimiser may raise
         _LOG.exception("the task %r failed", task)
         code = told = "failed"

@@ -1,6 +1,5 @@
 """A fleet's keys after it was made: one that is taken back, and one in the place of another."""
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import tomli_w
 from atoll.fleet.certificates import make_key_pair
 from atoll.fleet.configuration import FILE, FleetConfiguration, read_fleet
 from atoll.support.errors import InputError
-from atoll.support.files import write_atomically
+from atoll.support.files import write_atomically, write_new
 
 
 def revoke(folder: Path, name: str) -> FleetConfiguration:
@@ -30,6 +29,7 @@ def rotate(folder: Path, name: str) -> tuple[FleetConfiguration, Path]:
 
     Raises:
         InputError: there is no such node.
+        RunError: the files cannot be written.
     """
     path, table, row = _find(folder, name)
     private, row["public_key"] = make_key_pair(name)
@@ -37,10 +37,9 @@ def rotate(folder: Path, name: str) -> tuple[FleetConfiguration, Path]:
     key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = key.with_suffix(".new")
     new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(private)
-    os.replace(new, key)
+    write_new(new, private, 0o600)
     write_atomically(path, tomli_w.dumps(table).encode())
+    new.replace(key)  # which takes no room, so that a full disk leaves the old key in both places
     return read_fleet(folder), key
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, RunError, reason_of
 from atoll.support.files import write_atomically
 
 _KEY = re.compile(r"[a-z0-9-]{1,100}")
@@ -67,19 +67,38 @@ class FolderStore:
         self._folder = folder
 
     def get(self, key: str) -> bytes | None:
-        """Return what was last put under a key, or None."""
+        """Return what was last put under a key, or None.
+
+        Raises:
+            RunError: it cannot be read.
+        """
+        path = self._folder / _checked(key)
         try:
-            return (self._folder / _checked(key)).read_bytes()
+            return path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise RunError(f"cannot read {path}: {reason_of(error)}") from error
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep bytes under a key, replacing what was there."""
+        """Keep bytes under a key, replacing what was there.
+
+        Raises:
+            RunError: they cannot be written; what was there stays.
+        """
         write_atomically(self._folder / _checked(key), content)
 
     def drop(self, key: str) -> None:
-        """Forget what is under a key, if anything is."""
-        (self._folder / _checked(key)).unlink(missing_ok=True)
+        """Forget what is under a key, if anything is.
+
+        Raises:
+            RunError: it cannot be deleted.
+        """
+        path = self._folder / _checked(key)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot delete {path}: {reason_of(error)}") from error
 
 
 def _checked(key: str) -> str:

@@ -44,14 +44,14 @@ def alone(
         raise InputError(
             f"local.proximal = {rule.proximal:g}: does not go with method.name = 'local', where nothing is sent"
         )
-    from atoll.methods.personal_trainer import PersonalTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.personal_trainer import LoneTrainer  # needs PyTorch, which settings do not wait for
 
     if clock is not None:
         clock = replace(clock, upload_seconds=np.zeros(len(population)))
     method = fedavg(population, rule, rounds, fraction, clock, seed)
     events = tuple(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     schedule = replace(method.schedule, events=events)
-    return replace(method, schedule=schedule, trainer=PersonalTrainer, combine=keep_start)
+    return replace(method, schedule=schedule, trainer=LoneTrainer, combine=keep_start)
 
 
 def keep_start(models: Weighted, start: Model, cohort_weight: float) -> Model:

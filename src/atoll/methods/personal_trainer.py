@@ -60,6 +60,18 @@ class PersonalTrainer(Trainer):
         return self.initial
 
 
+class LoneTrainer(PersonalTrainer):
+    """Trains each client's own model, of which nothing is sent: its node on a fleet returns what it was given."""
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return the server's model as it was sent, and the client's own to keep.
+
+        Raises:
+            RunError: as `PersonalTrainer.train`.
+        """
+        return replace(super().train(task), model=task.start)
+
+
 class DittoTrainer(PersonalTrainer):
     """Trains the model that a client is sent as `Trainer` does, then its own, pulled toward that one."""
 

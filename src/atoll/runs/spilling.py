@@ -85,7 +85,7 @@ class Shelf:
                 keys = sorted(key for key in file.keys() if key.startswith(own))  # noqa: SIM118 (it is no mapping)
                 # Copies, so that nothing in memory holds on to the file, or is pickled with all of it.
                 return {key.split("/", 2)[2]: file.get_tensor(key).clone().to(self._device) for key in keys}
-        except (OSError, safetensors.SafetensorError) as error:
+        except (OSError, IndexError, safetensors.SafetensorError) as error:  # a damaged name has too few parts
             raise RunError(f"what client {client} keeps cannot be read from {path} ({error})") from error
 
     def sparse(self, states: Mapping[int, _Kept]) -> set[int]:

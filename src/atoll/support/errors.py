@@ -1,5 +1,6 @@
 """The two ways in which a command can fail, each stated in one sentence."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,3 +43,16 @@ class RunError(AtollError):
 def reason_of(error: BaseException) -> str:
     """Say why something failed, without the number and the path that an `OSError` adds."""
     return str(getattr(error, "strerror", None) or error)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error came of a disk, or of somebody's share of it, that has no room left.
+
+    >>> is_full(OSError(28, "No space left on device")), is_full(OSError(2, "No such file"))
+    (True, False)
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False

@@ -38,14 +38,35 @@ def write_atomically(path: Path, content: bytes) -> None:
             aside.unlink()
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it, unless they are there.
+def write_new(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that must not be there yet, from its first byte on with this mode; whole, or not at all.
+
+    Raises:
+        FileExistsError: it is there.
+        RunError: the disk is full or read-only, or the folder cannot be written to.
+    """
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            try:
+                file.write(content)
+                file.flush()
+            except OSError:
+                path.unlink()
+                raise
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a folder and those above it, unless they are there; `mode` is the folder's own, less the process's mask.
 
     Raises:
         RunError: it cannot be made.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {path}: {error.strerror or error}") from error
 

@@ -18,7 +18,7 @@ from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
 from atoll.fleet.shards import write_shards
 from atoll.fleet.transport import Failure, Properties
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import InputError, RunError, reason_of
 from atoll.support.lock import LOCK, locked
 
 _PREFIX = "atoll-fleet-"
@@ -32,7 +32,17 @@ def own_place() -> Iterator[Path]:
             if os.getuid() == left.parent.lstat().st_uid:
                 with locked(left.parent):
                     shutil.rmtree(left.parent, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as place, locked(Path(place)):
+    with _temporary() as place, locked(place):
+        yield place
+
+
+@contextlib.contextmanager
+def _temporary() -> Iterator[Path]:
+    try:
+        made = tempfile.TemporaryDirectory(prefix=_PREFIX)
+    except OSError as error:
+        raise RunError(f"no temporary folder can be made: {reason_of(error)}; TMPDIR names another place") from error
+    with made as place:
         yield Path(place)
 
 

@@ -8,22 +8,18 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.fleet.certificates import is_shared, read_private_key, require_flower, require_valid
 from atoll.fleet.configuration import NodeConfiguration
 from atoll.fleet.flower.guard import UNANNOUNCED
-from atoll.fleet.flower.signing import BACK_SECONDS, Signing
+from atoll.fleet.flower.presence import UNKNOWN, Link, client_of, linked, refusal
 from atoll.fleet.flower.wire import (
     FAILED,
     PARTS_OF_A_TASK,
     TOO_LARGE,
-    beating,
     insist,
     is_noise,
     join_parts,
@@ -38,12 +34,11 @@ from atoll.fleet.flower.wire import (
 )
 from atoll.fleet.waiting import EVERY_SECONDS, passed, waiting
 from atoll.support.errors import InputError, RunError
-from atoll.support.files import write_atomically
+from atoll.support.files import make_folder
 from atoll.support.lock import locked
 
 if TYPE_CHECKING:
     from flwr.app import Message
-    from flwr.supernode.fleet_http_client import FleetHttpClient
 
 Answer = Callable[[str, bytes], bytes]
 """What a task's name and payload are answered with; whatever it raises, the server learns only that it failed."""
@@ -52,32 +47,10 @@ _POLL_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
 # Of an answer to a node far away, from a superlink that is not busy; else it waits up to this long.
 _QUICK_SECONDS, _MOST_PAUSE = 0.5, 5.0
-_BEAT_SECONDS = 10.0
-# Flower counts a node as gone after twice this; it is long enough for a network that is away for a minute.
-_INTERVAL = 45.0
-_FOREVER = float("inf")
-# How long a node that was cut off may be counted as there, and a little.
-_GONE_SECONDS = 2 * _INTERVAL + 15
-# A clock that is less off is not what a node is refused for.
-_APART_SECONDS = BACK_SECONDS - 10
-_UNKNOWN, _TAKEN = 401, 412
-"""What the superlink says to a key that is not registered, and to one whose node is there already."""
-_WAITING = (
-    "the server counts it as there, since it was cut off or another machine has its key; trying again for up to "
-    f"{_GONE_SECONDS:.0f} s"
-)
 # The server puts a message's parts on the superlink right after it; after this long it has died over it.
 _SENDING_SECONDS = 60.0
 # Once the node is known; what is garbled on the way is sent again.
 _insist = partial(insist, again=is_noise)
-
-
-@dataclass(frozen=True)
-class _Link:
-    """A connection on which the node is known."""
-
-    client: "FleetHttpClient"
-    node_id: int
 
 
 def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str], None]) -> None:
@@ -90,19 +63,20 @@ def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str]
 
     Raises:
         InputError: the key or certificate cannot be used, or another process uses the same key here.
-        RunError: the server refuses the node, or is not the one whose authority the node trusts.
+        RunError: the server refuses the node, or is not the one whose authority the node trusts; or nothing can be
+            written beside ``node.toml``.
     """
     require_flower()
     key, authority = read_private_key(configuration.key), require_valid(configuration.authority)
     if is_shared(configuration.key):
         tell(f"warning: {configuration.key}: others on this machine may read it, and be this node; chmod 600 it")
     state = configuration.folder / "state"
-    state.mkdir(mode=0o700, exist_ok=True)
+    make_folder(state, 0o700)
     prepare(state)
     with (
         _only_one(configuration, state),
-        _client(configuration, key, authority) as client,
-        _linked(configuration, client, key, state / "node-id", tell) as link,
+        client_of(configuration, key, authority) as client,
+        linked(configuration, client, key, state / "node-id", tell) as link,
     ):
         _answer_all(configuration, link, answer, tell)
 
@@ -117,71 +91,7 @@ def _only_one(configuration: NodeConfiguration, state: Path) -> Iterator[None]:
         yield
 
 
-def _client(configuration: NodeConfiguration, key: Any, authority: bytes) -> "FleetHttpClient":
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-    from flwr.supernode.fleet_http_client import FleetHttpClient
-
-    interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signing(key)]
-    return FleetHttpClient.from_server_address(configuration.server, False, authority, interceptors)
-
-
-@contextlib.contextmanager
-def _linked(
-    configuration: NodeConfiguration, client: "FleetHttpClient", key: Any, note: Path, tell: Callable[[str], None]
-) -> Iterator[_Link]:
-    """Announce the node to the server, and its leaving.
-
-    A node that was killed counts as there for a while, and Flower refuses another with its key. The node notes its
-    number until its goodbye was heard, so that when it comes back it can say that the one before it is gone.
-    """
-    from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-    from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-    from flwr.proto.node_pb2 import Node
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
-    request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=_INTERVAL)
-
-    def activate() -> int:
-        if note.exists():
-            with contextlib.suppress(Exception):  # it had left properly, or the server has forgotten it
-                client.DeactivateNode(DeactivateNodeRequest(node_id=int(note.read_text())))
-        return client.ActivateNode(request).node_id
-
-    began = time.monotonic()
-    tell(f"{configuration.name}: calling {configuration.server}")
-    try:
-        with waiting(tell, lambda: f"{configuration.name}: no answer from {configuration.server} for {passed(began)}"):
-            node_id = _insist_while_taken(activate, lambda: tell(f"{configuration.name}: {_WAITING}"))
-    except Exception as error:
-        raise RunError(_refusal(configuration, error)) from error
-    write_atomically(note, str(node_id).encode())
-    tell(f"{configuration.name}: connected")
-    beat = SendNodeHeartbeatRequest(node=Node(node_id=node_id), heartbeat_interval=_INTERVAL)
-    try:
-        with beating(lambda: client.SendNodeHeartbeat(beat), _BEAT_SECONDS):
-            yield _Link(client, node_id)
-    finally:
-        with contextlib.suppress(Exception):
-            client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
-            note.unlink(missing_ok=True)
-
-
-def _insist_while_taken(activate: Callable[[], int], say: Callable[[], None]) -> int:
-    """Return the node's number, trying again while the server is away, and while it counts the node as there."""
-    until = None
-    while True:
-        try:
-            return insist(activate, _FOREVER, pause=1.0)
-        except Exception as error:
-            if status_of(error) != _TAKEN or (until is not None and time.monotonic() > until):
-                raise
-        if until is None:
-            until = time.monotonic() + _GONE_SECONDS
-            say()
-        time.sleep(_IDLE_SECONDS)
-
-
-def _answer_all(configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None]) -> None:
+def _answer_all(configuration: NodeConfiguration, link: Link, answer: Answer, tell: Callable[[str], None]) -> None:
     """Ask for messages and answer them, one after the other, for ever."""
     state = _State(configuration)
     with waiting(tell, state.say):
@@ -208,7 +118,7 @@ class _State:
 
 
 def _answer_for_ever(
-    configuration: NodeConfiguration, link: _Link, answer: Answer, tell: Callable[[str], None], state: _State
+    configuration: NodeConfiguration, link: Link, answer: Answer, tell: Callable[[str], None], state: _State
 ) -> None:
     while True:
         began = time.monotonic()
@@ -220,12 +130,12 @@ def _answer_for_ever(
                 state.note(is_away=False, is_work=True)
                 continue
         except Exception as error:
-            if status_of(error) == _UNKNOWN:
-                raise RunError(_refusal(configuration, error)) from error
+            if status_of(error) == UNKNOWN:
+                raise RunError(refusal(configuration, error)) from error
             # Else the server is away, or has ended the run that the message was of: ask again.
             if not is_noise(error) and status_of(error) is None:
                 if tls_fault(error) is not None:
-                    raise RunError(_refusal(configuration, error)) from error
+                    raise RunError(refusal(configuration, error)) from error
                 raise
             state.note(is_away=True)
         now = time.monotonic()
@@ -241,7 +151,7 @@ def _pause(idle: float, took: float) -> float:
     return max(least, min(4 * (took - _QUICK_SECONDS), _MOST_PAUSE)) * random.uniform(0.8, 1.2)
 
 
-def _receive(link: _Link) -> "Message | None":
+def _receive(link: Link) -> "Message | None":
     """Return the next message, read whole, or None."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
@@ -291,7 +201,7 @@ def _reply_to(
     return reply
 
 
-def _send(link: _Link, asked: "Message", reply: bytes | int, began: float) -> None:
+def _send(link: Link, asked: "Message", reply: bytes | int, began: float) -> None:
     """Send a reply, as long as the server waits for it; `began` is when it was asked, as of `time.monotonic`.
 
     A superlink that was started again has forgotten which parts were announced, and is told again.
@@ -321,24 +231,3 @@ def _send(link: _Link, asked: "Message", reply: bytes | int, began: float) -> No
         if status_of(error) != UNANNOUNCED:
             raise
         push()
-
-
-def _refusal(configuration: NodeConfiguration, error: Exception) -> str:
-    """Say in one sentence why the server cannot be worked with."""
-    import httpx
-
-    if (fault := tls_fault(error)) is not None:
-        return (
-            f"{configuration.server}: is not the server that {configuration.authority} vouches for, or speaks no TLS "
-            f"({fault})"
-        )
-    if isinstance(error, httpx.HTTPStatusError):
-        with contextlib.suppress(KeyError, ValueError, TypeError):
-            there = parsedate_to_datetime(error.response.headers["date"])
-            apart = abs((there - datetime.now(UTC)).total_seconds())
-            if apart > _APART_SECONDS:
-                return f"{configuration.server}: this machine's clock is {apart / 60:.0f} minutes from its; set it"
-        status = error.response.status_code
-        why = {_UNKNOWN: "its key is not registered there", _TAKEN: "another machine is this node already"}
-        return f"{configuration.server}: refuses {configuration.name}; {why.get(status, f'HTTP status {status}')}"
-    return f"{configuration.server}: {error}"

@@ -16,13 +16,15 @@ from atoll.fleet.configuration import FleetConfiguration
 from atoll.fleet.flower.calls import let_nodes_in, list_nodes
 from atoll.fleet.flower.guard import OVERHEAD
 from atoll.fleet.flower.refusals import MARK
-from atoll.fleet.flower.wire import environment, insist
+from atoll.fleet.flower.wire import BROKEN, environment, insist, status_of
 from atoll.fleet.waiting import passed, waiting
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import InputError, RunError, reason_of
+from atoll.support.files import make_folder, write_atomically
 
 START_SECONDS = 60.0
 # A superlink that dies more often than this in a minute has a reason that starting it again will not remove.
 _RESTARTS = 8
+_ROOM = 1 << 16  # bytes that its database takes at least to go on
 _MOST_LOG_BYTES = 1 << 20  # that are read of its log at once
 
 
@@ -41,7 +43,7 @@ class Superlink:
         self._child: subprocess.Popen[bytes] | None = None
         self._is_open = False
         self._is_over = threading.Event()
-        self._fault: str | None = None
+        self._fault: RunError | None = None
         self._watcher = threading.Thread(target=self._watch, name="superlink", daemon=True)
 
     def __enter__(self) -> Self:
@@ -55,7 +57,7 @@ class Superlink:
         require_valid(self.configuration.folder / "ca.pem")
         require_valid(self.configuration.folder / "server.pem")
         require_free(self.configuration.listen, self.configuration.port)
-        self.configuration.state.mkdir(mode=0o700, exist_ok=True)
+        make_folder(self.configuration.state, 0o700)
         began = time.monotonic()
         self._tell(f"starting Flower's superlink on {self.configuration.listen}:{self.configuration.port}")
         self._start()
@@ -66,7 +68,7 @@ class Superlink:
         except BaseException as error:
             self.__exit__(None, None, None)
             if isinstance(error, Exception) and not isinstance(error, InputError):
-                raise RunError(self._fault or f"Flower's superlink does not answer: {error}") from error
+                raise self._fault or self.fault_of(error) from error
             raise
         return self
 
@@ -98,11 +100,38 @@ class Superlink:
             RunError: it died again and again.
         """
         if self._fault is not None:
-            raise RunError(self._fault)
+            raise self._fault
+
+    def bear(self, error: Exception) -> None:
+        """Make sure that what a call has failed of may pass.
+
+        Raises:
+            RunError: it died again and again, or its disk is full.
+        """
+        self.require_up()
+        if status_of(error) == BROKEN:
+            self._require_room()
+
+    def fault_of(self, error: Exception) -> RunError:
+        """Return what is to be told of a call that failed for good."""
+        status = status_of(error)
+        what = f"does not answer ({error})" if status is None else f"answers with the HTTP status {status}"
+        return RunError(f"Flower's superlink {what}; its last words are in {self._log}")
+
+    def _require_room(self) -> None:
+        probe = self.configuration.state / "room"
+        try:
+            write_atomically(probe, bytes(_ROOM))
+        finally:
+            probe.unlink(missing_ok=True)
 
     def _ask(self) -> None:
         self.require_up()
-        list_nodes(self.configuration)
+        try:
+            list_nodes(self.configuration)
+        except Exception as error:
+            self.bear(error)
+            raise
 
     def _start(self) -> None:
         with open(self._log, "ab") as log:
@@ -131,15 +160,25 @@ class Superlink:
                 continue
             starts = [*(start for start in starts if time.monotonic() - start < 60), time.monotonic()]
             if len(starts) > _RESTARTS:
-                self._fault = (
-                    f"Flower's superlink ended {len(starts)} times in a minute; its last words are in {self._log}"
-                )
+                self._give_up(f"ended {len(starts)} times in a minute")
                 return
             self._tell(f"Flower's superlink ended (status {status}) and is started again; its last words: {self._log}")
             end_child(self._child)  # which closes our end of its standard input
-            self._start()
+            try:
+                self._start()
+            except OSError as error:
+                self._give_up(f"cannot be started again ({reason_of(error)})")
+                return
             if self._is_over.is_set():  # it was ended between the two
                 end_child(self._child)
+
+    def _give_up(self, why: str) -> None:
+        """Let the next call fail, of a full disk if it is that."""
+        try:
+            self._require_room()
+            self._fault = RunError(f"Flower's superlink {why}; its last words are in {self._log}")
+        except RunError as error:
+            self._fault = error
 
 
 def start_child(words: Sequence[str], log: IO[bytes] | int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -30,7 +30,9 @@ FAILED, TOO_LARGE = 2, 1001  # the first is Flower's own
 
 # A message, its content, and its two records.
 PARTS_OF_A_TASK = 4
-_TRANSIENT = (502, 503, 504)
+BROKEN = 500
+"""What Flower answers if its database cannot be written, among other things."""
+_TRANSIENT = (BROKEN, 502, 503, 504)
 # What OpenSSL says of a side that speaks plaintext.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 

@@ -1,0 +1,132 @@
+"""A node's presence on the superlink: its connection, its announcement and goodbye, and why it may be refused."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.fleet.configuration import NodeConfiguration
+from atoll.fleet.flower.signing import BACK_SECONDS, Signing
+from atoll.fleet.flower.wire import beating, insist, status_of, tls_fault
+from atoll.fleet.waiting import passed, waiting
+from atoll.support.errors import RunError
+from atoll.support.files import write_atomically
+
+if TYPE_CHECKING:
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+_BEAT_SECONDS = 10.0
+# Flower counts a node as gone after twice this; it is long enough for a network that is away for a minute.
+_INTERVAL = 45.0
+_FOREVER, _AGAIN_SECONDS = float("inf"), 1.0
+# How long a node that was cut off may be counted as there, and a little.
+_GONE_SECONDS = 2 * _INTERVAL + 15
+# A clock that is less off is not what a node is refused for.
+_APART_SECONDS = BACK_SECONDS - 10
+UNKNOWN, _TAKEN = 401, 412
+"""What the superlink says to a key that is not registered, and to one whose node is there already."""
+_WAITING = (
+    "the server counts it as there, since it was cut off or another machine has its key; trying again for up to "
+    f"{_GONE_SECONDS:.0f} s"
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection on which the node is known."""
+
+    client: "FleetHttpClient"
+    node_id: int
+
+
+def client_of(configuration: NodeConfiguration, key: Any, authority: bytes) -> "FleetHttpClient":
+    """Return a connection to the superlink, whose calls are signed with the node's key."""
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signing(key)]
+    return FleetHttpClient.from_server_address(configuration.server, False, authority, interceptors)
+
+
+@contextlib.contextmanager
+def linked(
+    configuration: NodeConfiguration, client: "FleetHttpClient", key: Any, note: Path, tell: Callable[[str], None]
+) -> Iterator[Link]:
+    """Announce the node to the server, and its leaving.
+
+    A node that was killed counts as there for a while, and Flower refuses another with its key. The node notes its
+    number until its goodbye was heard, so that when it comes back it can say that the one before it is gone.
+
+    Raises:
+        RunError: the server refuses the node, or its number cannot be noted.
+    """
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+    from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+    from flwr.proto.node_pb2 import Node
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=_INTERVAL)
+
+    def activate() -> int:
+        if note.exists():
+            with contextlib.suppress(Exception):  # it had left properly, or the server has forgotten it
+                client.DeactivateNode(DeactivateNodeRequest(node_id=int(note.read_text())))
+        return client.ActivateNode(request).node_id
+
+    began = time.monotonic()
+    tell(f"{configuration.name}: calling {configuration.server}")
+    try:
+        with waiting(tell, lambda: f"{configuration.name}: no answer from {configuration.server} for {passed(began)}"):
+            node_id = _insist_while_taken(activate, lambda: tell(f"{configuration.name}: {_WAITING}"))
+    except Exception as error:
+        raise RunError(refusal(configuration, error)) from error
+    beat = SendNodeHeartbeatRequest(node=Node(node_id=node_id), heartbeat_interval=_INTERVAL)
+    try:
+        write_atomically(note, str(node_id).encode())
+        tell(f"{configuration.name}: connected")
+        with beating(lambda: client.SendNodeHeartbeat(beat), _BEAT_SECONDS):
+            yield Link(client, node_id)
+    finally:
+        with contextlib.suppress(Exception):
+            client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
+            note.unlink(missing_ok=True)
+
+
+def _insist_while_taken(activate: Callable[[], int], say: Callable[[], None]) -> int:
+    """Return the node's number, trying again while the server is away, and while it counts the node as there."""
+    until = None
+    while True:
+        try:
+            return insist(activate, _FOREVER, pause=_AGAIN_SECONDS)
+        except Exception as error:
+            if status_of(error) != _TAKEN or (until is not None and time.monotonic() > until):
+                raise
+        if until is None:
+            until = time.monotonic() + _GONE_SECONDS
+            say()
+        time.sleep(_AGAIN_SECONDS)
+
+
+def refusal(configuration: NodeConfiguration, error: Exception) -> str:
+    """Say in one sentence why the server cannot be worked with."""
+    import httpx
+
+    if (fault := tls_fault(error)) is not None:
+        return (
+            f"{configuration.server}: is not the server that {configuration.authority} vouches for, or speaks no TLS "
+            f"({fault})"
+        )
+    if isinstance(error, httpx.HTTPStatusError):
+        with contextlib.suppress(KeyError, ValueError, TypeError):
+            there = parsedate_to_datetime(error.response.headers["date"])
+            apart = abs((there - datetime.now(UTC)).total_seconds())
+            if apart > _APART_SECONDS:
+                return f"{configuration.server}: this machine's clock is {apart / 60:.0f} minutes from its; set it"
+        status = error.response.status_code
+        why = {UNKNOWN: "its key is not registered there", _TAKEN: "another machine is this node already"}
+        return f"{configuration.server}: refuses {configuration.name}; {why.get(status, f'HTTP status {status}')}"
+    return f"{configuration.server}: {error}"

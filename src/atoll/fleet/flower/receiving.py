@@ -1,0 +1,113 @@
+"""Tasks that were sent to nodes, and their replies as they come, part by part."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.fleet.flower.guard import OVERHEAD, PARTS_OF_A_REPLY
+from atoll.fleet.flower.wire import TOO_LARGE, join_parts, names_of, read_reply
+from atoll.fleet.transport import Failure, Reason
+
+if TYPE_CHECKING:
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+
+@dataclass(frozen=True)
+class Task:
+    """Flower's run and task, which messages are sent by."""
+
+    run_id: int
+    client: "RuntimeHttpClient"
+
+
+@dataclass
+class _Arriving:
+    """A reply whose parts are not all there yet."""
+
+    identifier: str
+    missing: list[str]
+    parts: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was sent by a task and is not answered yet: nodes and replies by the message's identifier."""
+
+    task: Task
+    names: dict[str, str]
+    most: int
+    arriving: dict[str, _Arriving] = field(default_factory=dict)
+
+
+def receive(asked: Asked) -> Iterator[tuple[str, bytes | Failure]]:
+    """Yield what has come meanwhile, by the node's name: each reply that is whole, or why there is none."""
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+
+    client = asked.task.client
+    waiting = [identifier for identifier in asked.names if identifier not in asked.arriving]
+    if waiting:
+        answer = client.PullMessages(PullAppMessagesRequest(message_ids=waiting))
+        for reply, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+            to, identifier = reply.metadata.reply_to_message_id, reply.metadata.message_id
+            if to not in asked.names:
+                continue
+            if reply.HasField("error"):
+                yield asked.names.pop(to), Failure(_reason_of(reply.error.code))
+            elif len(parts := names_of(tree, PARTS_OF_A_REPLY)) > PARTS_OF_A_REPLY:
+                yield asked.names.pop(to), Failure("too_large")
+            else:
+                asked.arriving[to] = _Arriving(identifier, parts)
+    for to, arriving in list(asked.arriving.items()):
+        if _fetch(asked.task, arriving, asked.most + OVERHEAD):
+            del asked.arriving[to]
+            yield asked.names.pop(to), Failure("too_large") if arriving.missing else _joined(arriving)
+            _confirm(asked.task, arriving.identifier)
+
+
+def _fetch(task: Task, arriving: _Arriving, most: int) -> bool:
+    """Read the parts of a reply that are there; return whether it is whole, or longer than it may be."""
+    from flwr.common.constant import SUPERLINK_NODE_ID
+    from flwr.proto.message_pb2 import PullObjectRequest
+    from flwr.proto.node_pb2 import Node
+
+    while arriving.missing and arriving.size <= most:
+        identifier = arriving.missing[0]
+        request = PullObjectRequest(node=Node(node_id=SUPERLINK_NODE_ID), run_id=task.run_id, object_id=identifier)
+        reply = task.client.PullObject(request)
+        if not reply.object_available:
+            return False
+        arriving.parts[arriving.missing.pop(0)] = reply.object_content
+    return True
+
+
+def _confirm(task: Task, identifier: str) -> None:
+    """Let the superlink forget a reply that was read."""
+    from flwr.common.constant import SUPERLINK_NODE_ID
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+    from flwr.proto.node_pb2 import Node
+
+    request: Any = ConfirmMessageReceivedRequest(
+        node=Node(node_id=SUPERLINK_NODE_ID), run_id=task.run_id, message_object_id=identifier
+    )
+    task.client.ConfirmMessageReceived(request)
+
+
+def _joined(arriving: _Arriving) -> bytes | Failure:
+    try:
+        return read_reply(join_parts(arriving.identifier, arriving.parts))
+    except ValueError:
+        return Failure("failed")
+
+
+def _reason_of(code: int) -> Reason:
+    from flwr.common.constant import ErrorCode
+
+    if code == ErrorCode.NODE_UNAVAILABLE:
+        return "gone"
+    if code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE):
+        return "late"
+    return "too_large" if code == TOO_LARGE else "failed"
