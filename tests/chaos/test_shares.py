@@ -25,8 +25,8 @@ def test_each_kind_has_its_turn(monkeypatch: pytest.MonkeyPatch, slow: float, sh
 
     monkeypatch.setattr(chaos, "disturb", disturb)
     monkeypatch.setattr(chaos, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(chaos.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(chaos.os, "environ", {})
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("os.environ", {})
     monkeypatch.setattr(sys, "argv", ["chaos", "--faults", "200", "--minutes", "20"])
     assert chaos.main() == 0
     assert given == [(kind.name, pytest.approx(share)) for kind, share in zip(KINDS, shares, strict=True)]
