@@ -54,7 +54,7 @@ SETTINGS = [
     ("clustering.time_limit=nan", ["clustering.time_limit = nan", "a finite number greater than 0"]),
     ("clustering.warmup_rounds=-1", ["clustering.warmup_rounds = -1", "at least 0"]),
     ("clustering.mu=guess", ["clustering.mu = 'guess'", "greater than 0, or 'estimate'"]),
-    ("clustering.objective=speed", ["clustering.objective = 'speed'", "'bound', 'time' or 'progress'"]),
+    ("clustering.objective=speed", ["clustering.objective = 'speed'", "'bound' or 'time' or 'progress'"]),
     ("run.executor=weighted", ["run.executor = 'weighted'", "local.steps = 2: must be 1", "'serial' or 'auto'"]),
     # unknown names, with the nearest known one
     ("data.dataset=digts", ["data.dataset = 'digts'", "did you mean 'digits'?", "mnist"]),

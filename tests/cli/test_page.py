@@ -236,7 +236,9 @@ local.steps = 1
 def save_all(page: Any) -> dict[str, list[dict[str, str]]]:
     """Save every figure as a drawing and as data; return the rows of each, by its first column's name and its title."""
     found = {}
-    for figure in page.locator("figure").all():
+    for place in range(page.locator("figure").count()):
+        page.reload(wait_until="commit")  # Chromium hands over ten files from a page that nobody real clicks on
+        figure = page.locator("figure").nth(place)
         figure.scroll_into_view_if_needed()
         figure.locator(".plot svg").wait_for()
         files = {}

@@ -233,10 +233,11 @@ def test_clients_upload_less_to_their_aggregators_which_send_models() -> None:
 
 
 def test_measured_uploads_are_of_models_and_shrink_too(tmp_path: Path) -> None:
-    for name, shape in (("upload", (6, 2)), ("transfer", (2,))):
-        np.save(tmp_path / f"{name}.npy", np.ones(shape))
-    files = [f"network.{name}_file={tmp_path / name}.npy" for name in ("upload", "transfer")]
-    made = experiment(*HIERARCHICAL, "method.pattern=cenasy", *files, "travel.codec=bfloat16")
+    links = [f"{client},a{aggregator},1\n" for client in range(6) for aggregator in range(2)]
+    links += [f"a{aggregator},server,1\n" for aggregator in range(2)]
+    (tmp_path / "links.csv").write_text("from,to,up_seconds\n" + "".join(links))
+    file = f"network.file={tmp_path / 'links.csv'}"
+    made = experiment(*HIERARCHICAL, "method.pattern=cenasy", file, "travel.codec=bfloat16")
     assert (made.networks[0].upload_seconds == 0.5).all()
     assert (made.networks[0].transfer_seconds == 1.0).all()
 

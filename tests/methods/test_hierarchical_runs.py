@@ -436,6 +436,6 @@ def test_lr_decay_is_per_local_step() -> None:
 @pytest.mark.parametrize("method", ["ifca", "fedavg"])
 def test_methods_without_a_network_ignore_its_settings(method: str) -> None:
     words = (f"method.name={method}", "method.fraction=1.0", "rounds=3", "data.rotations=1")
-    odd = ("network.grid=[7, 9]", "network.topology=ring", "network.file=absent.csv")
+    odd = ("network.grid=[7, 9]", "network.topology=ring", "network.frequencies=transfer")
     assert not made(*words).has_network
     assert carried_out(made(*words), "a") == carried_out(made(*words, *odd), "b")

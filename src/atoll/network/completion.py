@@ -66,7 +66,7 @@ def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
     Raises:
         InputError: labels of another length, or outside the range.
     """
-    _check_labels(network, labels)
+    check_labels(network, labels)
     clients = np.flatnonzero(labels >= 0)
     if network.sharing is not None:
         longest = np.zeros(network.aggregators)
@@ -102,7 +102,7 @@ def late_clients(network: Network, labels: npt.NDArray[Any], deadline_seconds: f
     An upload that would not finish by then is not begun, and the next client may upload instead. Clients that send side
     by side all send until then.
     """
-    _check_labels(network, labels)
+    check_labels(network, labels)
     if network.sharing is not None:
         return _uploaded(network, network.sharing, labels) > deadline_seconds
     late = np.zeros(len(labels), bool)
@@ -251,7 +251,12 @@ def _check_pattern(pattern: str) -> None:
         raise InputError(f"method.pattern = {pattern!r}: must be one of {', '.join(_CENTRAL)}")
 
 
-def _check_labels(network: Network, labels: npt.NDArray[Any]) -> None:
+def check_labels(network: Network, labels: npt.NDArray[Any]) -> None:
+    """Refuse labels that are not one a client, or outside the range.
+
+    Raises:
+        InputError: says what they must be.
+    """
     if labels.shape != (network.clients,):
         raise InputError(f"clustering: {len(labels)} labels for {network.clients} clients; there must be one a client")
     if len(labels) and not -1 <= labels.min() <= labels.max() < network.aggregators:

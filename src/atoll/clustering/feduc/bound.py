@@ -13,6 +13,7 @@ import numpy as np
 from atoll.clustering.feduc.problem import Pattern, Problem, check
 from atoll.network.completion import (
     broadcast_down_seconds,
+    check_labels,
     completion_of,
     merged_seconds,
     paced_seconds,
@@ -89,6 +90,7 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
     0.8419
     """
     _check_once(problem)
+    check_labels(problem.network, labels)
     samples = samples_of(problem, labels)
     used = np.flatnonzero(samples)
     held = samples[used]
