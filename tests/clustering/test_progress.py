@@ -96,3 +96,9 @@ def test_it_goes_by_name_and_refuses_what_does_not_go_with_it() -> None:
     assert made.labels.tolist() == feduc_for_progress(problem).tolist()
     with pytest.raises(InputError, match=r"clustering\.opening = 'first': does not go with clustering\.objective"):
         feduc(problem, objective="progress", opening="first")
+
+
+def test_labels_of_another_length_are_refused() -> None:
+    problem = problem_of(0, "censyn")
+    with pytest.raises(InputError, match="labels"):
+        progress_of(problem, np.zeros(problem.network.clients - 1, np.int64))

@@ -31,15 +31,20 @@ def test_who_is_up_by_hand() -> None:
     }
 
 
-def test_events_lose_who_is_down_when_they_begin() -> None:
-    Path("numbers.csv").write_text("client,seconds,up\n0,0,up\n0,1.5,down\n1,0,up\n1,100,down\n")
-    experiment = Experiment(
-        rounds=3,
+def seconds_apart(file: str, rounds: int) -> Experiment:
+    """Return a run of two clients whose events begin a second apart."""
+    return Experiment(
+        rounds=rounds,
         data={"dataset": "digits", "clients": 2},
         method={"name": "fedavg", "fraction": 1.0},
         network={"seconds_per_sample": 0.0, "upload_seconds": 1.0},
-        faults={"availability_file": "numbers.csv"},
+        faults={"availability_file": file},
     )
+
+
+def test_events_lose_who_is_down_when_they_begin() -> None:
+    Path("numbers.csv").write_text("client,seconds,up\n0,0,up\n0,1.5,down\n1,0,up\n1,100,down\n")
+    experiment = seconds_apart("numbers.csv", rounds=3)
     events = experiment.method.schedule.events
     assert [(event.cohort.tolist(), event.absent, event.seconds) for event in events] == [
         ([0, 1], 0, 1.0),
@@ -71,12 +76,6 @@ def test_traces_that_are_refused(words: str, instead: str, told: list[str]) -> N
 
 def test_a_trace_that_ends_before_the_run() -> None:
     Path("short.csv").write_text("client,seconds,up\n0,0,up\n1,0,up\n1,1.5,down\n")
-    experiment = Experiment(
-        rounds=9,
-        data={"dataset": "digits", "clients": 2},
-        method={"name": "fedavg", "fraction": 1.0},
-        network={"seconds_per_sample": 0.0, "upload_seconds": 1.0},
-        faults={"availability_file": "short.csv"},
-    )
+    experiment = seconds_apart("short.csv", rounds=9)
     with pytest.raises(InputError, match=r"'short\.csv': ends at 1\.5 s, but an event begins at 2 s"):
         experiment.check()

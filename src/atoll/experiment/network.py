@@ -15,7 +15,7 @@ from atoll.methods.hierarchical import CENTRAL, SYNCHRONOUS
 from atoll.network.base import Network
 from atoll.network.completion import pattern_transfer_seconds
 from atoll.network.files import ClientTable, read_aggregators, read_matrix, read_network_clients
-from atoll.network.links import read_links
+from atoll.network.links import LinksFile, read_links
 from atoll.network.mobility import Trace, random_waypoint, read_trace
 from atoll.network.routes import linked_network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
@@ -42,11 +42,12 @@ def make_networks(
         InputError: files that are faulty or do not fit, or numbers that make no network.
     """
     wanted, clients = settings.network, len(sizes)
-    table = _read_table(wanted, clients, is_placed=True)
+    file = None if wanted.file is None else _read_links(wanted, clients)
+    table = _read_table(wanted, clients, is_placed=True) if file is None else file.table
     compute_seconds = _speeds(settings, table, clients) * _samples(table, sizes)
     _check_timing(settings)
-    if wanted.file is not None:
-        return {0: _paced(settings, _from_links(settings, table, compute_seconds, model_bytes, upload_share))}
+    if file is not None:
+        return {0: _paced(settings, _from_links(settings, file, compute_seconds, model_bytes, upload_share))}
     graph = _topology(settings)
     aggregators_xy, server_xy = _aggregators(settings)
     watts, radio = _powers(settings, table, clients), _radio(wanted)
@@ -122,7 +123,7 @@ def grid_of(settings: Settings) -> tuple[int, int]:
 def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) -> ClientTable | None:
     """Read the clients' file; they need positions where `is_placed`, or where it does not say how long they send."""
     if wanted.file is not None:
-        return _read_named(wanted, clients)
+        return _read_links(wanted, clients).table
     if wanted.clients_file is None:
         return None
     with reading("network.clients_file"):
@@ -132,15 +133,15 @@ def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) 
     return _require_count("network.clients_file", wanted.clients_file, table, clients)
 
 
-def _read_named(wanted: NetworkSettings, clients: int) -> ClientTable | None:
-    """Read the clients that the network's file names, or the file of clients beside it."""
+def _read_links(wanted: NetworkSettings, clients: int) -> LinksFile:
+    """Read the network's file, with the clients that it or the file beside it names."""
     assert wanted.file is not None
     with reading("network.file"):
-        table = read_links(wanted.file, wanted.clients_file).table
-    if table is None:
-        return None
-    beside = wanted.clients_file
-    return _require_count("network.clients_file" if beside else "network.file", beside or wanted.file, table, clients)
+        file = read_links(wanted.file, wanted.clients_file)
+    if file.table is not None:
+        setting = "network.file" if wanted.clients_file is None else "network.clients_file"
+        _require_count(setting, wanted.clients_file or wanted.file, file.table, clients)
+    return file
 
 
 def _require_count(setting: str, path: str, table: ClientTable, clients: int) -> ClientTable:
@@ -294,14 +295,13 @@ def _paced(settings: Settings, network: Network) -> Network:
 
 
 def _from_links(
-    settings: Settings, table: ClientTable | None, compute_seconds: Floats, model_bytes: int, upload_share: float
+    settings: Settings, file: LinksFile, compute_seconds: Floats, model_bytes: int, upload_share: float
 ) -> Network:
     """Make the network of a file of links; aggregators without links to each other have the topology's."""
-    wanted, pattern = settings.network, settings.method.get("pattern")
+    wanted, pattern, table = settings.network, settings.method.get("pattern"), file.table
     assert wanted.file is not None
     names = None if table is None else table.names
     with reading("network.file"):
-        file = read_links(wanted.file, wanted.clients_file)
         network = linked_network(
             wanted.file,
             file.links(model_bytes),

@@ -90,7 +90,6 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
     0.8419
     """
     _check_once(problem)
-    check_labels(problem.network, labels)
     samples = samples_of(problem, labels)
     used = np.flatnonzero(samples)
     held = samples[used]
@@ -125,7 +124,12 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
 
 
 def samples_of(problem: Problem, labels: Ids) -> Floats:
-    """Return the samples that each aggregator's clients hold, D_j, [aggregators]."""
+    """Return the samples that each aggregator's clients hold, D_j, [aggregators].
+
+    Raises:
+        InputError: labels of another shape or range.
+    """
+    check_labels(problem.network, labels)
     assigned = labels >= 0
     held = np.bincount(labels[assigned], problem.sizes[assigned], minlength=problem.network.aggregators)
     return held.astype(float)
