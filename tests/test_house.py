@@ -19,7 +19,7 @@ house = hook_of("house")
 # fmt: off
 ROOMS = [
     "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "codecs",
-    "faults", "privacy", "executors", "methods", "experiment", "fleet", "bench", "runs", "report", "trackers", "api",
+    "faults", "privacy", "secure", "executors", "methods", "experiment", "fleet", "bench", "runs", "report", "trackers", "api",
     "atoll", "sweep", "planner", "reproduce", "cli", "__main__",
 ]
 # fmt: on

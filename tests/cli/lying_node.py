@@ -6,7 +6,7 @@ Run as ``python lying_node.py fleet node ...``. A node's owner can change its pr
 from atoll.cli import main
 from atoll.faults.attacks import go_back
 from atoll.fleet import handlers
-from atoll.fleet.handlers import Done
+from atoll.fleet.working import Done
 from atoll.fleet.messages import ClientReport, DescribeReply, TrainReply, TrainRequest, decode, encode, pack
 from atoll.fleet.node import Side
 from atoll.fleet.store import Store

@@ -129,6 +129,7 @@ def node(
         from atoll.fleet.flower.node import serve
         from atoll.fleet.handlers import answer
         from atoll.fleet.node import Reporting
+        from atoll.fleet.peers import read_identity
         from atoll.fleet.sites import Sites
         from atoll.fleet.store import FolderStore
 
@@ -141,7 +142,9 @@ def node(
         reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.hidden)
         own = found.clients[0] if len(found.clients) == 1 else found.clients
         store, budget = FolderStore(found.folder / "state" / "store"), found.budget
-        sites = Sites(runs, data, own, store, reporting, budget, found.allow)
+        is_summed = any(run.secure.sums for run in runs)
+        identity = read_identity(found.name, found.key, found.peers) if is_summed else None
+        sites = Sites(runs, data, own, store, reporting, budget, found.allow, identity)
     with _ended_by_signals():
         serve(found, lambda task, payload: answer(sites, store, task, payload, _tell), _tell)
 

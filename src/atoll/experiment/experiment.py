@@ -34,6 +34,7 @@ from atoll.experiment.objects import named
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.privacy import Private, add_privacy, read_mechanism
 from atoll.experiment.problem import make_problem
+from atoll.experiment.secure import check_cohorts, masked_bytes, masked_share, secured, sum_securely
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
@@ -333,9 +334,11 @@ class Experiment:
             method = replace(method, schedule=self._until(method.schedule, seconds))
         method = add_faults(self.settings, method, self.population, clock)
         method = code_updates(self.settings, let_stay(self.settings, method, self.module))
+        method = sum_securely(self.settings, method, self.reported.sizes, self.module)
         if self.schedule is not None:
             replayed = fitting(self.schedule, method.schedule, len(self.population))
             method = replace(method, schedule=replayed, arrivals=None)
+        check_cohorts(method, self.reported.sizes)
         return method
 
     def _until(self, schedule: Schedule, seconds: float) -> Schedule:
@@ -373,7 +376,9 @@ class Experiment:
 
     @cached_property
     def update_bytes(self) -> int:
-        """Bytes of what a client sends up: a message, or its update as `travel.codec` codes it."""
+        """Bytes of what a client sends up: a message, or its update as `travel.codec` codes it, or masked."""
+        if secured(self.method) is not None:
+            return masked_bytes(self.module, self.method.stays)
         coding = coding_of(self.method)
         if coding is None:
             return self.message_bytes
@@ -394,7 +399,7 @@ class Experiment:
     @cached_property
     def _upload_share(self) -> float:
         """Bytes of an update as it is uploaded, as a share of the model's."""
-        return upload_share(self.settings, self.module)
+        return upload_share(self.settings, self.module) * masked_share(self.settings, self.module)
 
     @property
     def device(self) -> str:

@@ -223,6 +223,24 @@ class PrivacySettings(Section):
     )
 
 
+class SecureSettings(Section):
+    """Sums of updates that hide what each node adds (experimental)."""
+
+    sums: bool = Field(
+        False, description="sum each cohort's updates as whole numbers, which nodes of a fleet mask; see Privacy"
+    )
+    range: PositiveFloat = Field(8.0, description="no number of an update may be larger in size: else an error")
+    fraction_bits: Annotated[int, Field(ge=1, le=52)] = Field(
+        24, description="numbers of updates are rounded to multiples of 2 to the minus this"
+    )
+    threshold: Annotated[float, Field(ge=0.5, le=1)] = Field(
+        2 / 3, description="share of a cohort's nodes that must answer in each step, rounded up; more than half"
+    )
+    least_nodes: Annotated[int, Field(ge=2, le=10_000)] = Field(
+        3, description="nodes that a cohort must be on; in simulation each client is one"
+    )
+
+
 class Run(Section):
     """How the run is carried out and watched."""
 
@@ -343,6 +361,7 @@ class Settings(Section, metaclass=_Checked):
     method: MethodSettings = MethodSettings()
     faults: FaultSettings = FaultSettings()
     privacy: PrivacySettings = PrivacySettings()
+    secure: SecureSettings = SecureSettings()
     fleet: FleetSettings = FleetSettings()
     run: Run = Run()
 

@@ -18,10 +18,12 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.coding import coding_of
 from atoll.experiment.models import make_trainer, rehearse
 from atoll.experiment.privacy import read_mechanism
+from atoll.experiment.secure import secured
 from atoll.experiment.settings import FaultSettings, MethodSettings, Settings
 from atoll.fleet.terms import announce
 from atoll.local.models import Form, form_of
 from atoll.local.weights import place, read_model
+from atoll.secure.fixed import FixedPoint, masked_form
 from atoll.support.errors import InputError
 
 _OF_METHOD = ("name", "beta", "resample")
@@ -65,6 +67,7 @@ class Agreement:
         told: the settings that nodes are told, which they need not go by.
         coding: codes what clients send back; None: it is sent as it is.
         tells_loss: whether clients tell their training loss.
+        fixed: as what updates are summed with masks; None: each is sent by itself.
     """
 
     digest: str
@@ -75,10 +78,13 @@ class Agreement:
     told: Mapping[str, Any] = field(default_factory=dict)
     coding: Coding | None = None
     tells_loss: bool = True
+    fixed: FixedPoint | None = None
 
     @property
     def sent_form(self) -> Form:
-        """The form of what a client sends back, coded where it is."""
+        """The form of what a client sends back, coded where it is; or a node, masked."""
+        if self.fixed is not None:
+            return masked_form(self.form)
         return self.form if self.coding is None else self.coding.sent_form(self.form)
 
 
@@ -91,8 +97,10 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
     require_fleet(settings)
     digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
     clients, told = settings.data.clients, announce(settings)
-    tells_loss = settings.privacy.trust != "client"
-    return Agreement(digest, form, clients, data.classes, method.keeps_state, told, coding_of(method), tells_loss)
+    tells_loss, fixed = settings.privacy.trust != "client", secured(method)
+    return Agreement(
+        digest, form, clients, data.classes, method.keeps_state, told, coding_of(method), tells_loss, fixed
+    )
 
 
 def require_fleet(settings: Settings) -> None:
@@ -123,8 +131,8 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
 
     These are the seed, `model`, `local`, the form of the data, of `method` its name, beta and resample (all of it, and
     the rounds, where the method is one's own; the rounds also where data are split for each of them) and what its
-    trainer is made with, of `run` precision and debug, `travel` if updates are coded, and `privacy` if anything is
-    hidden: it is no client's work, but what its owner has agreed to.
+    trainer is made with, of `run` precision and debug, `travel` if updates are coded, and `privacy` and `secure` if
+    anything is hidden: it is no client's work, but what its owner has agreed to.
     """
     run = dict(settings.run)
     needs_rounds = settings.method.get("resample") or ":" in settings.method.name
@@ -142,6 +150,8 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
         agreed["travel"] = settings.travel.model_dump()
     if (mechanism := read_mechanism(settings)) is not None:
         agreed["privacy"] = asdict(mechanism)
+    if (fixed := secured(method)) is not None:
+        agreed["secure"] = asdict(fixed)
     return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()
 
 

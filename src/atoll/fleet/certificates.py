@@ -116,8 +116,19 @@ def read_public_key(line: str) -> bytes:
     Raises:
         InputError: it is no public key on a NIST curve.
     """
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return load_public_key(line).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def load_public_key(line: str) -> "ec.EllipticCurvePublicKey":
+    """Return a public key, given as a line that ssh-keygen writes.
+
+    Raises:
+        InputError: it is no public key on a NIST curve.
+    """
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
     try:
         key = load_ssh_public_key(line.encode())
@@ -125,7 +136,7 @@ def read_public_key(line: str) -> bytes:
         raise InputError(f"public_key = {line[:40]!r}...: is not a public key in OpenSSH format") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError(f"public_key = {line[:40]!r}...: must be a key on the curve P-384")
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return key
 
 
 def require_valid(path: Path) -> bytes:

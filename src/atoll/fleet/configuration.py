@@ -6,7 +6,7 @@
       fleet.toml  ca.pem  server.pem  server.key  secret      stay on the server
       ca.key                                                  signs new certificates; better kept off-line
       state/                                                  Flower's database and log
-      nodes/node-0/  node.toml  node.key  ca.pem              goes to the machine of node 0
+      nodes/node-0/  node.toml  node.key  ca.pem  peers.toml  goes to the machine of node 0
 """
 
 import re
@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from atoll.fleet.certificates import Certified, make_authority, make_key_pair, make_server_certificate, require_valid
 from atoll.fleet.hiding import Hidden
+from atoll.fleet.peers import PEERS, peers_as_toml
 from atoll.fleet.tally import Budget
 from atoll.fleet.terms import ALLOWABLE
 from atoll.support.errors import InputError, RunError
@@ -175,6 +176,11 @@ class NodeConfiguration(_Section):
         return self.folder / "node.key"
 
     @property
+    def peers(self) -> Path:
+        """The file of all nodes' public keys."""
+        return self.folder / PEERS
+
+    @property
     def authority(self) -> Path:
         """The file of the authority's certificate."""
         return self.folder / "ca.pem"
@@ -225,6 +231,8 @@ def _write_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
     write_new(folder / "server.key", server.key, 0o600)
     write_new(folder / "secret", secrets.token_hex(32).encode(), 0o600)
     rows = [_init_node(folder, plan, authority.certificate, number) for number in range(plan.nodes)]
+    for row in rows:
+        write_new(folder / "nodes" / row["name"] / PEERS, peers_as_toml(rows), 0o644)
     common = {"host": plan.host, "listen": plan.listen, "port": plan.port, "max_mib": plan.max_mib}
     write_new(folder / FILE, tomli_w.dumps({**common, "nodes": rows}).encode(), 0o644)
     return read_fleet(folder)

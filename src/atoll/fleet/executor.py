@@ -21,7 +21,10 @@ from atoll.fleet.kept import named
 from atoll.fleet.measured import Measured
 from atoll.fleet.messages import pack
 from atoll.fleet.notices import Notices
+from atoll.fleet.peers import public_keys
 from atoll.fleet.replies import Asked, CheckedUpdate, Reason, read_losses, read_trained
+from atoll.fleet.summation import Summation, begin
+from atoll.fleet.sums import SecureSums
 from atoll.fleet.transport import Fleet, clients_of
 from atoll.local.models import Model
 from atoll.support.arrays import Floats, Ids, Mask
@@ -90,6 +93,7 @@ class FleetExecutor:
         self.left_out: set[str] = set()
         self.refused: Counter[str] = Counter()
         self._resumable: Sequence[Mapping[int, Model]] = ()
+        self._sums = None if agreement.fixed is None else SecureSums(fleet, agreement, deadline_seconds)
         self._lock = Lock()
 
     def train(
@@ -105,6 +109,8 @@ class FleetExecutor:
         bodies = {key: pack([self._sent(start)]) for key, start in starts.items()}
         groups = [cohort.clients for cohort in cohorts]
         aside = self.attendance.take_turn(groups)
+        if self._sums is not None:
+            return self._sum(cohorts, [bodies[id(cohort.start)] for cohort in cohorts], aside)
         calls = [
             call
             for number, cohort in enumerate(cohorts)
@@ -238,6 +244,44 @@ class FleetExecutor:
                 self.refused.update(into.refused)
         self._take_attendance(settled)
         return collected
+
+    def _sum(
+        self, cohorts: Sequence[Cohort], bodies: Sequence[bytes], aside: Sequence[set[int]]
+    ) -> list[ClusterUpdate]:
+        """Return each cluster's sum, of which nobody learns who has added what."""
+        nodes = self._find([client for cohort in cohorts for client in cohort.clients.tolist()])
+        known = public_keys(self.fleet.nodes())
+        sums = [
+            begin(cohort, nodes, spared, self.agreement, known, self.samples)
+            for cohort, spared in zip(cohorts, aside, strict=True)
+        ]
+        self._sums.carry_out(sums, bodies, self.notices.say)
+        for each, spared in zip(sums, aside, strict=True):
+            self._note(each, spared)
+        updates = [each.update(spared) for each, spared in zip(sums, aside, strict=True)]
+        with self._lock:
+            for update in updates:
+                self.refused.update(update.refused)
+        settled = {
+            (number, client): each.reason_of(client) or ""
+            for number, (each, spared) in enumerate(zip(sums, aside, strict=True))
+            for client in set(each.cohort.clients.tolist()) - spared
+        }
+        self._take_attendance(settled)
+        return updates
+
+    def _note(self, summed: Summation, aside: set[int]) -> None:
+        """Tell why nothing of a cohort counts, and take note of who did not answer, and how long others took."""
+        if summed.why:
+            where = f"event {summed.cohort.event}, cluster {summed.cohort.cluster}"
+            self.notices.say(f"{where}: no secure sum, so nothing of this cohort counts: {summed.why}")
+        for node, reason in summed.reasons.items():
+            self.notices.add(node, reason)
+        for client in aside:
+            self.notices.add(self.nodes.get(client, f"of client {client}"), "aside")
+        for node, done in summed.work.items():
+            for each in done:
+                self.measured.add(each.client, each.passed, each.seconds, summed.seconds[node])
 
     def _take_attendance(self, settled: Mapping[tuple[int, int], str]) -> None:
         """Count who answered, and who was late; whose node is not there was neither."""

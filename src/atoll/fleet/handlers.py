@@ -2,11 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from threading import Lock
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,32 +27,17 @@ from atoll.fleet.messages import (
     pack,
 )
 from atoll.fleet.node import Node, Side
-from atoll.fleet.spending import charge
 from atoll.fleet.store import Store
-from atoll.fleet.tally import Tally, read_tally, write_tally
+from atoll.fleet.summing import SUMMING
 from atoll.fleet.telling import add_to_pace, holding_of, passed_by, report
-from atoll.local.models import Model, form_of, without_moments
-from atoll.local.precision import products_in
+from atoll.fleet.working import Done, Handler, agreed, computing, count, require_client, require_form
+from atoll.local.models import Model
 from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.privacy.mechanism import Cost
 from atoll.support.environment import package_versions
 from atoll.support.errors import AtollError
-from atoll.support.process import one_thread
 
 _LOG = logging.getLogger("atoll.fleet")
-_ALONE = Lock()  # PyTorch's random numbers and its number of threads belong to the whole process
-
-
-@dataclass(frozen=True)
-class Done:
-    """A task that was carried out: the reply, and what the node's owner is told of it."""
-
-    reply: bytes
-    told: str
-
-
-Handler = Callable[[Side, Store, bytes], Done]
 
 
 def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[str], None] = _LOG.info) -> bytes:
@@ -89,12 +71,12 @@ def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[
 def describe(side: Side, store: Store, payload: bytes) -> Done:
     """Say what the node holds, as far as its owner lets it."""
     request, _ = decode(payload, DescribeRequest)
-    site = _agreed(side, request.settings_digest, request.settings)
+    site = agreed(side, request.settings_digest, request.settings)
     reports = tuple(report(site, store, client) for client in site.clients)
     versions = {name: version for name, version in package_versions().items() if version is not None}
     reply = DescribeReply(nonce=request.nonce, utc=time.time(), versions=versions, clients=reports)
     told = ", ".join(name for name, value in reports[0].model_dump().items() if value is not None and name != "client")
-    so_far, _ = _count(site, store, site.clients[0], descriptions=1)
+    so_far, _ = count(site, store, site.clients[0], descriptions=1)
     clients = ", ".join(map(str, site.clients))
     told += f"; the server has set {site.told}" if site.told else ""
     return Done(encode(reply), f"told of client {clients}: {told}; so often so far: {so_far.descriptions}")
@@ -103,12 +85,14 @@ def describe(side: Side, store: Store, payload: bytes) -> Done:
 def train(side: Side, store: Store, payload: bytes) -> Done:
     """Train a client from the model in the payload; send its model back, and keep what it keeps."""
     request, models = decode(payload, TrainRequest)
-    site = _agreed(side, request.settings_digest)
-    client = _require_client(site, request.client)
-    (start,) = _require_form(site, models, count=1)
+    site = agreed(side, request.settings_digest)
+    if site.agreement.fixed is not None:
+        raise Refused("not_allowed", "a single client's model, but secure.sums = true lets none leave this node")
+    client = require_client(site, request.client)
+    (start,) = require_form(site, models, count=1)
     start = {name: tensor.to(site.device) for name, tensor in start.items()}
-    so_far, spent = _count(site, store, client, site.cost, trainings=1)
-    with _computing(site):
+    so_far, spent = count(site, store, client, site.cost, trainings=1)
+    with computing(site):
         began = time.perf_counter()
         outcome, sent = _train(site, store, request, client, start)
         seconds = time.perf_counter() - began
@@ -161,15 +145,15 @@ def _train_once(trainer: ClientTrainer, task: ClientTask) -> tuple[ClientUpdate,
 def losses(side: Side, store: Store, payload: bytes) -> Done:
     """Measure the models in the payload on a client's samples, if the method asks for the losses of so many."""
     request, models = decode(payload, LossesRequest)
-    site = _agreed(side, request.settings_digest)
-    client = _require_client(site, request.client)
+    site = agreed(side, request.settings_digest)
+    client = require_client(site, request.client)
     if len(models) > site.measures:
         wanted = f"of at most {site.measures} models" if site.measures else "for none"
         raise Refused("not_needed", f"the losses of {len(models)} models; the method as set here asks {wanted}")
-    _require_form(site, models, count=site.measures if site.chooses else len(models))
+    require_form(site, models, count=site.measures if site.chooses else len(models))
     hiding = site.hides_losses
-    so_far, spent = _count(site, store, client, hiding.cost if hiding else None, losses=len(models))
-    with _computing(site):
+    so_far, spent = count(site, store, client, hiding.cost if hiding else None, losses=len(models))
+    with computing(site):
         row = site.trainer.losses(models, np.array([client]), request.round)[0]
     row = hiding.losses(row) if hiding else row
     finite = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
@@ -179,53 +163,8 @@ def losses(side: Side, store: Store, payload: bytes) -> Done:
     return Done(encode(reply), f"{told}; losses so far: {so_far.losses}{most}{spent}")
 
 
-HANDLERS: dict[str, Handler] = {"describe": describe, "train": train, "losses": losses}
+HANDLERS: dict[str, Handler] = {"describe": describe, "train": train, "losses": losses, **SUMMING}
 
 
 def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _count(site: Node, store: Store, client: int, cost: Cost | None = None, **more: int) -> tuple[Tally, str]:
-    """Count a task before it is done, so that a crash forgets none, and charge what it costs; refuse it if that is over
-    the budget.
-
-    Returns what was done so far, and what was spent, in words.
-    """
-    before = read_tally(store, client, site.counted_as)
-    after, spent = before.plus(**more), ""
-    if why := after.why_over(site.budget):
-        raise Refused("over_budget", f"client {client}'s {why}")
-    if cost is not None:
-        ledger = charge(store, client, site.budget, cost, begun=bool(before.trainings or before.losses))
-        spent = f"; epsilon so far: {ledger.epsilon(site.budget.delta):.4g}"
-        spent += "" if site.budget.epsilon is None else f" of at most {site.budget.epsilon:g}"
-    write_tally(store, client, site.counted_as, after)
-    return after, spent
-
-
-def _agreed(side: Side, digest: str, told: Mapping[str, Any] | None = None) -> Node:
-    with _ALONE:  # a node may have to be made, which draws a model
-        return side.find(digest, told)
-
-
-def _require_client(site: Node, client: int) -> int:
-    if client not in site.clients:
-        raise Refused("wrong_client", f"client {client} is not here")
-    return client
-
-
-def _require_form(site: Node, models: list[Model], count: int) -> list[Model]:
-    """Refuse anything but so many models of the agreed form; moments may be missing, as they are at first."""
-    form = site.agreement.form
-    without = without_moments(form)
-    if len(models) != count or not models or not all(form_of(model) in (form, without) for model in models):
-        raise Refused("unreadable")
-    return models
-
-
-@contextmanager
-def _computing(site: Node) -> Iterator[None]:
-    """Compute as `executors.Serial` does, to the same bits."""
-    with _ALONE, one_thread(), products_in(site.trainer.precision):
-        yield

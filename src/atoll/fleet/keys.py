@@ -8,6 +8,7 @@ import tomli_w
 
 from atoll.fleet.certificates import make_key_pair
 from atoll.fleet.configuration import FILE, FleetConfiguration, read_fleet
+from atoll.fleet.peers import PEERS, peers_as_toml
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically, write_new
 
@@ -21,6 +22,7 @@ def revoke(folder: Path, name: str) -> FleetConfiguration:
     path, table, row = _find(folder, name)
     table["nodes"].remove(row)
     write_atomically(path, tomli_w.dumps(table).encode())
+    _tell_peers(path.parent, table)
     return read_fleet(folder)
 
 
@@ -39,8 +41,16 @@ def rotate(folder: Path, name: str) -> tuple[FleetConfiguration, Path]:
     new.unlink(missing_ok=True)
     write_new(new, private, 0o600)
     write_atomically(path, tomli_w.dumps(table).encode())
+    _tell_peers(path.parent, table)
     new.replace(key)  # which takes no room, so that a full disk leaves the old key in both places
     return read_fleet(folder), key
+
+
+def _tell_peers(folder: Path, table: dict[str, Any]) -> None:
+    """Write ``peers.toml`` anew in nodes' folders on this machine; owners who have theirs elsewhere must be told."""
+    for row in table["nodes"]:
+        if (place := folder / "nodes" / row["name"]).is_dir():
+            write_atomically(place / PEERS, peers_as_toml(table["nodes"]))
 
 
 def _find(folder: Path, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:

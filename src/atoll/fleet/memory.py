@@ -30,17 +30,19 @@ class MemoryFleet:
         sites: Mapping[str, Side],
         faults: Mapping[str, Fault] | None = None,
         stores: Mapping[str, Store] | None = None,
+        public_keys: Mapping[str, str] | None = None,
     ) -> None:
-        """Use these nodes."""
+        """Use these nodes, and know them by these public keys, if by any."""
         self.sites: dict[str, Any] = dict(sites)  # tests change nodes
         self.stores: dict[str, Store] = {name: MemoryStore() for name in sites} | dict(stores or {})
         self.faults = dict(faults or {})
+        self.keys = {name: {"public_key": line} for name, line in (public_keys or {}).items()}
         self.gone: set[str] = set()
 
     def nodes(self) -> dict[str, Properties]:
         """Return the nodes that are there now, by name."""
         return {
-            name: {"clients": ",".join(map(str, site.clients))}
+            name: {"clients": ",".join(map(str, site.clients)), **self.keys.get(name, {})}
             for name, site in self.sites.items()
             if name not in self.gone
         }

@@ -34,6 +34,10 @@ RefusalCode = Literal[
     "not_needed",
     "over_budget",
     "failed",
+    "replayed",
+    "wrong_keys",
+    "too_few",
+    "out_of_range",
 ]
 
 

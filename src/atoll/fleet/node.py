@@ -21,11 +21,13 @@ from atoll.experiment.executor import require_states_apart
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer
 from atoll.experiment.plugins import call
 from atoll.experiment.privacy import hide, read_mechanism
+from atoll.experiment.secure import sum_securely
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.fleet.agreement import Agreement, agree, require_fleet
 from atoll.fleet.hiding import Choosing, Hidden
 from atoll.fleet.messages import Refused
+from atoll.fleet.open_sums import OpenSums
 from atoll.fleet.shards import read_shard, shard_folder
 from atoll.fleet.spending import with_epsilon
 from atoll.fleet.tally import RUNS, Budget
@@ -36,6 +38,7 @@ from atoll.privacy.accounting import require_accounting
 from atoll.privacy.mechanism import Cost
 from atoll.privacy.noise import from_system
 from atoll.schedules.events import Clock
+from atoll.secure.participant import Identity
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 
@@ -94,6 +97,7 @@ class Node:
         told: what the server has set of its settings, for its owner to read.
         cost: what a training costs its client, which trusts nobody; None: it adds no noise.
         chooses: tells a cluster at random in the place of losses; None: losses are told.
+        sums: secure sums that it takes part in; None: its clients' models leave it one by one.
     """
 
     agreement: Agreement
@@ -110,6 +114,7 @@ class Node:
     told: str = ""
     cost: Cost | None = None
     chooses: Choosing | None = None
+    sums: OpenSums | None = None
 
     @property
     def hides_losses(self) -> Choosing | Hidden | None:
@@ -155,6 +160,7 @@ def open_site(
     client: int | Sequence[int],
     reporting: Reporting | None = None,
     budget: Budget | None = None,
+    identity: Identity | None = None,
 ) -> Node:
     """Return a node's side of an experiment.
 
@@ -164,6 +170,7 @@ def open_site(
         client: its number in the experiment, or the numbers of several.
         reporting: what it says of them; None: the number of samples.
         budget: how much it does; without a number of losses, those that `tally.RUNS` whole runs ask for.
+        identity: who it is to other nodes, for secure sums.
 
     Raises:
         InputError: samples that are missing or do not fit the model, a number that no client has, or settings that
@@ -212,7 +219,20 @@ def open_site(
         counted_as=agreement.digest,
         cost=None if local is None else Cost((local.noise,), local.adjacency),
         chooses=Choosing(local, measures) if local is not None and measures else None,
+        sums=_open_sums(agreement, identity),
     )
+
+
+def _open_sums(agreement: Agreement, identity: Identity | None) -> OpenSums | None:
+    """Return what takes part in secure sums; None where there are none."""
+    if agreement.fixed is None:
+        return None
+    if identity is None:
+        raise InputError(
+            "secure.sums = true: this node does not know the other nodes' public keys; put the fleet's peers.toml, of "
+            "whose keys you are sure, beside node.toml"
+        )
+    return OpenSums(identity, agreement.fixed)
 
 
 def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
@@ -251,7 +271,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
         )
     require_states_apart(method)
     method = choose_clients(settings, method, given["population"], given["clock"])
-    method = code_updates(settings, let_stay(settings, method, module))
+    method = sum_securely(settings, code_updates(settings, let_stay(settings, method, module)), sizes, module)
     mechanism = read_mechanism(settings)
     if mechanism is None:
         return method

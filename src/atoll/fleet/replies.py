@@ -60,7 +60,11 @@ Reason = (
 - ``not_allowed``: said by the node: its owner does not let the server change what it has changed;
 - ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged;
 - ``not_needed``, ``over_budget``: said by the node: its owner's copy of the method asks for no such losses, or not for
-  those of so many models; or its owner lets it do no more.
+  those of so many models; or its owner lets it do no more;
+- ``replayed``, ``wrong_keys``, ``too_few``: said by the node of a secure sum: it has answered this step before, or
+  knows of no such sum; its own or others' keys, shares or signatures are not what they should be; fewer nodes take part
+  than it asks for. ``too_few`` is also said of a cohort of whom too many were lost, so that nobody's result counts;
+- ``out_of_range``: said by the node: an update that `secure.range` does not hold.
 """
 
 REASONS: tuple[Reason, ...] = (
@@ -85,6 +89,10 @@ REASONS: tuple[Reason, ...] = (
     "no_state",
     "not_needed",
     "over_budget",
+    "replayed",
+    "wrong_keys",
+    "too_few",
+    "out_of_range",
 )
 
 

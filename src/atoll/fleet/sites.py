@@ -14,6 +14,7 @@ from atoll.fleet.node import Node, Reporting, open_site
 from atoll.fleet.store import Store
 from atoll.fleet.tally import RUNS, Budget
 from atoll.fleet.terms import Terms, change, differences, is_allowed, show
+from atoll.secure.participant import Identity
 from atoll.support.errors import InputError
 
 KEPT = 4
@@ -65,6 +66,7 @@ class Sites:
         reporting: Reporting | None = None,
         budget: Budget | None = None,
         allowed: Sequence[str] = (),
+        identity: Identity | None = None,
     ) -> None:
         """Offer these runs, of which the server says which is next.
 
@@ -76,6 +78,7 @@ class Sites:
             reporting: what the node says of its clients.
             budget: how much it does.
             allowed: settings that a server may set (`terms.is_allowed`).
+            identity: as of `open_site`.
 
         Raises:
             InputError: the first of the runs cannot be carried out here.
@@ -83,6 +86,7 @@ class Sites:
         self.clients = (client,) if isinstance(client, int) else tuple(client)
         self._runs, self._store, self._allowed = tuple(runs), store, tuple(allowed)
         self._folder, self._client, self._reporting, self._budget = folder, client, reporting, budget or Budget()
+        self._identity = identity
         self._ready: dict[str, Node] = {}
         self._first: Node | None = None
         self._first = self._keep_ready(self._open(self._runs[0]))
@@ -143,7 +147,7 @@ class Sites:
     def _open(self, settings: Settings) -> Node:
         if settings is self._runs[0] and self._first is not None:
             return self._first
-        return open_site(settings, self._folder, self._client, self._reporting, self._budget)
+        return open_site(settings, self._folder, self._client, self._reporting, self._budget, self._identity)
 
     def _keep_ready(self, node: Node) -> Node:
         self._ready[node.agreement.digest] = node

@@ -18,7 +18,7 @@ Terms = Annotated[dict[Key, JsonValue], Field(max_length=500)]
 ALLOWABLE = r"^(seed|rounds|clustering\.clusters|(model|travel|local|method)\.(\*|[A-Za-z_]\w{0,60}))$"
 """What an owner may allow: a setting, or all of a section; none that names a file, a device or a machine."""
 
-_SECTIONS = ("model", "travel", "local", "method", "privacy")
+_SECTIONS = ("model", "travel", "local", "method", "privacy", "secure")
 _OTHERS = ("clustering.clusters", "data.dataset", "data.standardise", "run.precision", "run.debug")
 # No colon, so that no function is named, and neither dot nor slash, so that no file is.
 _WORD = re.compile(r"[A-Za-z0-9_+-]{1,40}")

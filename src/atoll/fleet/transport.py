@@ -7,7 +7,8 @@ from typing import Literal, Protocol
 Properties = Mapping[str, str | int | float]
 """What is certain about a node: ``{"client": 3}``, or ``{"clients": "0,4"}`` if it is several; nothing private.
 
-``samples``, where its owner agreed on them, are those of each of its clients: ``{"clients": "0,4", "samples": "9,7"}``.
+``public_key`` is a line as ssh-keygen writes it, where nodes are known by theirs. ``samples``, where its owner agreed
+on them, are those of each of its clients: ``{"clients": "0,4", "samples": "9,7"}``.
 """
 
 Reason = Literal["late", "gone", "failed", "too_large"]

@@ -72,8 +72,8 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     fleet.allow(most_bytes(agreement.sent_form))
     fleet_settings = settings.fleet
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
-    # Of private runs each update is clipped, whatever it is, and sums of updates are no models that could be measured.
-    is_sound = Soundness(experiment.make_evaluator()) if experiment.private is None else lambda _: True
+    # Sums of updates are no models that could be measured; of private runs each is clipped, whatever it is.
+    is_sound = Soundness(experiment.make_evaluator()) if experiment.method.release is None else lambda _: True
     executor = FleetExecutor(
         fleet,
         joined.nodes,

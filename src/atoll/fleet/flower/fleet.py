@@ -28,7 +28,8 @@ _BEAT_SECONDS = 10.0
 # How long a call outlasts a superlink that is away.
 _PATIENCE = 60.0
 # Tasks that are answered with numbers alone; every other reply may be as long as a client's result.
-_NUMBERS, _MOST_NUMBERS = ("describe", "losses"), MOST_HEADER_BYTES + OVERHEAD
+_NUMBERS = ("describe", "losses", "sum-keys", "sum-shares", "sum-survivors", "sum-unmask")
+_MOST_NUMBERS = MOST_HEADER_BYTES + OVERHEAD
 
 _Result = TypeVar("_Result")
 
@@ -259,6 +260,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _properties_of(node: RegisteredNode) -> Properties:
-    agreed = {} if node.samples is None else {"samples": ",".join(map(str, node.samples))}
+    told = {"public_key": node.public_key}
+    told |= {} if node.samples is None else {"samples": ",".join(map(str, node.samples))}
     first, *others = node.clients
-    return {"clients": ",".join(map(str, node.clients)), **agreed} if others else {"client": first, **agreed}
+    return {"clients": ",".join(map(str, node.clients)), **told} if others else {"client": first, **told}

@@ -1,0 +1,52 @@
+"""The secure sums that a node takes part in: in memory only, so that a restart leaves their secrets nowhere."""
+
+from threading import Lock
+
+from atoll.secure.fixed import FixedPoint
+from atoll.secure.participant import Identity, Participant
+from atoll.secure.roster import Instance, NotSummed
+
+_MOST = 1000  # under way at a time; the oldest are dropped, and then refused
+
+
+class OpenSums:
+    """A node's side of all its secure sums; safe to use from several threads.
+
+    Attributes:
+        identity: who the node is to others.
+        fixed: as what updates are summed.
+    """
+
+    def __init__(self, identity: Identity, fixed: FixedPoint) -> None:
+        """Take part in none yet."""
+        self.identity = identity
+        self.fixed = fixed
+        self._open: dict[str, Participant] = {}
+        self._lock = Lock()
+
+    def begin(self, instance: Instance) -> Participant:
+        """Return the node's side of a new sum.
+
+        Raises:
+            NotSummed: it is none.
+        """
+        with self._lock:
+            if instance.token in self._open:
+                raise NotSummed("replayed", "keys for a sum for which this node has made them already")
+            while len(self._open) >= _MOST:
+                del self._open[next(iter(self._open))]
+            made = Participant(self.identity, instance, self.fixed.threshold, self.fixed.least_nodes)
+            self._open[instance.token] = made
+            return made
+
+    def find(self, instance: Instance) -> Participant:
+        """Return the node's side of a sum that it has begun.
+
+        Raises:
+            NotSummed: there is none; the node may have been restarted since.
+        """
+        with self._lock:
+            found = self._open.get(instance.token)
+        if found is None or found.instance != instance:
+            raise NotSummed("replayed", "a sum that this node knows nothing of, or no longer")
+        return found

@@ -1,0 +1,1 @@
+"""Secure aggregation: sums of updates that hide what each node adds, by masks that cancel (experimental)."""

@@ -1,0 +1,142 @@
+"""The server's side of one secure sum: who is left after each step, and the sum in the end, which is all it learns."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atoll.secure.crypto import Forged, Numbers, commit, mask, public_of, verify
+from atoll.secure.field import join
+from atoll.secure.participant import Revealed, own_mask_key, pair_mask
+from atoll.secure.roster import Instance, Keys, NotSummed, Roster, threshold_of
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+
+class Collector:
+    """The server in one secure sum: takes what nodes answer in each step, in the steps' order.
+
+    Each step leaves out whoever has not answered, or not properly, and raises `NotSummed` where too few are left.
+
+    Attributes:
+        instance: the sum.
+        threshold: how many nodes must answer in each step.
+        left: the nodes that have answered so far.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        known: "Mapping[str, EllipticCurvePublicKey]",
+        threshold_share: float,
+        planned: int | None = None,
+    ) -> None:
+        """Sum over these nodes.
+
+        Args:
+            instance: the sum.
+            known: the nodes' own public keys, by name.
+            threshold_share: of the nodes that were planned, who must answer in each step.
+            planned: how many that are, with those that are not there; None: no others.
+        """
+        self.instance = instance
+        self._known, self._planned = known, len(known) if planned is None else planned
+        self.threshold = threshold_of(threshold_share, self._planned)
+        self.left: tuple[str, ...] = tuple(sorted(known))
+        self._dealt: Mapping[str, Mapping[str, bytes]] = {}
+        self._masked: Mapping[str, Numbers] = {}
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """The nodes whose masked numbers have come."""
+        return tuple(self._masked)
+
+    def take_keys(self, keys: Mapping[str, Keys]) -> tuple[Keys, ...]:
+        """Take the keys that nodes have made; return those that all are told."""
+        good = [each for name, each in keys.items() if each.name == name and self._is_signed(each)]
+        self.roster = Roster(self.instance, self.threshold, tuple(sorted(good, key=lambda each: each.name)))
+        self._leave(self.roster.by_name, "made keys")
+        return self.roster.keys
+
+    def take_dealt(self, dealt: Mapping[str, Mapping[str, bytes]]) -> dict[str, dict[str, bytes]]:
+        """Take the shares that nodes deal to each other; return, for each of those left, what was dealt to it."""
+        whole = {name: shares for name, shares in dealt.items() if {*shares, name} == self.roster.by_name.keys()}
+        self._leave(whole, "dealt shares")
+        return {name: {other: whole[other][name] for other in self.left if other != name} for name in self.left}
+
+    def take_masked(self, masked: Mapping[str, Numbers]) -> tuple[str, ...]:
+        """Take masked numbers; return whose have come."""
+        self._holding = self.left
+        self._leave(masked, "sent masked numbers")
+        self._masked = {name: masked[name] for name in self.left}
+        return self.left
+
+    def take_signatures(self, signatures: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Take nodes' signatures of whose numbers have come; return those that are good."""
+        text = self.roster.survivors_text(self._masked)
+        here = {name: each for name, each in signatures.items() if name in self.left}
+        good = {name: each for name, each in here.items() if self._has_signed(name, each, text)}
+        self._leave(good, "agree on whose numbers have come")
+        return good
+
+    def take_revealed(self, revealed: Mapping[str, Revealed]) -> Numbers:
+        """Take the shares that nodes give away; return the sum of the numbers that have come, modulo 2^64.
+
+        Raises:
+            NotSummed: too few have answered; or some shares are false.
+        """
+        lost = [name for name in self._holding if name not in self._masked]
+        proper = {
+            name: each
+            for name, each in revealed.items()
+            if each.own.keys() == self._masked.keys() and each.others.keys() == set(lost)
+        }
+        self._leave(proper, "gave their shares")
+        total = np.sum(list(self._masked.values()), axis=0, dtype=np.uint64)
+        for name in self._masked:
+            total -= self._own_mask(name, {each: proper[each].own[name] for each in proper}, len(total))
+        for name in lost:
+            private = self._masking_key(name, {each: proper[each].others[name] for each in proper})
+            for other in self._masked:
+                public = self.roster.by_name[other].masking
+                total -= pair_mask(self.roster, other, name, private, public, len(total))
+        return total
+
+    def _leave(self, names: Mapping[str, object], did: str) -> None:
+        left = tuple(name for name in self.left if name in names)
+        if len(left) < self.threshold:
+            raise NotSummed("too_few", f"{len(left)} of {self._planned} nodes {did}, {self.threshold} must")
+        self.left = left
+
+    def _is_signed(self, keys: Keys) -> bool:
+        try:
+            keys.check(self.instance, self._known)
+        except NotSummed:
+            return False
+        return True
+
+    def _has_signed(self, name: str, signature: bytes, text: bytes) -> bool:
+        try:
+            verify(self._known[name], signature, text)
+        except Forged:
+            return False
+        return True
+
+    def _own_mask(self, name: str, shares: Mapping[str, int], count: int) -> Numbers:
+        secret = self._joined(shares)
+        if secret is None or commit(secret) != self.roster.by_name[name].commitment:
+            raise NotSummed("wrong_keys", f"nodes gave away false shares of the mask of node {name!r}")
+        return mask(own_mask_key(self.roster, name, secret), count)
+
+    def _masking_key(self, name: str, shares: Mapping[str, int]) -> bytes:
+        private = self._joined(shares)
+        if private is None or public_of(private) != self.roster.by_name[name].masking:
+            raise NotSummed("wrong_keys", f"nodes gave away false shares of the key of node {name!r}")
+        return private
+
+    def _joined(self, shares: Mapping[str, int]) -> bytes | None:
+        try:
+            return join({self.roster.places[name]: share for name, share in shares.items()})
+        except ValueError:
+            return None

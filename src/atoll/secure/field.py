@@ -1,0 +1,50 @@
+"""Shares of a secret: any so many of them give it back, fewer say nothing of it (Shamir 1979)."""
+
+import secrets
+from collections.abc import Mapping
+
+PRIME = 2**256 + 297
+"""The least prime above all secrets of 32 bytes."""
+
+BYTES = 33  # of a share
+
+
+def split(secret: bytes, threshold: int, count: int) -> list[int]:
+    """Return the shares at places 1 to `count` of a secret of 32 bytes: values of a random polynomial there.
+
+    >>> len(split(bytes(32), threshold=2, count=3))
+    3
+    """
+    if len(secret) != 32 or not 1 <= threshold <= count:
+        raise ValueError("a secret has 32 bytes, and a threshold from 1 to the number of shares")
+    coefficients = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
+    return [_value(coefficients, place) for place in range(1, count + 1)]
+
+
+def join(shares: Mapping[int, int]) -> bytes:
+    """Return the secret behind shares by their places, as many as the threshold or more, by Lagrange's formula.
+
+    Raises:
+        ValueError: what they give is no secret, so some of them are false.
+
+    >>> join(dict(enumerate(split(b"s" * 32, 2, 3)[1:], start=2))) == b"s" * 32
+    True
+    """
+    total = 0
+    for place, share in shares.items():
+        above = below = 1
+        for other in shares:
+            if other != place:
+                above, below = above * other % PRIME, below * (other - place) % PRIME
+        total += share * above * pow(below, -1, PRIME)
+    secret = total % PRIME
+    if secret >= 2**256:
+        raise ValueError("false shares")
+    return secret.to_bytes(32)
+
+
+def _value(coefficients: list[int], place: int) -> int:
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = (value * place + coefficient) % PRIME
+    return value

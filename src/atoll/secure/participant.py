@@ -1,0 +1,220 @@
+"""A node's side of one secure sum (Bonawitz et al. 2017, against a server that does not keep to the protocol).
+
+In each step a node answers once. It adds two kinds of masks: one with each other node, which cancel in the sum, and one
+of its own. Of each node the others give away either the shares of its own mask, if its numbers have come, or those of
+the key of its masks with others, if they have not; both would show its numbers. So what has come is agreed on first.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atoll.secure.crypto import Forged, Key, Numbers, agree, commit, derive, make_pair, mask, seal, sign, unseal, verify
+from atoll.secure.field import BYTES, split
+from atoll.secure.roster import Instance, Keys, NotSummed, Roster, threshold_of
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+
+
+@dataclass(frozen=True, eq=False)
+class Identity:
+    """Who a node is to other nodes.
+
+    Attributes:
+        name: its name.
+        key: its own private key.
+        peers: the public keys of all nodes, its own too, as its owner has them from elsewhere than the server.
+    """
+
+    name: str
+    key: "EllipticCurvePrivateKey"
+    peers: Mapping[str, "EllipticCurvePublicKey"]
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """The shares that a node gives away: of each other node, and itself, one of either kind.
+
+    Attributes:
+        own: of the secrets of nodes' own masks, of nodes whose numbers have come.
+        others: of the keys of nodes' masks with others, of nodes whose numbers have not.
+    """
+
+    own: Mapping[str, int]
+    others: Mapping[str, int]
+
+
+class Participant:
+    """A node in a secure sum: `advertise`, `deal`, `take`, `mask`, `sign_survivors`, `reveal`, each once, in order."""
+
+    def __init__(self, identity: Identity, instance: Instance, threshold_share: float, least_nodes: int) -> None:
+        """Take part in this sum, if `least_nodes` do, and such a share of them must answer in each step."""
+        self.instance = instance
+        self._identity = identity
+        self._threshold_share, self._least = threshold_share, least_nodes
+        self._sealing, self._masking, self._secret = make_pair(), make_pair(), os.urandom(32)
+        self._next, self._lock = "advertise", Lock()
+        self._roster: Roster | None = None
+        self._held: dict[str, tuple[int, int]] = {}  # each node's shares: of its masking key, of its secret
+        self._survivors: tuple[str, ...] = ()
+
+    def advertise(self) -> Keys:
+        """Return keys for this sum alone, signed.
+
+        Raises:
+            NotSummed: it has been asked before, as in all steps.
+        """
+        self._begin("advertise", then="deal")
+        return self._keys
+
+    def deal(self, keys: Collection[Keys], threshold: int) -> dict[str, bytes]:
+        """Return shares of both secrets for each other node, sealed.
+
+        Raises:
+            NotSummed: keys that their nodes have not signed for this sum, too few nodes, or too low a threshold.
+        """
+        self._begin("deal", then="take")
+        roster = self._roster = self._checked(keys, threshold)
+        shares = zip(
+            roster.places,
+            split(self._masking[0], threshold, len(roster.keys)),
+            split(self._secret, threshold, len(roster.keys)),
+            strict=True,
+        )
+        dealt = {}
+        for name, of_key, of_secret in shares:
+            if name == self._identity.name:
+                self._held[name] = of_key, of_secret
+                continue
+            text = of_key.to_bytes(BYTES) + of_secret.to_bytes(BYTES)
+            dealt[name] = seal(self._sealing_key(roster, self._identity.name, name), text, roster.context)
+        return dealt
+
+    def take(self, dealt: Mapping[str, bytes]) -> None:
+        """Take the shares that others have dealt to this node; whose have not come is out of the sum.
+
+        Raises:
+            NotSummed: shares that were not sealed for this node and roster by whom they should be, or too few.
+        """
+        roster = self._begun("take", then="mask")
+        roster.require({*dealt, self._identity.name}, "dealt shares", roster.by_name)
+        for name, sealed in dealt.items():
+            if name != self._identity.name:
+                self._held[name] = self._unsealed(roster, name, sealed)
+
+    def mask(self, numbers: Numbers) -> Numbers:
+        """Return the numbers with all masks added, modulo 2^64, [numbers]."""
+        roster = self._begun("mask", then="sign_survivors")
+        me, count = self._identity.name, len(numbers)
+        total = numbers + mask(own_mask_key(roster, me, self._secret), count)
+        for name in self._held.keys() - {me}:
+            total += pair_mask(roster, me, name, self._masking[0], roster.by_name[name].masking, count)
+        return total
+
+    def sign_survivors(self, survivors: Collection[str]) -> bytes:
+        """Return a signature of whose numbers have come, which all others must have been told alike.
+
+        Raises:
+            NotSummed: they are too few, or this node is not among them.
+        """
+        roster = self._begun("sign_survivors", then="reveal")
+        roster.require(set(survivors), "sent masked numbers", self._held)
+        if self._identity.name not in survivors:
+            raise NotSummed("wrong_keys", "this node's numbers have not come, they say, so it is out of the sum")
+        self._survivors = tuple(sorted(survivors))
+        return sign(self._identity.key, roster.survivors_text(self._survivors))
+
+    def reveal(self, signatures: Mapping[str, bytes]) -> Revealed:
+        """Return a share of one secret of each node: which one, the survivors say that were signed before.
+
+        Raises:
+            NotSummed: too few nodes have signed the same survivors.
+        """
+        roster = self._begun("reveal", then="")
+        roster.require(signatures, "agree on whose numbers have come", self._survivors)
+        text = roster.survivors_text(self._survivors)
+        for name, signature in signatures.items():
+            try:
+                verify(self._identity.peers[name], signature, text)
+            except Forged:
+                raise NotSummed("wrong_keys", f"node {name!r} has signed other survivors than this node") from None
+        held, self._held = self._held, {}
+        own = {name: shares[1] for name, shares in held.items() if name in self._survivors}
+        return Revealed(own, {name: shares[0] for name, shares in held.items() if name not in self._survivors})
+
+    @property
+    def _keys(self) -> Keys:
+        keys = Keys(self._identity.name, self._sealing[1], self._masking[1], commit(self._secret))
+        return replace(keys, signature=sign(self._identity.key, keys.text(self.instance)))
+
+    def _begin(self, step: str, then: str) -> None:
+        with self._lock:
+            if self._next != step:
+                raise NotSummed("replayed", f"asked to {step}, but the next step of this sum is {self._next or 'none'}")
+            self._next = then
+
+    def _begun(self, step: str, then: str) -> Roster:
+        self._begin(step, then)
+        assert self._roster is not None, "steps come in order"
+        return self._roster
+
+    def _checked(self, keys: Collection[Keys], threshold: int) -> Roster:
+        roster = Roster(self.instance, threshold, tuple(sorted(keys, key=lambda each: each.name)))
+        nodes = len(roster.by_name)
+        if nodes < max(self._least, 2):
+            raise NotSummed("too_few", f"{nodes} nodes in a sum, secure.least_nodes = {self._least} must be")
+        if not threshold_of(self._threshold_share, nodes) <= threshold <= nodes:
+            raise NotSummed("too_few", f"a threshold of {threshold} of {nodes} nodes, which secure.threshold forbids")
+        mine = roster.by_name.get(self._identity.name)
+        if nodes != len(keys) or mine is None or (mine.sealing, mine.masking) != (self._sealing[1], self._masking[1]):
+            raise NotSummed("wrong_keys", "keys of this node that are not those it has made, or a node twice")
+        for each in roster.keys:
+            each.check(self.instance, self._identity.peers)
+        return roster
+
+    def _sealing_key(self, roster: Roster, sender: str, receiver: str) -> Key:
+        other = receiver if sender == self._identity.name else sender
+        try:
+            return agree(self._sealing[0], roster.by_name[other].sealing, roster.text("seal", sender, receiver))
+        except Forged:
+            raise NotSummed("wrong_keys", f"a key of node {other!r} that agrees with none") from None
+
+    def _unsealed(self, roster: Roster, name: str, sealed: bytes) -> tuple[int, int]:
+        try:
+            text = unseal(self._sealing_key(roster, name, self._identity.name), sealed, roster.context)
+        except Forged:
+            raise NotSummed("wrong_keys", f"shares that node {name!r} has not sealed for this sum") from None
+        if len(text) != 2 * BYTES:
+            raise NotSummed("wrong_keys", f"shares of node {name!r} that are none")
+        return int.from_bytes(text[:BYTES]), int.from_bytes(text[BYTES:])
+
+
+def own_mask_key(roster: Roster, name: str, secret: bytes) -> Key:
+    """Return what a node's own mask comes of."""
+    return derive(secret, roster.text("own mask", name))
+
+
+def pair_mask(roster: Roster, name: str, other: str, private: bytes, public: bytes, count: int) -> Numbers:
+    """Return what a node adds to its numbers for another: minus what the other adds for it.
+
+    Args:
+        roster: in which both take part.
+        name: the node.
+        other: the other one.
+        private: the masking key of either of the two.
+        public: that of the other of the two.
+        count: of numbers.
+
+    Raises:
+        NotSummed: the keys agree with none.
+    """
+    try:
+        numbers = mask(agree(private, public, roster.text("mask", *sorted((name, other)))), count)
+    except Forged:
+        raise NotSummed("wrong_keys", f"keys of the nodes {name!r} and {other!r} that do not agree") from None
+    return numbers if name < other else np.uint64(0) - numbers
