@@ -68,7 +68,8 @@ def masked_bytes(module: nn.Module, stays: tuple[str, ...]) -> int:
 
 
 def _fixed_point(settings: Settings, method: Method, sizes: Ids) -> FixedPoint:
-    wanted, by_samples = dict(settings.secure), weighs_by_samples(method, sizes)
+    wanted = dict(settings.secure)
+    by_samples = settings.method.weights != "equal" and weighs_by_samples(method, sizes)
     return FixedPoint(**{key: value for key, value in wanted.items() if key != "sums"}, by_samples=by_samples)
 
 
