@@ -1,10 +1,10 @@
 """A fleet in this process whose nodes know each other's keys, for secure sums."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -32,9 +32,7 @@ def summed(**changes: Any) -> Experiment:
     return small(**BASE | changes)
 
 
-def fleet_of(
-    made: Experiment, folder: Path, faults: Mapping[str, Fault] | None = None, nodes: int = 6
-) -> MemoryFleet:
+def fleet_of(made: Experiment, folder: Path, faults: Mapping[str, Fault] | None = None, nodes: int = 6) -> MemoryFleet:
     """Return a fleet on whose nodes clients are dealt in turn, as `atoll fleet init` does."""
     if not folder.exists():
         write_shards(made, folder)
@@ -52,7 +50,9 @@ def fleet_of(
     return MemoryFleet(sites, faults, public_keys=public_lines(own))
 
 
-def carry_out(made: Experiment, folder: Path, fleet: MemoryFleet | None, resume: bool = False, stop: int | None = None) -> None:
+def carry_out(
+    made: Experiment, folder: Path, fleet: MemoryFleet | None, resume: bool = False, stop: int | None = None
+) -> None:
     """Run on a fleet, or in simulation; to the end, or for so many events."""
     steps = run_events(made, folder, resume=resume, fleet=fleet)
     for step in steps:
@@ -69,3 +69,7 @@ def last_model(folder: Path) -> Model:
 def same_bits(ours: Path, theirs: Path) -> bool:
     one, other = last_model(ours), last_model(theirs)
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def last_row(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "metrics.jsonl").read_bytes().splitlines()[-1])  # type: ignore[no-any-return]

@@ -321,7 +321,7 @@ def test_false_shares_give_no_sum(kind: str) -> None:
         return replace(found, **{kind: {name: share + 1 for name, share in getattr(found, kind).items()}})
 
     meeting.nodes["node-0"].reveal = lying.__get__(meeting.nodes["node-0"])  # type: ignore[method-assign]
-    with pytest.raises(NotSummed, match="false shares of the (mask|key) of node"):
+    with pytest.raises(NotSummed, match=r"false shares of the (mask|key) of node"):
         meeting.carry_out()
 
 

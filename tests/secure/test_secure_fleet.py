@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,14 +15,14 @@ from atoll.fleet.messages import LossesRequest, Refusal, TrainRequest, decode, d
 from atoll.fleet.node import open_site
 from atoll.fleet.shards import write_shards
 from atoll.fleet.store import MemoryStore
-from atoll.fleet.sum_messages import MaskedReply, MaskedRequest, SharesRequest, SurvivorsRequest, UnmaskRequest
+from atoll.fleet.sum_messages import KeysReply, MaskedReply, MaskedRequest, SharesRequest, SurvivorsRequest
 from atoll.fleet.transport import Failure
 from atoll.runs.variants import replaying
-from atoll.secure.fixed import MASKED
+from atoll.secure.crypto import make_pair
+from atoll.secure.fixed import MASKED, flat
 from tests.fleets import agreement_of
-from tests.secure.fleet import SUMS, carry_out, fleet_of, last_model, same_bits, summed
+from tests.secure.fleet import SUMS, carry_out, fleet_of, last_model, last_row, same_bits, summed
 from tests.secure.test_protocol import looks_uniform
-
 
 
 def feduc(pattern: str) -> dict[str, Any]:
@@ -40,12 +39,12 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("nodes", [6, 4], ids=["a client each", "two clients on some"])
 @pytest.mark.parametrize("name", METHODS)
-def test_the_bits_are_those_of_simulation(name: str, nodes: int, tmp_path: Path) -> None:
+def test_the_bits_are_those_of_simulation(name: str, tmp_path: Path) -> None:
+    """Of nodes with one client or two, which they sum themselves."""
     made = summed(**METHODS[name])
     carry_out(made, tmp_path / "simulated", None)
-    carry_out(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data", nodes=nodes))
+    carry_out(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data", nodes=4))
     assert same_bits(tmp_path / "fleet", tmp_path / "simulated")
     assert last_row(tmp_path / "fleet")["client_updates"] == last_row(tmp_path / "simulated")["client_updates"] > 0
 
@@ -57,10 +56,6 @@ def test_asynchronous_patterns_have_the_bits_of_their_replay(pattern: str, tmp_p
     carry_out(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data"))
     carry_out(replaying(made, tmp_path / "fleet" / "happened.jsonl"), tmp_path / "replayed", None)
     assert same_bits(tmp_path / "fleet", tmp_path / "replayed")
-
-
-def last_row(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "metrics.jsonl").read_bytes().splitlines()[-1])  # type: ignore[no-any-return]
 
 
 TASKS = ("sum-keys", "sum-shares", "sum-masked", "sum-survivors", "sum-unmask")
@@ -118,3 +113,239 @@ def sentences(made: Experiment, folder: Path, fleet: MemoryFleet) -> list[str]:
     for _ in run_events(made, folder, fleet=fleet, tell=told.append):
         pass
     return told
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    """Its events are summed anew, with new keys."""
+    made = summed(rounds=3)
+    carry_out(made, tmp_path / "whole", fleet_of(made, tmp_path / "data"))
+    carry_out(made, tmp_path / "killed", fleet_of(made, tmp_path / "data"), stop=3)
+    for each in (tmp_path / "killed" / "checkpoint").glob("event-00000003*"):
+        each.unlink()  # a kill leaves no checkpoint of its own
+    carry_out(made, tmp_path / "killed", fleet_of(made, tmp_path / "data"), resume=True)
+    assert same_bits(tmp_path / "killed", tmp_path / "whole")
+
+
+class Wire(MemoryFleet):
+    """A server, or whoever stands on the way, that reads and changes what nodes are sent."""
+
+    def __init__(
+        self, fleet: MemoryFleet, change: Callable[[str, str, bytes], bytes] = lambda _, __, head: head
+    ) -> None:
+        """Change the head of each task that a node is sent."""
+        super().__init__(
+            fleet.sites, fleet.faults, fleet.stores, {k: each["public_key"] for k, each in fleet.keys.items()}
+        )
+        self.change = change
+        self.sent: list[tuple[str, str, bytes]] = []
+        self.replies: list[tuple[str, str, bytes]] = []
+
+    def call(
+        self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
+    ) -> Iterator[tuple[str, bytes | Failure]]:
+        changed = {name: self.change(task, name, head) for name, head in heads.items()}
+        self.sent += [(task, name, head + payload) for name, head in changed.items()]
+        for name, content in super().call(changed, task, payload, timeout):
+            if isinstance(content, bytes):
+                self.replies.append((task, name, content))
+            yield name, content
+
+
+def test_what_leaves_a_node_looks_random(tmp_path: Path) -> None:
+    made = summed(**ONE_CLUSTER, rounds=1, model={"name": "mlp"})
+    wire = Wire(fleet_of(made, tmp_path / "data"))
+    carry_out(made, tmp_path / "fleet", wire)
+    sent = [decode(reply, MaskedReply)[1][0][MASKED].numpy() for task, _, reply in wire.replies if task == "sum-masked"]
+    assert len(sent) == 6
+    assert all(looks_uniform(numbers) for numbers in sent)
+    fixed, (start,), after = made.method.combine.fixed, made.initial_models(), last_model(tmp_path / "fleet")  # type: ignore[attr-defined]
+    unmasked = fixed.encode({name: after[f"0/{name}"] for name in start}, start)
+    assert not looks_uniform(flat(unmasked, agreement_of(made).form))
+    assert not any(task in ("train", "losses") for task, _, _ in wire.sent)
+
+
+def replayed(wire: Wire, task: str, node: str) -> str:
+    """Send a node again what it was sent; return the code that it refuses it with."""
+    payload = next(head for each, name, head in wire.sent if (each, name) == (task, node))
+    found, _ = decode_reply(answer(wire.sites[node], wire.stores[node], task, payload), Refusal)
+    return found.code
+
+
+def test_a_replayed_sum_is_refused_at_each_step(tmp_path: Path) -> None:
+    made = summed(**ONE_CLUSTER, rounds=1)
+    wire = Wire(fleet_of(made, tmp_path / "data"))
+    carry_out(made, tmp_path / "fleet", wire)
+    assert [replayed(wire, task, "node-2") for task in TASKS] == ["replayed"] * 5
+
+
+def test_after_a_restart_old_shares_are_of_no_use(tmp_path: Path) -> None:
+    """A node that was restarted makes new keys, so nothing that others sealed or signed before fits them."""
+    made = summed(**ONE_CLUSTER, rounds=1)
+    wire = Wire(fleet_of(made, tmp_path / "data"))
+    carry_out(made, tmp_path / "fleet", wire)
+    wire.sites |= fleet_of(made, tmp_path / "data").sites
+    assert [replayed(wire, task, "node-2") for task in TASKS[1:]] == ["replayed"] * 4
+    keys = next(head for each, name, head in wire.sent if (each, name) == ("sum-keys", "node-2"))
+    assert not isinstance(
+        decode_reply(answer(wire.sites["node-2"], MemoryStore(), "sum-keys", keys), KeysReply)[0], Refusal
+    )
+    assert replayed(wire, "sum-shares", "node-2") == "wrong_keys"
+
+
+def swapping(task: str, name: str, head: bytes) -> bytes:
+    """Tell node 0 that node 1 has a masking key that the server has made."""
+    if (task, name) != ("sum-shares", "node-0"):
+        return head
+    request, _ = decode(head, SharesRequest)
+    keys = tuple(
+        each.model_copy(update={"masking": make_pair()[1].hex()}) if each.name == "node-1" else each
+        for each in request.keys
+    )
+    return encode(request.model_copy(update={"keys": keys}))
+
+
+def dividing(task: str, name: str, head: bytes) -> bytes:
+    """Tell half of the nodes that node 5's numbers have come, and the others that they have not."""
+    if task != "sum-survivors" or name not in ("node-0", "node-1", "node-2"):
+        return head
+    request, _ = decode(head, SurvivorsRequest)
+    return encode(request.model_copy(update={"survivors": request.survivors[:-1]}))
+
+
+def alone(task: str, name: str, head: bytes) -> bytes:
+    """Ask for the sum of two nodes."""
+    if task != "sum-shares":
+        return head
+    request, _ = decode(head, SharesRequest)
+    return encode(request.model_copy(update={"keys": request.keys[:2], "threshold": 2}))
+
+
+def elsewhere(task: str, name: str, head: bytes) -> bytes:
+    """Use a sum's keys for another cluster."""
+    if task != "sum-masked":
+        return head
+    request, _ = decode(head, MaskedRequest)
+    return encode(request.model_copy(update={"cluster": request.cluster + 1}))
+
+
+CHEATS: dict[str, tuple[Callable[[str, str, bytes], bytes], str, int]] = {
+    "swaps a key for one node": (swapping, "wrong_keys", 1),
+    "tells of different survivors": (dividing, "too_few", 6),
+    "sums two nodes": (alone, "too_few", 6),
+    "takes keys of another sum": (elsewhere, "replayed", 6),
+}
+
+
+@pytest.mark.parametrize("what", CHEATS)
+def test_a_server_that_cheats_gets_no_shares(what: str, tmp_path: Path) -> None:
+    change, reason, count = CHEATS[what]
+    made = summed(**ONE_CLUSTER, rounds=1, secure=SUMS | {"least_nodes": 3})
+    wire = Wire(fleet_of(made, tmp_path / "data"), change)
+    carry_out(made, tmp_path / "fleet", wire)
+    assert last_row(tmp_path / "fleet")[f"refused_{reason}"] == count
+    if count == 6:
+        assert not any(task == "sum-unmask" for task, _, _ in wire.replies)
+        assert last_row(tmp_path / "fleet")["client_updates"] == 0
+
+
+def code_of(content: bytes) -> str:
+    found, _ = decode_reply(content, Refusal)
+    return found.code
+
+
+def test_a_node_sends_no_model_by_itself(tmp_path: Path) -> None:
+    made = summed()
+    site = fleet_of(made, tmp_path / "data").sites["node-1"]
+    digest, (start,) = agreement_of(made).digest, made.initial_models()
+    common = {"settings_digest": digest, "nonce": "ab", "round": 0, "client": 1}
+    request = TrainRequest(**common, event=0, drawn_as=0, repeat=0, cluster=0)
+    assert code_of(answer(site, MemoryStore(), "train", encode(request, pack([start])))) == "not_allowed"
+    assert (
+        code_of(answer(site, MemoryStore(), "losses", encode(LossesRequest(**common), pack([start])))) == "not_needed"
+    )
+
+
+def test_an_update_beyond_the_range_is_an_error_here_and_refused_there(tmp_path: Path) -> None:
+    changes: dict[str, Any] = ONE_CLUSTER | {"rounds": 1, "secure": SUMS | {"range": 1e-4}}
+    made = summed(**changes)
+    with pytest.raises(
+        RunError, match=r"^secure\.range = 0\.0001: an update has a number of size 0\.\d+, which is beyond"
+    ):
+        carry_out(made, tmp_path / "simulated", None)
+    carry_out(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data"))
+    assert last_row(tmp_path / "fleet")["refused_out_of_range"] == 6
+
+
+def test_who_adds_more_than_updates_can_be_spoils_the_sum_and_no_model(tmp_path: Path) -> None:
+    made = summed(**ONE_CLUSTER, rounds=1)
+
+    def shouting(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes:
+        if task != "sum-masked":
+            return honest()
+        head, (model,) = decode(honest(), MaskedReply)
+        return encode(head, pack([{MASKED: model[MASKED] + 2**60}]))
+
+    told = sentences(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data", {"node-1": shouting}))
+    assert any("larger than all updates can be" in each for each in told)
+    assert last_row(tmp_path / "fleet")["refused_too_few"] == 6
+
+
+JUNK: dict[str, tuple[Callable[[MaskedReply, torch.Tensor], tuple[MaskedReply, torch.Tensor]], str]] = {
+    "other samples": (
+        lambda head, sum_: (
+            head.model_copy(update={"work": tuple(w.model_copy(update={"samples": 7}) for w in head.work)}),
+            sum_,
+        ),
+        "wrong_count",
+    ),
+    "another client": (
+        lambda head, sum_: (
+            head.model_copy(update={"work": tuple(w.model_copy(update={"client": 0}) for w in head.work)}),
+            sum_,
+        ),
+        "wrong_sender",
+    ),
+    "fewer numbers": (lambda head, sum_: (head, sum_[:-1].clone()), "wrong_form"),
+    "floating point": (lambda head, sum_: (head, sum_.double()), "wrong_form"),
+    "an older call": (lambda head, sum_: (head.model_copy(update={"nonce": "aa"}), sum_), "repeated"),
+}
+
+
+@pytest.mark.parametrize("what", JUNK)
+def test_masked_numbers_that_cannot_be_are_left_out(what: str, tmp_path: Path) -> None:
+    made = summed(**ONE_CLUSTER, rounds=1)
+    change, reason = JUNK[what]
+
+    def lying(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes:
+        if task != "sum-masked":
+            return honest()
+        head, (model,) = decode(honest(), MaskedReply)
+        head, numbers = change(head, model[MASKED])
+        return encode(head, pack([{MASKED: numbers}]))
+
+    carry_out(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data", {"node-1": lying}))
+    row = last_row(tmp_path / "fleet")
+    assert (row[f"refused_{reason}"], row["client_updates"]) == (1, 5)
+    carry_out(replaying(made, tmp_path / "fleet" / "happened.jsonl"), tmp_path / "replayed", None)
+    assert same_bits(tmp_path / "fleet", tmp_path / "replayed")
+
+
+def test_a_cohort_on_too_few_nodes_is_not_summed(tmp_path: Path) -> None:
+    made = summed(**ONE_CLUSTER, rounds=1)
+    told = sentences(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data", nodes=1))
+    assert any("its clients are on 1 nodes, secure.least_nodes = 2 must be" in each for each in told)
+    assert last_row(tmp_path / "fleet")["client_updates"] == 0
+
+
+def test_a_node_without_others_keys_takes_no_part(tmp_path: Path) -> None:
+    made = summed()
+    with pytest.raises(InputError, match=r"^secure\.sums = true: this node does not know the other nodes' public keys"):
+        open_site(made.settings, write_shards(made, tmp_path)[0], 0)
+
+
+def test_a_fleet_without_keys_has_no_secure_sums(tmp_path: Path) -> None:
+    made = summed()
+    fleet = fleet_of(made, tmp_path / "data")
+    fleet.keys.clear()
+    with pytest.raises(InputError, match=r"^secure\.sums = true: the public key of node 'node-0' is not known"):
+        carry_out(made, tmp_path / "fleet", fleet)

@@ -36,7 +36,7 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """A step of the protocol.
 
     Attributes:
@@ -90,21 +90,21 @@ def _read_masked(summation: Summation, node: str, head: MaskedReply, models: lis
     return flat(models[0], summation.masked_form)
 
 
-_STEPS = (
-    _Step(
+STEPS = (
+    Step(
         "sum-keys", KeysRequest, lambda _, __: {}, KeysReply,
         lambda _, __, head, models: head.keys.keys, Collector.take_keys,
     ),
-    _Step(
+    Step(
         "sum-shares", SharesRequest, _to_deal, SharesReply,
         lambda _, __, head, models: _bytes(head.shares), Collector.take_dealt,
     ),
-    _Step("sum-masked", MaskedRequest, _to_train, MaskedReply, _read_masked, Collector.take_masked),
-    _Step(
+    Step("sum-masked", MaskedRequest, _to_train, MaskedReply, _read_masked, Collector.take_masked),
+    Step(
         "sum-survivors", SurvivorsRequest, lambda summation, _: {"survivors": summation.told}, SurvivorsReply,
         lambda _, __, head, models: bytes.fromhex(head.signature), Collector.take_signatures,
     ),
-    _Step(
+    Step(
         "sum-unmask", UnmaskRequest,
         lambda summation, _: {"signatures": {name: each.hex() for name, each in summation.told.items()}}, UnmaskReply,
         lambda _, __, head, models: Revealed(_shares(head.own), _shares(head.others)), Collector.take_revealed,
@@ -129,7 +129,7 @@ class SecureSums:
             bodies: the packed start model of each.
             tell: is given now and then who is waited for.
         """
-        for step in _STEPS:
+        for step in STEPS:
             going = [number for number, each in enumerate(sums) if not each.why]
             told = self._ask(step, {number: sums[number] for number in going}, bodies, tell)
             for number in going:
@@ -137,14 +137,14 @@ class SecureSums:
         for each in sums:
             each.finish()
 
-    def _take(self, step: _Step, summation: Summation, told: Mapping[str, Any]) -> None:
+    def _take(self, step: Step, summation: Summation, told: Mapping[str, Any]) -> None:
         try:
             summation.told = step.take(summation.collector, told)
         except NotSummed as error:
             summation.why = str(error)
 
     def _ask(
-        self, step: _Step, sums: Mapping[int, Summation], bodies: Sequence[bytes], tell: Callable[[str], None]
+        self, step: Step, sums: Mapping[int, Summation], bodies: Sequence[bytes], tell: Callable[[str], None]
     ) -> dict[int, dict[str, Any]]:
         """Ask the nodes that are left in each sum; return what they say, by the sum's number and their name."""
         calls = [self._call(step, number, each, bodies[number]) for number, each in sums.items()]
@@ -163,7 +163,7 @@ class SecureSums:
                 summation.seconds[node] = reply.seconds
         return told
 
-    def _call(self, step: _Step, number: int, summation: Summation, body: bytes) -> Call:
+    def _call(self, step: Step, number: int, summation: Summation, body: bytes) -> Call:
         nonces = {node: secrets.token_hex(16) for node in summation.collector.left}
         instance = summation.collector.instance
         common = {"token": instance.token, "event": instance.event}
@@ -177,7 +177,7 @@ class SecureSums:
         asked = {node: Asked(node, summation.nodes[node][0], nonce, {}) for node, nonce in nonces.items()}
         return Call(number, step.task, heads, body if step.request is MaskedRequest else b"", asked)
 
-    def _read(self, step: _Step, summation: Summation, asked: Asked, reply: Reply) -> Any:
+    def _read(self, step: Step, summation: Summation, asked: Asked, reply: Reply) -> Any:
         """Return what a reply says, or why it is refused: a text."""
         content = reply.content
         if isinstance(content, Failure):
