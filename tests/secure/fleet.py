@@ -72,4 +72,4 @@ def same_bits(ours: Path, theirs: Path) -> bool:
 
 
 def last_row(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "metrics.jsonl").read_bytes().splitlines()[-1])  # type: ignore[no-any-return]
+    return json.loads((folder / "metrics.jsonl").read_bytes().splitlines()[-1])

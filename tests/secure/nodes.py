@@ -1,6 +1,7 @@
 """Nodes with keys of their own, and one secure sum of them in this process, of which some are lost on the way."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ _KEYS: dict[str, tuple[Any, str]] = {}
 
 
 def instance(**changes: Any) -> Instance:
-    return Instance(**{"digest": "d1", "token": "aa", "event": 3, "repeat": 1, "cluster": 2} | changes)
+    return replace(Instance("d1", "aa", event=3, repeat=1, cluster=2), **changes)
 
 
 def public_lines(names: Iterable[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -257,7 +258,7 @@ def test_a_node_sends_no_model_by_itself(tmp_path: Path) -> None:
     made = summed()
     site = fleet_of(made, tmp_path / "data").sites["node-1"]
     digest, (start,) = agreement_of(made).digest, made.initial_models()
-    common = {"settings_digest": digest, "nonce": "ab", "round": 0, "client": 1}
+    common: dict[str, Any] = {"settings_digest": digest, "nonce": "ab", "round": 0, "client": 1}
     request = TrainRequest(**common, event=0, drawn_as=0, repeat=0, cluster=0)
     assert code_of(answer(site, MemoryStore(), "train", encode(request, pack([start])))) == "not_allowed"
     assert (
@@ -349,3 +350,19 @@ def test_a_fleet_without_keys_has_no_secure_sums(tmp_path: Path) -> None:
     fleet.keys.clear()
     with pytest.raises(InputError, match=r"^secure\.sums = true: the public key of node 'node-0' is not known"):
         carry_out(made, tmp_path / "fleet", fleet)
+
+
+def test_who_would_count_for_less_than_it_says_is_told_before_training(tmp_path: Path) -> None:
+    """Its node weighs it, and the server must not."""
+    made = summed(fleet={"samples_limit": 1.0, "wait_seconds": 20.0})
+    fleet = fleet_of(made, tmp_path / "data")
+    folder = tmp_path / "data" / "client-3"
+    for name in ("inputs.npy", "targets.npy"):
+        np.save(folder / name, np.concatenate([np.load(folder / name)] * 3))
+    more = fleet_of(made, tmp_path / "data")
+    with pytest.raises(InputError, match=r"client 3 holds 120 samples and would count for 40, but its node weighs it"):
+        carry_out(made, tmp_path / "run", more)
+    equal = summed(fleet={"samples_limit": 1.0}, method={"name": "fedavg", "fraction": 1.0, "weights": "equal"})
+    carry_out(equal, tmp_path / "equal", fleet_of(equal, tmp_path / "data"))
+    assert last_row(tmp_path / "equal")["client_updates"] == 12
+    assert fleet.sites["node-3"].population.sizes[3] == 40

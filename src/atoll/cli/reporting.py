@@ -39,6 +39,10 @@ def report_command(
     stable: StableOption = False,
     width: WidthOption = None,
     overlay: OverlayOption = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="SETTING", help="Also draw where runs end against a setting, such as local.lr."),
+    ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = None,
     as_parquet: ParquetOption = None,
@@ -61,7 +65,7 @@ def report_command(
     if place and place.exists() and not place.is_dir():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
     with report.figure_width(inches):
-        files = report.write_report(runs, place, target or None, stable) if place else []
+        files = report.write_report(runs, place, target or None, stable, against) if place else []
     if page:
         from atoll.report.page import write_page
 

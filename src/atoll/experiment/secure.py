@@ -58,8 +58,7 @@ def masked_share(settings: Settings, module: nn.Module) -> float:
     """Return the bytes of a masked update as a share of the model's; 1 where updates are not masked."""
     if not settings.secure.sums:
         return 1.0
-    model = module.state_dict()
-    return BYTES * sum(tensor.numel() for tensor in model.values()) / count_bytes(model)
+    return masked_bytes(module, ()) / count_bytes(module.state_dict())
 
 
 def masked_bytes(module: nn.Module, stays: tuple[str, ...]) -> int:

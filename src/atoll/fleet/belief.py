@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from statistics import median_low
 
 from atoll.fleet.messages import ClientReport
+from atoll.support.errors import InputError
 
 MOST_SLOTS = 1440  # of a day, where no clustering says how many: one a minute
 
@@ -41,6 +42,21 @@ def believe(
             remarks[client] = f"can train in slot {max(report.slots)} of {slots} and counts as always there"
         believed[client] = report.model_copy(update=changes) if changes else report
     return believed, remarks
+
+
+def require_own_weights(reports: Mapping[int, ClientReport], believed: Mapping[int, ClientReport]) -> None:
+    """Refuse clients that count for other samples than they say, in secure sums, which nodes weigh themselves.
+
+    Raises:
+        InputError: names the first one.
+    """
+    for client, report in reports.items():
+        if (counted := believed[client].samples) != report.samples:
+            raise InputError(
+                f"secure.sums = true: client {client} holds {report.samples} samples and would count for {counted}, but "
+                "its node weighs it itself; unset fleet.samples_limit, agree on them in fleet.toml, or set "
+                "method.weights = 'equal'"
+            )
 
 
 def _most(reports: Mapping[int, ClientReport], agreed: Mapping[int, int], limit: float | None) -> int | None:

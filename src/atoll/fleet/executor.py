@@ -110,7 +110,7 @@ class FleetExecutor:
         groups = [cohort.clients for cohort in cohorts]
         aside = self.attendance.take_turn(groups)
         if self._sums is not None:
-            return self._sum(cohorts, [bodies[id(cohort.start)] for cohort in cohorts], aside)
+            return self._sum(self._sums, cohorts, [bodies[id(cohort.start)] for cohort in cohorts], aside)
         calls = [
             call
             for number, cohort in enumerate(cohorts)
@@ -246,7 +246,7 @@ class FleetExecutor:
         return collected
 
     def _sum(
-        self, cohorts: Sequence[Cohort], bodies: Sequence[bytes], aside: Sequence[set[int]]
+        self, secure: SecureSums, cohorts: Sequence[Cohort], bodies: Sequence[bytes], aside: Sequence[set[int]]
     ) -> list[ClusterUpdate]:
         """Return each cluster's sum, of which nobody learns who has added what."""
         nodes = self._find([client for cohort in cohorts for client in cohort.clients.tolist()])
@@ -255,7 +255,7 @@ class FleetExecutor:
             begin(cohort, nodes, spared, self.agreement, known, self.samples)
             for cohort, spared in zip(cohorts, aside, strict=True)
         ]
-        self._sums.carry_out(sums, bodies, self.notices.say)
+        secure.carry_out(sums, bodies, self.notices.say)
         for each, spared in zip(sums, aside, strict=True):
             self._note(each, spared)
         updates = [each.update(spared) for each, spared in zip(sums, aside, strict=True)]

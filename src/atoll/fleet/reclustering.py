@@ -11,7 +11,7 @@ from atoll.engine.engine import Method
 from atoll.experiment.experiment import Experiment, ReportedClients
 from atoll.experiment.plugins import resolve
 from atoll.experiment.signatures import asks_for
-from atoll.fleet.belief import MOST_SLOTS, believe
+from atoll.fleet.belief import MOST_SLOTS, believe, require_own_weights
 from atoll.fleet.clusterings import Clustered, as_told, cells_of, read_clusterings
 from atoll.fleet.executor import FleetExecutor
 from atoll.fleet.joining import Joined, ask_again
@@ -207,6 +207,8 @@ class Planner:
         agreed = {k: n for known in executor.fleet.nodes().values() for k, n in samples_of(known).items()}
         slots = clustering.clusters if clustering.method == "availability" else MOST_SLOTS
         believed, doubted = believe(self._reports, agreed, self._settings.fleet.samples_limit, slots)
+        if self._executor.agreement.fixed is not None and self._executor.agreement.fixed.by_samples:
+            require_own_weights(self._reports, believed)
         for client, why in doubted.items():
             if self._doubted.get(client) != why:
                 warn(f"node {executor.nodes.get(client)!r} says that client {client} {why}")

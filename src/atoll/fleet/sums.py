@@ -166,7 +166,7 @@ class SecureSums:
     def _call(self, step: Step, number: int, summation: Summation, body: bytes) -> Call:
         nonces = {node: secrets.token_hex(16) for node in summation.collector.left}
         instance = summation.collector.instance
-        common = {"token": instance.token, "event": instance.event}
+        common: Fields = {"token": instance.token, "event": instance.event}
         common |= {"repeat": instance.repeat, "cluster": instance.cluster}
         heads = {
             node: encode(

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from atoll.report.against import plot_against
 from atoll.report.clients import plot_clients
 from atoll.report.curves import (
     XColumn,
@@ -33,19 +34,26 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def write_report(
-    runs: Sequence[Run], out: Path | str, targets: Sequence[float] | None = None, stable: bool = False
+    runs: Sequence[Run],
+    out: Path | str,
+    targets: Sequence[float] | None = None,
+    stable: bool = False,
+    against: str | None = None,
 ) -> list[Path]:
     """Write curves against rounds, client updates and virtual time, and the table, into the folder `out`.
 
     Where an update of one run has fewer bytes than another's, also curves against bytes sent up. Where runs have
     recorded them, also the error to planted parameters, what own probes measured, what of single clients, and, one
-    figure a run, the clusters that clients found; where runs differ in their seed alone, also the spread over seeds.
+    figure a run, the clusters that clients found; where runs differ in their seed alone, also the spread over seeds;
+    with a setting `against`, such as ``privacy.epsilon``, also where runs end against it.
     The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-* and identity-* as
-    .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
+    .png, .svg and .pdf, as is against-*, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
     `rounds_to_target`. Raises InputError when there are no runs.
     """
     out = Path(out)
     figures, tables = dict(_figures(runs)), dict(_tables(runs, targets, stable))
+    if against is not None:
+        figures[f"against-{against.replace('.', '-').replace('_', '-')}"] = plot_against(runs, against)
     out.mkdir(parents=True, exist_ok=True)
     files = []
     for stem, figure in figures.items():

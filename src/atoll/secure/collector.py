@@ -93,7 +93,7 @@ class Collector:
             if each.own.keys() == self._masked.keys() and each.others.keys() == set(lost)
         }
         self._leave(proper, "gave their shares")
-        total = np.sum(list(self._masked.values()), axis=0, dtype=np.uint64)
+        total: Numbers = np.stack(list(self._masked.values())).sum(axis=0, dtype=np.uint64)
         for name in self._masked:
             total -= self._own_mask(name, {each: proper[each].own[name] for each in proper}, len(total))
         for name in lost:

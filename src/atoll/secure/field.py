@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 
 PRIME = 2**256 + 297
 """The least prime above all secrets of 32 bytes."""
@@ -30,17 +31,23 @@ def join(shares: Mapping[int, int]) -> bytes:
     >>> join(dict(enumerate(split(b"s" * 32, 2, 3)[1:], start=2))) == b"s" * 32
     True
     """
-    total = 0
-    for place, share in shares.items():
-        above = below = 1
-        for other in shares:
-            if other != place:
-                above, below = above * other % PRIME, below * (other - place) % PRIME
-        total += share * above * pow(below, -1, PRIME)
-    secret = total % PRIME
+    secret = sum(share * weight for share, weight in zip(shares.values(), _weights(tuple(shares)), strict=True)) % PRIME
     if secret >= 2**256:
         raise ValueError("false shares")
     return secret.to_bytes(32)
+
+
+@lru_cache(maxsize=16)  # all secrets of a sum are joined from shares at the same places
+def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what shares at these places weigh in a polynomial's value at 0."""
+    weights = []
+    for place in places:
+        above = below = 1
+        for other in places:
+            if other != place:
+                above, below = above * other % PRIME, below * (other - place) % PRIME
+        weights.append(above * pow(below, -1, PRIME))
+    return tuple(weights)
 
 
 def _value(coefficients: list[int], place: int) -> int:

@@ -146,5 +146,5 @@ def flat(total: Model, form: Form) -> Numbers:
 
 def unflat(numbers: Numbers, form: Form) -> Model:
     """Return tensors of the form's shapes from whole numbers modulo 2^64, as numbers of both signs."""
-    parts = torch.from_numpy(numbers.view(np.int64)).split([shape.numel() for shape, _ in form.values()])
+    parts = torch.split(torch.from_numpy(numbers.view(np.int64)), [shape.numel() for shape, _ in form.values()])
     return {name: part.reshape(shape) for (name, (shape, _)), part in zip(form.items(), parts, strict=True)}
