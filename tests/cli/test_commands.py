@@ -24,7 +24,7 @@ OPTIONS = {
     ],
     "report": [
         *("DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--json"),
-        *("--csv", "--parquet"),
+        *("--against", "--csv", "--parquet"),
     ],
     "reproduce": [
         "PAPER|FIGURE",

@@ -41,7 +41,7 @@ def report_command(
     overlay: OverlayOption = False,
     against: Annotated[
         str | None,
-        typer.Option(metavar="SETTING", help="Also draw where runs end against a setting, such as local.lr."),
+        typer.Option(metavar="SETTING", help="Draw where runs end against a setting, such as local.lr."),
     ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = None,

@@ -53,8 +53,8 @@ def require_own_weights(reports: Mapping[int, ClientReport], believed: Mapping[i
     for client, report in reports.items():
         if (counted := believed[client].samples) != report.samples:
             raise InputError(
-                f"secure.sums = true: client {client} holds {report.samples} samples and would count for {counted}, but "
-                "its node weighs it itself; unset fleet.samples_limit, agree on them in fleet.toml, or set "
+                f"secure.sums = true: client {client} holds {report.samples} samples and would count for {counted}, "
+                "but its node weighs it itself; unset fleet.samples_limit, agree on them in fleet.toml, or set "
                 "method.weights = 'equal'"
             )
 

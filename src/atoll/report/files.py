@@ -46,8 +46,8 @@ def write_report(
     recorded them, also the error to planted parameters, what own probes measured, what of single clients, and, one
     figure a run, the clusters that clients found; where runs differ in their seed alone, also the spread over seeds;
     with a setting `against`, such as ``privacy.epsilon``, also where runs end against it.
-    The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-* and identity-* as
-    .png, .svg and .pdf, as is against-*, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
+    The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-*, identity-* and
+    against-* as .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
     `rounds_to_target`. Raises InputError when there are no runs.
     """
     out = Path(out)
