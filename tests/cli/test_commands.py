@@ -23,8 +23,8 @@ OPTIONS = {
         *("--seeds", "--from", "--race", "--out", "--resume", "--json", "--quiet", "--verbose"),
     ],
     "report": [
-        *("DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--json"),
-        *("--against", "--csv", "--parquet"),
+        *("DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--against"),
+        *("--json", "--csv", "--parquet"),
     ],
     "reproduce": [
         "PAPER|FIGURE",

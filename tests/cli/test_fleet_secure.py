@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SECURE = '\n[secure]\nsums = true\nleast_nodes = 2\n'
+SECURE = "\n[secure]\nsums = true\nleast_nodes = 2\n"
 
 
 @pytest.fixture
