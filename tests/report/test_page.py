@@ -427,7 +427,7 @@ def test_private_runs_have_what_each_cluster_was_to_spend(tmp_path: Path) -> Non
     content = content_of(private_run(tmp_path / "run", PRIVATE), write_run(tmp_path / "plain", make_rows(3, 0.1)))
     rows = rows_of(content, "results")[-4:]
     assert rows == [
-        ["Cluster", "Clients", "Releases, at most", "Epsilon, as planned"],
+        ["Cluster", "Clients", "Releases", "Epsilon"],
         ["0", "12", "4", "3.250"],
         ["1", "8", "3", "–"],
         ["worst client, spent", "", "4", "3.250"],

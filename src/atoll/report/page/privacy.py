@@ -11,7 +11,7 @@ from atoll.report.runs import Run
 from atoll.support.untrusted import read_json
 
 MOST_CLUSTERS = 20
-_HEADER = ("Cluster", "Clients", "Releases, at most", "Epsilon, as planned")
+_HEADER = ("Cluster", "Clients", "Releases", "Epsilon")
 _SEEDED = "The noise is drawn from the seed, to repeat a run: who knows the seed can take it away."
 
 
@@ -41,6 +41,7 @@ def _made(run: Run, told: Mapping[str, Any]) -> str:
     lines.append(_line("worst client, spent", worst))
     budget = "" if told["budget"] is None else f", budget {float(told['budget']):g}"
     notes = [
+        "Of each cluster its worst client, as planned.",
         f"Epsilon at delta = {float(told['delta']):g} ({told['adjacency']}), trust = {told['trust']}{budget}.",
         f"The first {MOST_CLUSTERS} of {len(clusters):,} clusters are shown." if len(clusters) > MOST_CLUSTERS else "",
         "" if told["is_private"] else _SEEDED,
