@@ -29,6 +29,8 @@ from atoll.fleet.messages import (
 from atoll.fleet.node import Node, Reporting, open_site
 from atoll.fleet.shards import write_shards
 from atoll.fleet.store import FolderStore, MemoryStore, Store
+from atoll.fleet.sum_messages import KeysRequest, MaskedRequest, SharesRequest, SurvivorsRequest, UnmaskRequest
+from atoll.fleet.summing import SUMMING
 from atoll.fleet.tally import Budget
 from atoll.local.models import Model
 from tests.fleets import agreement_of, small
@@ -62,8 +64,24 @@ def refusal(reply: bytes) -> str:
     return decode(reply, Refusal)[0].code
 
 
-def test_there_are_three_tasks() -> None:
-    assert sorted(HANDLERS) == ["describe", "losses", "train"]
+def test_there_are_three_tasks_and_the_steps_of_a_secure_sum() -> None:
+    steps = ["sum-keys", "sum-masked", "sum-shares", "sum-survivors", "sum-unmask"]
+    assert sorted(HANDLERS) == ["describe", "losses", *steps, "train"]
+
+
+@pytest.mark.parametrize("task", sorted(SUMMING))
+def test_without_secure_sums_a_node_takes_no_part_in_any(site: Node, task: str) -> None:
+    common: dict[str, Any] = {"settings_digest": DIGEST, "nonce": "ab", "token": "cd"}
+    common |= {"event": 0, "repeat": 0, "cluster": 0}
+    requests = {
+        "sum-keys": KeysRequest(**common),
+        "sum-shares": SharesRequest(**common, keys=(), threshold=2),
+        "sum-masked": MaskedRequest(**common, drawn_as=0, round=0, clients=(1,), shares={}),
+        "sum-survivors": SurvivorsRequest(**common, survivors=()),
+        "sum-unmask": UnmaskRequest(**common, signatures={}),
+    }
+    reply = answer(site, MemoryStore(), task, encode(requests[task], pack([START])))
+    assert decode(reply, Refusal)[0].code == "not_needed"
 
 
 @pytest.mark.parametrize(

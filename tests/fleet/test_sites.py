@@ -248,6 +248,7 @@ def test_what_is_announced_is_what_a_clients_work_may_depend_on() -> None:
         "local",
         "method",
         "privacy",
+        "secure",
         "clustering",
         "data",
         "run",

@@ -48,12 +48,12 @@ def a_node(wire: Wire, task: str) -> Callable[[bytes], object]:
     """Return what has a node asked, as if for the first time, and makes sure of its answer."""
     site, step = wire.sites["node-0"], next(each for each in STEPS if each.task == task)
     open_sums = dict(site.sums._open)
-    kept = {token: (each._next, dict(each._held)) for token, each in open_sums.items()}
+    kept = {token: vars(each) | {"_held": dict(each._held)} for token, each in open_sums.items()}
 
     def read(message: bytes) -> object:
         site.sums._open = {} if task == "sum-keys" else dict(open_sums)
-        for token, (following, held) in kept.items():
-            open_sums[token]._next, open_sums[token]._held = following, dict(held)
+        for token, state in kept.items():
+            vars(open_sums[token]).update(state | {"_held": dict(state["_held"])})
         head, _ = decode_reply(answer(site, MemoryStore(), task, message), step.reply)
         assert isinstance(head, step.reply | Refusal)
         return head

@@ -108,14 +108,16 @@ def test_what_a_node_sends_tells_nothing_of_its_numbers_while_one_mask_stays() -
     """The server with all of the others' secrets has not taken out the node's own mask; nor the other way round."""
     numbers = {name: np.zeros(2000, np.uint64) for name in names_of(3)}
     meeting = Meeting(numbers)
+    first = meeting.nodes["node-0"]
+    private, secret = first._masking[0], first._secret
     meeting.carry_out()
-    roster = meeting.collector.roster
-    first, masked = meeting.nodes["node-0"], meeting.masked["node-0"]
-    public = {keys.name: keys.masking for keys in roster.keys}
-    pairs = sum(
-        pair_mask(roster, "node-0", other, first._masking[0], public[other], 2000) for other in ("node-1", "node-2")
+    assert (first._masking, first._sealing, first._secret, first._held) == ((b"", b""), (b"", b""), b"", {}), (
+        "forgotten"
     )
-    own = mask(own_mask_key(roster, "node-0", first._secret), 2000)
+    roster, masked = meeting.collector.roster, meeting.masked["node-0"]
+    public = {keys.name: keys.masking for keys in roster.keys}
+    pairs = sum(pair_mask(roster, "node-0", other, private, public[other], 2000) for other in ("node-1", "node-2"))
+    own = mask(own_mask_key(roster, "node-0", secret), 2000)
     assert (masked == own + pairs).all()
     for left in (masked - own, masked - pairs):
         assert looks_uniform(left)

@@ -35,6 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "all alike": {"method": {"name": "fedcluster", "fraction": 1.0, "weights": "equal"}},
     "fedavg, FedProx": {"method": {"name": "fedavg", "fraction": 1.0}, "local": {"steps": 3, "proximal": 0.1}},
     "fedadam": {"method": {"name": "fedadam", "fraction": 1.0}},
+    "fedat": {"method": {"name": "fedat", "tiers": 2, "fraction": 1.0}},
     "hierfavg": {"method": {"name": "hierfavg", "intra_rounds": 2}, "rounds": 12},
     **{f"feduc, {each}": feduc(each) for each in ("censyn", "decsyn")},
 }

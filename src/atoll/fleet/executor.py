@@ -279,6 +279,8 @@ class FleetExecutor:
             self.notices.add(node, reason)
         for client in aside:
             self.notices.add(self.nodes.get(client, f"of client {client}"), "aside")
+        for node in () if summed.why else summed.summed:
+            self.notices.forget(node)
         for node, done in summed.work.items():
             for each in done:
                 self.measured.add(each.client, each.passed, each.seconds, summed.seconds[node])

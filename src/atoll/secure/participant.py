@@ -6,7 +6,8 @@ the key of its masks with others, if they have not; both would show its numbers.
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from atoll.secure.roster import Instance, Keys, NotSummed, Roster, threshold_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+
+_FORGOTTEN = b"", b""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +62,7 @@ class Participant:
         self._threshold_share, self._least = threshold_share, least_nodes
         self._sealing, self._masking, self._secret = make_pair(), make_pair(), os.urandom(32)
         self._next, self._lock = "advertise", Lock()
-        self._roster: Roster | None = None
+        self._roster = Roster(instance, 0, ())
         self._held: dict[str, tuple[int, int]] = {}  # each node's shares: of its masking key, of its secret
         self._survivors: tuple[str, ...] = ()
 
@@ -69,8 +72,8 @@ class Participant:
         Raises:
             NotSummed: it has been asked before, as in all steps.
         """
-        self._begin("advertise", then="deal")
-        return self._keys
+        with self._step("advertise", then="deal"):
+            return self._keys
 
     def deal(self, keys: Collection[Keys], threshold: int) -> dict[str, bytes]:
         """Return shares of both secrets for each other node, sealed.
@@ -78,22 +81,14 @@ class Participant:
         Raises:
             NotSummed: keys that their nodes have not signed for this sum, too few nodes, or too low a threshold.
         """
-        self._begin("deal", then="take")
-        roster = self._roster = self._checked(keys, threshold)
-        shares = zip(
-            roster.places,
-            split(self._masking[0], threshold, len(roster.keys)),
-            split(self._secret, threshold, len(roster.keys)),
-            strict=True,
-        )
-        dealt = {}
-        for name, of_key, of_secret in shares:
-            if name == self._identity.name:
-                self._held[name] = of_key, of_secret
-                continue
-            text = of_key.to_bytes(BYTES) + of_secret.to_bytes(BYTES)
-            dealt[name] = seal(self._sealing_key(roster, self._identity.name, name), text, roster.context)
-        return dealt
+        with self._step("deal", then="take"):
+            roster = self._roster = self._checked(keys, threshold)
+            of_keys, of_secrets = (
+                split(secret, threshold, len(roster.keys)) for secret in (self._masking[0], self._secret)
+            )
+            shares = dict(zip(roster.places, zip(of_keys, of_secrets, strict=True), strict=True))
+            self._held = {self._identity.name: shares.pop(self._identity.name)}
+            return {name: self._sealed(roster, name, each) for name, each in shares.items()}
 
     def take(self, dealt: Mapping[str, bytes]) -> None:
         """Take the shares that others have dealt to this node; whose have not come is out of the sum.
@@ -101,20 +96,20 @@ class Participant:
         Raises:
             NotSummed: shares that were not sealed for this node and roster by whom they should be, or too few.
         """
-        roster = self._begun("take", then="mask")
-        roster.require({*dealt, self._identity.name}, "dealt shares", roster.by_name)
-        for name, sealed in dealt.items():
-            if name != self._identity.name:
-                self._held[name] = self._unsealed(roster, name, sealed)
+        with self._step("take", then="mask") as roster:
+            roster.require({*dealt, self._identity.name}, "dealt shares", roster.by_name)
+            for name, sealed in dealt.items():
+                if name != self._identity.name:
+                    self._held[name] = self._unsealed(roster, name, sealed)
 
     def mask(self, numbers: Numbers) -> Numbers:
         """Return the numbers with all masks added, modulo 2^64, [numbers]."""
-        roster = self._begun("mask", then="sign_survivors")
-        me, count = self._identity.name, len(numbers)
-        total = numbers + mask(own_mask_key(roster, me, self._secret), count)
-        for name in self._held.keys() - {me}:
-            total += pair_mask(roster, me, name, self._masking[0], roster.by_name[name].masking, count)
-        return total
+        with self._step("mask", then="sign_survivors") as roster:
+            me, count = self._identity.name, len(numbers)
+            total = numbers + mask(own_mask_key(roster, me, self._secret), count)
+            for name in self._held.keys() - {me}:
+                total += pair_mask(roster, me, name, self._masking[0], roster.by_name[name].masking, count)
+            return total
 
     def sign_survivors(self, survivors: Collection[str]) -> bytes:
         """Return a signature of whose numbers have come, which all others must have been told alike.
@@ -122,12 +117,12 @@ class Participant:
         Raises:
             NotSummed: they are too few, or this node is not among them.
         """
-        roster = self._begun("sign_survivors", then="reveal")
-        roster.require(set(survivors), "sent masked numbers", self._held)
-        if self._identity.name not in survivors:
-            raise NotSummed("wrong_keys", "this node's numbers have not come, they say, so it is out of the sum")
-        self._survivors = tuple(sorted(survivors))
-        return sign(self._identity.key, roster.survivors_text(self._survivors))
+        with self._step("sign_survivors", then="reveal") as roster:
+            roster.require(set(survivors), "sent masked numbers", self._held)
+            if self._identity.name not in survivors:
+                raise NotSummed("wrong_keys", "this node's numbers have not come, they say, so it is out of the sum")
+            self._survivors = tuple(sorted(survivors))
+            return sign(self._identity.key, roster.survivors_text(self._survivors))
 
     def reveal(self, signatures: Mapping[str, bytes]) -> Revealed:
         """Return a share of one secret of each node: which one, the survivors say that were signed before.
@@ -135,33 +130,40 @@ class Participant:
         Raises:
             NotSummed: too few nodes have signed the same survivors.
         """
-        roster = self._begun("reveal", then="")
-        roster.require(signatures, "agree on whose numbers have come", self._survivors)
-        text = roster.survivors_text(self._survivors)
-        for name, signature in signatures.items():
-            try:
-                verify(self._identity.peers[name], signature, text)
-            except Forged:
-                raise NotSummed("wrong_keys", f"node {name!r} has signed other survivors than this node") from None
-        held, self._held = self._held, {}
-        own = {name: shares[1] for name, shares in held.items() if name in self._survivors}
-        return Revealed(own, {name: shares[0] for name, shares in held.items() if name not in self._survivors})
+        with self._step("reveal", then="") as roster:
+            roster.require(signatures, "agree on whose numbers have come", self._survivors)
+            text = roster.survivors_text(self._survivors)
+            for name, signature in signatures.items():
+                try:
+                    verify(self._identity.peers[name], signature, text)
+                except Forged:
+                    raise NotSummed("wrong_keys", f"node {name!r} has signed other survivors than this node") from None
+            own = {name: shares[1] for name, shares in self._held.items() if name in self._survivors}
+            others = {name: shares[0] for name, shares in self._held.items() if name not in self._survivors}
+            self._forget()
+            return Revealed(own, others)
 
     @property
     def _keys(self) -> Keys:
         keys = Keys(self._identity.name, self._sealing[1], self._masking[1], commit(self._secret))
         return replace(keys, signature=sign(self._identity.key, keys.text(self.instance)))
 
-    def _begin(self, step: str, then: str) -> None:
+    @contextmanager
+    def _step(self, step: str, then: str) -> Iterator[Roster]:
+        """Take a step, if it is the next; one that fails is the last."""
         with self._lock:
             if self._next != step:
                 raise NotSummed("replayed", f"asked to {step}, but the next step of this sum is {self._next or 'none'}")
-            self._next = then
+            self._next = ""
+        try:
+            yield self._roster
+        except BaseException:
+            self._forget()
+            raise
+        self._next = then
 
-    def _begun(self, step: str, then: str) -> Roster:
-        self._begin(step, then)
-        assert self._roster is not None, "steps come in order"
-        return self._roster
+    def _forget(self) -> None:
+        self._held, self._sealing, self._masking, self._secret = {}, _FORGOTTEN, _FORGOTTEN, b""
 
     def _checked(self, keys: Collection[Keys], threshold: int) -> Roster:
         roster = Roster(self.instance, threshold, tuple(sorted(keys, key=lambda each: each.name)))
@@ -183,6 +185,10 @@ class Participant:
             return agree(self._sealing[0], roster.by_name[other].sealing, roster.text("seal", sender, receiver))
         except Forged:
             raise NotSummed("wrong_keys", f"a key of node {other!r} that agrees with none") from None
+
+    def _sealed(self, roster: Roster, name: str, shares: tuple[int, int]) -> bytes:
+        text = b"".join(share.to_bytes(BYTES) for share in shares)
+        return seal(self._sealing_key(roster, self._identity.name, name), text, roster.context)
 
     def _unsealed(self, roster: Roster, name: str, sealed: bytes) -> tuple[int, int]:
         try:
