@@ -40,7 +40,8 @@ def test_points_are_means_over_seeds_with_their_deviation(tmp_path: Path) -> Non
     figure = plot_against(made(tmp_path), "privacy.identity_epsilon")
     left, right = figure.axes
     assert (left.get_ylabel(), right.get_ylabel()) == ("Adjusted Rand index", "Test accuracy (%)")
-    first, second = right.containers
+    containers: list[Any] = list(right.containers)
+    first, second = containers
     drawn = [np.asarray(each.lines[0].get_xydata()) for each in (first, second)]
     assert drawn[0].tolist() == pytest.approx(np.array([[1, 60], [4, 80], [50, 90]]))
     assert drawn[1].tolist() == pytest.approx(np.array([[1, 40], [4, 60]]))

@@ -53,7 +53,7 @@ def a_node(wire: Wire, task: str) -> Callable[[bytes], object]:
     def read(message: bytes) -> object:
         site.sums._open = {} if task == "sum-keys" else dict(open_sums)
         for token, state in kept.items():
-            vars(open_sums[token]).update(state | {"_held": dict(state["_held"])})
+            open_sums[token].__dict__.update(state | {"_held": dict(state["_held"])})
         head, _ = decode_reply(answer(site, MemoryStore(), task, message), step.reply)
         assert isinstance(head, step.reply | Refusal)
         return head
