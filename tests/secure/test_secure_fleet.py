@@ -278,14 +278,15 @@ def test_an_update_beyond_the_range_is_an_error_here_and_refused_there(tmp_path:
     assert last_row(tmp_path / "fleet")["refused_out_of_range"] == 6
 
 
-def test_who_adds_more_than_updates_can_be_spoils_the_sum_and_no_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("added", [2**60, -(2**63)])
+def test_who_adds_more_than_updates_can_be_spoils_the_sum_and_no_model(added: int, tmp_path: Path) -> None:
     made = summed(**ONE_CLUSTER, rounds=1)
 
     def shouting(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes:
         if task != "sum-masked":
             return honest()
         head, (model,) = decode(honest(), MaskedReply)
-        return encode(head, pack([{MASKED: model[MASKED] + 2**60}]))
+        return encode(head, pack([{MASKED: model[MASKED] + added}]))
 
     told = sentences(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data", {"node-1": shouting}))
     assert any("larger than all updates can be" in each for each in told)

@@ -68,8 +68,10 @@ class Summation:
         """Make sure that the total is one that honest nodes can have."""
         if self.why:
             return
-        weight = sum(self._weight_of(client) for client in self.clients)
-        if int(np.abs(self.told.view(np.int64)).max(initial=0)) > weight * self.fixed.largest:
+        total, clients = self.told.view(np.int64), self.clients
+        weights = zip(self.cohort.clients.tolist(), self.cohort.weights.tolist(), strict=True)
+        most = self.fixed.largest * sum(int(weight) for client, weight in weights if client in clients)
+        if int(total.max(initial=0)) > most or int(total.min(initial=0)) < -most:
             self.why = "it is larger than all updates can be, so some node has not masked what it should"
 
     def reason_of(self, client: int) -> Reason | None:
@@ -89,9 +91,6 @@ class Summation:
             return ClusterUpdate(self.cohort.start, math.nan, 0.0, refused, answered)
         arrived = float(self.cohort.weights[answered].sum() / self.cohort.weights.sum())
         return ClusterUpdate(unflat(self.told, self.form), math.nan, arrived, refused, answered)
-
-    def _weight_of(self, client: int) -> int:
-        return int(self.cohort.weights[self.cohort.clients.tolist().index(client)])
 
 
 def begin(
