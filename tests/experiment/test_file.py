@@ -33,6 +33,7 @@ TEXTS = {
 }
 NEEDED = {"privacy.trust": {"privacy": {"clip": 1.0, "noise": 1.0}}}  # settings that another value asks for
 VALUES: dict[str, tuple[str, Any]] = {
+    "secure.threshold": ("0.75", 0.75),
     "fleet.samples_limit": ("1.5", 1.5),
     "network.grid": ("[2, 3]", [2, 3]),
     "run.trackers": ('["tensorboard"]', ["tensorboard"]),
