@@ -8,7 +8,8 @@ import pytest
 import tomli_w
 
 from atoll import InputError
-from atoll.fleet.configuration import FleetPlan, init_fleet, read_node
+from atoll.fleet.configuration import read_node
+from atoll.fleet.founding import FleetPlan, init_fleet
 from atoll.fleet.keys import revoke, rotate
 from atoll.fleet.peers import read_identity
 from atoll.secure.participant import Identity
