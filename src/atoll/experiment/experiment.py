@@ -25,7 +25,7 @@ from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.coding import code_updates, coding_of, upload_share
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
-from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
+from atoll.experiment.faults import add_attackers, add_faults, as_claimed, make_availability, require_single_results
 from atoll.experiment.file import make_runs, resolved
 from atoll.experiment.foresight import foresee
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
@@ -37,6 +37,7 @@ from atoll.experiment.problem import make_problem
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
+from atoll.faults.availability import Availability
 from atoll.local.models import Model, form_of, without
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
@@ -131,6 +132,8 @@ class Experiment:
         shared = list[str]()
         if all(getattr(settings, name) == getattr(before, name) for name in ("seed", "data", "faults", "travel")):
             shared += ["_all_clients", "clients", "test_clients"]
+            if settings.method.name == before.method.name and settings.network == before.network:
+                shared.append("availability")
             own_modules = method_kind(settings).module or method_kind(before).module
             if settings.model == before.model and not own_modules:
                 shared += ["module", *(["networks"] if is_same_network(settings, before) else [])]
@@ -268,12 +271,19 @@ class Experiment:
         batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
         zeta = speeds(self.settings, len(self.clients))
         sending = uploads(self.settings, len(self.clients))
+        pace = None if self.availability is None else self.availability.pace
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
+            pace = None
             zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
         steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
         compute = np.asarray(batch * steps * zeta, float)
         deadline = self.settings.faults.deadline_seconds
-        return Clock(compute, sending * self._upload_share, np.inf if deadline is None else deadline)
+        return Clock(compute, sending * self._upload_share, np.inf if deadline is None else deadline, pace)
+
+    @cached_property
+    def availability(self) -> Availability | None:
+        """When clients are there, and how their speeds change; None: always there, and always as fast."""
+        return make_availability(self.settings, len(self.population))
 
     @cached_property
     def method(self) -> Method:
@@ -303,6 +313,7 @@ class Experiment:
             "rounds": self.settings.rounds,
             "clock": self.clock,
             "deadline_seconds": self.settings.faults.deadline_seconds,
+            "pace": None if self.availability is None else self.availability.pace,
             "seed": self.settings.seed,
         }
         if self.needs("network"):
@@ -331,7 +342,7 @@ class Experiment:
         method = choose_clients(self.settings, method, self.reported, clock)
         if (seconds := self.settings.run.virtual_seconds) is not None:
             method = replace(method, schedule=self._until(method.schedule, seconds))
-        method = add_faults(self.settings, method, self.population, clock)
+        method = add_faults(self.settings, method, self.population, clock, self.availability)
         method = code_updates(self.settings, let_stay(self.settings, method, self.module))
         if self.schedule is not None:
             replayed = fitting(self.schedule, method.schedule, len(self.population))

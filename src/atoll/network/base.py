@@ -1,13 +1,13 @@
 """What a network is: seconds of computing, uploading and transfer, and which aggregators are neighbours."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from atoll.network.sharing import Sharing
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
 
@@ -96,6 +96,17 @@ class Network:
         for aggregator, others in enumerate(self.neighbours):
             near[aggregator, list(others)] = 1
         return near
+
+    def part(self, clients: Ids, computing: Floats, sending: Floats) -> "Network":
+        """Return the network of these clients alone, which compute and send so many times as long, [clients] each."""
+        times = sending[:, None]
+        up, down = self.upload_seconds[clients] * times, self.download_seconds
+        down = None if down is None else down[clients] * times
+        if self.sharing is not None:  # what they share is no faster than before
+            up = np.maximum(up, self.sharing.up_seconds)
+            down = None if down is None else np.maximum(down, self.sharing.down_seconds)
+        alone = {"compute_seconds": self.compute_seconds[clients] * computing, "upload_seconds": up}
+        return replace(self, **alone, download_seconds=down, clients_xy=None, power=None, client_names=None)
 
     @property
     def return_seconds(self) -> Floats | None:
