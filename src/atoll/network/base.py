@@ -21,6 +21,25 @@ class Power:
 
 
 @dataclass(frozen=True, eq=False)
+class Prices:
+    """What it costs to send once, in the currency of whoever says so.
+
+    Attributes:
+        upload: an update from each client to each aggregator, [clients, aggregators].
+        download: a model back, [clients, aggregators].
+        transfer: a model from each aggregator to the server, [aggregators].
+        back: the server's model to each aggregator, [aggregators].
+        exchange: a model from an aggregator to another, [aggregators, aggregators].
+    """
+
+    upload: Floats
+    download: Floats
+    transfer: Floats
+    back: Floats
+    exchange: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Network:
     """Clients, aggregators and, in the central patterns, a server.
 
@@ -44,6 +63,7 @@ class Network:
         sharing: links over which several send at once; None: clients of an aggregator send one after the other, and
             nothing else is shared.
         power: of the clients; None: not known.
+        prices: of sending; None: not known.
         client_names: what clients are called; None: their numbers.
         aggregator_names: the same of aggregators.
 
@@ -66,6 +86,7 @@ class Network:
     down_transfer_seconds: Floats | None = None
     sharing: Sharing | None = None
     power: Power | None = None
+    prices: Prices | None = None
     client_names: tuple[str, ...] | None = None
     aggregator_names: tuple[str, ...] | None = None
 
@@ -106,7 +127,8 @@ class Network:
             up = np.maximum(up, self.sharing.up_seconds)
             down = None if down is None else np.maximum(down, self.sharing.down_seconds)
         alone = {"compute_seconds": self.compute_seconds[clients] * computing, "upload_seconds": up}
-        return replace(self, **alone, download_seconds=down, clients_xy=None, power=None, client_names=None)
+        unknown = dict.fromkeys(("clients_xy", "power", "prices", "client_names"))
+        return replace(self, **alone, **unknown, download_seconds=down)
 
     @property
     def return_seconds(self) -> Floats | None:
