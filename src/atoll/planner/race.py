@@ -1,7 +1,9 @@
 """Racing plans in virtual time: all train for a while, the better third goes on three times as long, and so on.
 
-A run that goes on is the one that was stopped, in its own folder, so that a race costs little more than its longest
-runs, and goes on after any stop: what is there decides what comes next.
+With a target nobody trains on who can no longer be first: virtual time only goes up. The plans of a seed train on the
+same data, from the same model, with the same draws, so that what is planned is all that differs. A run that goes on is
+the one that was stopped, in its own folder, so that a race costs little more than its longest runs, and goes on after
+any stop: what is there decides what comes next.
 """
 
 import math
@@ -29,9 +31,12 @@ from atoll.sweep.planning import require_same
 
 SHARE = 3  # one plan in so many goes on, so many times as long
 FINALISTS = 2  # plans that run to the end, with every seed
-LEAST_EVENTS = 3  # merges of each cluster, in the middling plan, before any plan is out
+LEAST_EVENTS = 2  # merges of each cluster before any plan is out, in the slowest plan that is waited for
+PATIENCE = 2  # so many times the middling plan's time between merges is waited for
+GIVES_UP = 1.1  # a plan that is so many times as late at the target as another one trains no longer
 PROBES = 100  # of a run that fills the budget
 SAMPLES = 2_000  # that the training loss of a racing run is probed on, which decides nothing
+_ROUNDING = 1e-9  # of a sum of seconds
 _SMOOTHED = 1 / 4  # of the time so far, over whose last part probes are averaged where a race decides
 
 Tell = Callable[[str], None]
@@ -48,6 +53,7 @@ class Entrant:
         level: what it was judged by when it was out or, of a finalist, in the end; nan before.
         costs: a finalist's seconds to the target, inf where it is missed, or its levels at the end, one a seed.
         sizes: bytes sent to the target, as `costs`, where it is met.
+        is_behind: whether it is a finalist that was stopped once another one was sure to be earlier.
         problem: why a run failed; empty if none has.
     """
 
@@ -57,6 +63,7 @@ class Entrant:
     level: float = math.nan
     costs: list[float] = field(default_factory=list)
     sizes: list[float] = field(default_factory=list)
+    is_behind: bool = False
     problem: str = ""
 
     @property
@@ -81,10 +88,15 @@ class Race:
 
 
 def lay_out(plans: Sequence[Scored], seeds: int) -> Race:
-    """Return the race of these plans: each rung is three times as long as the one before, and has a third of them."""
+    """Return the race of these plans: each rung is three times as long as the one before, and has a third of them.
+
+    The first one is as long as the slowest plan needs for a few whole merges: where clusters wait for each other, all
+    is gained at once at their end. A plan that merges far more rarely than others is not waited for.
+    """
     end = max(plan.score.seconds for plan in plans)
-    merge = float(np.median([plan.score.seconds / plan.score.merges for plan in plans]))
-    until = min(LEAST_EVENTS * merge, end)  # who has hardly merged by then is out
+    merges = np.array([plan.score.seconds / plan.score.merges for plan in plans])
+    merge = float(merges[merges <= PATIENCE * np.median(merges)].max())
+    until = min(LEAST_EVENTS * merge * (1 + _ROUNDING), end)
     rungs, left = list[tuple[float, int]](), len(plans)
     while left > FINALISTS and until * SHARE <= end:
         rungs.append((until, left))
@@ -113,42 +125,69 @@ def carry_out(
     for entrant in entrants:
         for seed in range(race.seeds):
             require_same(entrant.folder / _seed_folder(seed), _racing(entrant.plan, seed))
-    going = list(entrants)
+    going, out = list(entrants), list[Entrant]()
     for (until, _), after in zip(race.rungs, (*race.rungs[1:], None), strict=True):
         tell(f"{len(going)} plans until {until:,.0f} s of virtual time")
         for entrant in going:
-            _train(entrant, 0, until, budget, pool, is_over)
+            _train(entrant, 0, min(until, _latest(going, until, budget)), budget, pool, is_over)
+        failed = [entrant for entrant in going if entrant.problem]
         going = sorted((entrant for entrant in going if not entrant.problem), key=lambda e: _rank(e, until, budget))
         if not going:
             raise RunError(f"every plan failed, such as {entrants[0].name}: {entrants[0].problem}")
-        if after is not None:
-            for entrant in going[after[1] :]:
-                entrant.left_at, entrant.level = until, _level(entrant, 0, until, budget)
-            going = going[: after[1]]
-    finalists, beaten = going[:FINALISTS], going[FINALISTS:]
-    for entrant in beaten:
-        entrant.left_at, entrant.level = until, _level(entrant, 0, until, budget)
-    for seed in range(1, race.seeds):
-        tell(f"{len(finalists)} finalists, seed {seed}")
-        for entrant in finalists:
-            _train(entrant, seed, until, budget, pool, is_over)
-    for entrant in finalists:
-        _settle(entrant, race.seeds, until, budget)
-    return _in_order(entrants, budget)
+        left = FINALISTS if after is None else after[1]
+        for entrant in going[left:]:
+            entrant.left_at, entrant.level = _reached(entrant, until), _level(entrant, 0, until, budget)
+        going, out = going[:left], [*going[left:], *out, *failed]
+    allowed = math.inf
+    for entrant in going:
+        tell(f"{entrant.name}, {race.seeds} seeds" if race.seeds > 1 else entrant.name)
+        _finish(entrant, race.seeds, until, allowed, budget, pool, is_over)
+        if budget.target is not None and not entrant.problem:
+            allowed = min(allowed, GIVES_UP * sum(entrant.costs))
+    ranked = [*sorted(going, key=lambda entrant: _cost_of(entrant, budget)), *out]
+    return sorted(ranked, key=lambda entrant: bool(entrant.problem))
 
 
-def _in_order(entrants: Sequence[Entrant], budget: Budget) -> list[Entrant]:
-    """Return finalists by what they cost or reached, then the others by how long they stayed in, and their level."""
+def _finish(
+    entrant: Entrant, seeds: int, until: float, allowed: float, budget: Budget, pool: Pool, is_over: Callable[[], bool]
+) -> None:
+    """Let a finalist train with every seed, until its seconds to the target are more in all than are allowed."""
+    for seed in range(seeds):
+        if seed:
+            left = until if math.isinf(allowed) else allowed - sum(entrant.costs)
+            _train(entrant, seed, min(until, left), budget, pool, is_over)
+        _settle(entrant, seed, until, budget)
+        if entrant.problem or sum(entrant.costs) > allowed:
+            break
+    missing = seeds - len(entrant.costs)
+    entrant.costs += [math.inf] * (0 if entrant.problem else missing)
+    entrant.is_behind = math.isfinite(allowed) and math.isinf(sum(entrant.costs))
 
-    def key(entrant: Entrant) -> tuple[bool, float, float, float]:
-        level = -entrant.level if not budget.falls else entrant.level
-        if entrant.problem:
-            return True, math.inf, math.inf, math.inf
-        mean = float(np.mean(entrant.costs)) if entrant.costs else math.inf
-        cost = mean if budget.target is not None or budget.falls or not entrant.costs else -mean
-        return False, -(entrant.left_at or math.inf), cost, level
 
-    return sorted(entrants, key=key)
+def _latest(entrants: Sequence[Entrant], until: float, budget: Budget) -> float:
+    """Return until when it is worth training on, once one of these has met the target by a virtual time; else inf."""
+    met = (_met_by(rows_of(entrant), until, budget) for entrant in entrants)
+    return GIVES_UP * min((seconds for seconds in met if seconds is not None), default=math.inf)
+
+
+def _reached(entrant: Entrant, until: float) -> float:
+    """Return the virtual seconds by which a plan stopped training, at most those given."""
+    run = rows_of(entrant)
+    return until if run is None else min(until, float(run.rows["virtual_time"][-1]))
+
+
+def _met_by(run: Run | None, until: float, budget: Budget) -> float | None:
+    """Return the virtual seconds at which a run met the target; None if it had not by then, or there is none."""
+    probe = None if run is None else _met_at(run, budget)
+    seconds = math.inf if run is None or probe is None else float(run.rows["virtual_time"][probe])
+    return seconds if seconds <= until else None
+
+
+def _cost_of(entrant: Entrant, budget: Budget) -> tuple[bool, float, float]:
+    """Return what orders finalists: the mean over seeds, and of those that missed the target their level."""
+    mean, level = float(np.mean(entrant.costs or [math.inf])), entrant.level
+    is_cost = budget.target is not None or budget.falls
+    return bool(entrant.problem), mean if is_cost else -mean, level if budget.falls else -level
 
 
 def estimate_of(entrant: Entrant, budget: Budget) -> Estimate | None:
@@ -245,28 +284,26 @@ def _level(entrant: Entrant, seed: int, until: float, budget: Budget) -> float:
 
 def _rank(entrant: Entrant, until: float, budget: Budget) -> tuple[bool, float]:
     """Return what orders plans at a rung: the time at which the target was met, else the level."""
-    run = rows_of(entrant)
-    probe = None if run is None else _met_at(run, budget)
-    if run is not None and probe is not None:
-        return False, float(run.rows["virtual_time"][probe])
+    met = _met_by(rows_of(entrant), until, budget)
+    if met is not None:
+        return False, met
     level = _level(entrant, 0, until, budget)
     return True, math.inf if math.isnan(level) else level if budget.falls else -level
 
 
-def _settle(entrant: Entrant, seeds: int, until: float, budget: Budget) -> None:
-    """Note what a finalist's runs have come to."""
-    for seed in range(seeds):
-        run = rows_of(entrant, seed)
-        if run is None or entrant.problem:
-            return
-        probe = _met_at(run, budget)
-        if budget.target is None:
-            entrant.costs.append(_level(entrant, seed, until, budget))
-        elif probe is None:
-            entrant.costs.append(math.inf)
-        else:
-            entrant.costs.append(float(run.rows["virtual_time"][probe]))
-            entrant.sizes.append(float(run.rows["bytes_up"][probe] + run.rows["bytes_down"][probe]))
+def _settle(entrant: Entrant, seed: int, until: float, budget: Budget) -> None:
+    """Note what a finalist's run has come to."""
+    run = rows_of(entrant, seed)
+    if run is None or entrant.problem:
+        return
+    probe = _met_at(run, budget)
+    if budget.target is None:
+        entrant.costs.append(_level(entrant, seed, until, budget))
+    elif probe is None:
+        entrant.costs.append(math.inf)
+    else:
+        entrant.costs.append(float(run.rows["virtual_time"][probe]))
+        entrant.sizes.append(float(run.rows["bytes_up"][probe] + run.rows["bytes_down"][probe]))
     entrant.level = _level(entrant, 0, until, budget)
 
 

@@ -72,6 +72,8 @@ def judged(entrant: Entrant, budget: Budget) -> str:
     if entrant.left_at is not None:
         return f"out at {format_seconds(entrant.left_at)}: {level}"
     found = estimate_of(entrant, budget)
+    if entrant.is_behind:
+        return f"behind: {level}"
     if found is None:
         missed = sum(math.isinf(cost) for cost in entrant.costs)
         return f"missed by {missed} of {len(entrant.costs)}: {level}"
@@ -143,6 +145,8 @@ def _lead(entrant: Entrant, budget: Budget) -> str:
 
 def _against(first: Entrant, rival: Entrant, budget: Budget) -> str:
     mine, theirs = estimate_of(first, budget), estimate_of(rival, budget)
+    if rival.is_behind:
+        return f"{in_words(rival.name)}, the next, was stopped when it could no longer be first."
     if mine is None or theirs is None:
         left = rival.left_at
         how = f"was out after {format_seconds(left)}" if left is not None else "did not get there in every seed"
