@@ -32,6 +32,7 @@ from atoll.sweep.planning import require_same
 SHARE = 3  # one plan in so many goes on, so many times as long
 FINALISTS = 2  # plans that run to the end, with every seed
 LEAST_EVENTS = 2  # merges of each cluster before any plan is out, in the slowest plan that is waited for
+WORTH_IT = 1.5  # a rung is one if the race is so many times as long, at least
 PATIENCE = 2  # so many times the middling plan's time between merges is waited for
 GIVES_UP = 1.1  # a plan that is so many times as late at the target as another one trains no longer
 PROBES = 100  # of a run that fills the budget
@@ -98,9 +99,9 @@ def lay_out(plans: Sequence[Scored], seeds: int) -> Race:
     merge = float(merges[merges <= PATIENCE * np.median(merges)].max())
     until = min(LEAST_EVENTS * merge * (1 + _ROUNDING), end)
     rungs, left = list[tuple[float, int]](), len(plans)
-    while left > FINALISTS and until * SHARE <= end:
+    while left > FINALISTS and until * WORTH_IT <= end:
         rungs.append((until, left))
-        until, left = until * SHARE, max(FINALISTS, -(-left // SHARE))
+        until, left = min(until * SHARE, end), max(FINALISTS, -(-left // SHARE))
     rungs.append((end, left))
     virtual, begun = 0.0, 0.0
     for until, left in rungs:
