@@ -24,6 +24,7 @@ from atoll.report.runs import NotBegun, Run, read_run
 from atoll.report.tables import first_met
 from atoll.runs.folder import RunFolder
 from atoll.runs.run import run_events
+from atoll.schedules.events import Schedule
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, RunError
 from atoll.support.estimates import Estimate, estimate, estimate_share
@@ -232,18 +233,30 @@ def _train(entrant: Entrant, seed: int, until: float, budget: Budget, pool: Pool
     if entrant.problem or RunFolder(place).is_finished or _is_there(rows_of(entrant, seed), until, budget):
         return
     experiment = pool.make(_racing(entrant.plan, seed))
-    column, target = budget.column_of(experiment.method.schedule.has_server), budget.target
+    schedule = experiment.method.schedule
+    column, wanted = budget.column_of(schedule.has_server), _events_by(schedule, until)
     try:
         with closing(run_events(experiment, place, resume=True)) as steps:
             for progress in steps:
-                row = progress.row or {}
-                met = target is not None and (value := row.get(column)) is not None and _meets(value, target, budget)
-                if progress.is_settled and (met or row.get("virtual_time", 0.0) >= until or is_over()):
+                value = (progress.row or {}).get(column)
+                met = budget.target is not None and value is not None and _meets(value, budget.target, budget)
+                may_stop = progress.is_settled and (is_over() or _is_near(schedule, progress.events_done, wanted))
+                if met or may_stop:  # who has met the target never goes on, so that nothing is lost
                     break
     except RunError as error:
         entrant.problem = str(error)
     if is_over():
         raise KeyboardInterrupt
+
+
+def _events_by(schedule: Schedule, until: float) -> int:
+    """Return how many events are over by a virtual time."""
+    return int(np.searchsorted([event.seconds for event in schedule.events], until, side="right"))
+
+
+def _is_near(schedule: Schedule, done: int, wanted: int) -> bool:
+    """Return whether a run is as near to so many events as it comes: some train together. The last ends by itself."""
+    return done < len(schedule) and (done >= wanted or done + len(schedule.ready(done)) - wanted > wanted - done)
 
 
 def _is_there(run: Run | None, until: float, budget: Budget) -> bool:
