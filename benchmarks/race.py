@@ -18,8 +18,9 @@ import numpy as np
 from progress import PATTERNS, settings_on
 
 from atoll.planner.budget import Budget
+from atoll.planner.entrants import Entrant, rows_of
 from atoll.planner.planning import Field, sort_out
-from atoll.planner.race import Entrant, carry_out, lay_out, rows_of
+from atoll.planner.race import carry_out, lay_out
 from atoll.sweep.axes import parse_axes
 
 TARGETS = (0.5, 0.7, 0.8)

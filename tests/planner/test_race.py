@@ -11,9 +11,10 @@ import pytest
 from atoll import InputError, RunError, make_runs
 from atoll.planner import table
 from atoll.planner.budget import Budget
+from atoll.planner.entrants import GIVES_UP, Entrant, rows_of
 from atoll.planner.folder import require_folder, write_note
 from atoll.planner.planning import Field, sort_out
-from atoll.planner.race import FINALISTS, GIVES_UP, Entrant, Race, carry_out, lay_out, rows_of
+from atoll.planner.race import FINALISTS, Race, carry_out, lay_out
 from atoll.planner.scoring import Scored
 from atoll.sweep.axes import parse_axes
 from tests.planner.test_schedules import scored, settings_of

@@ -13,8 +13,8 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.waiting import work_ends
 from atoll.network.base import Network
 from atoll.planner.budget import Budget
+from atoll.planner.entrants import Entrant, rows_of
 from atoll.planner.planning import Field
-from atoll.planner.race import Entrant, rows_of
 from atoll.planner.scores import busy_seconds
 from atoll.planner.spending import energy_of, price_of
 from atoll.planner.table import cells_of, in_words, judged, note_of, why

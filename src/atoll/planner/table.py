@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from atoll.planner.budget import Budget
-from atoll.planner.race import Entrant, estimate_of
+from atoll.planner.entrants import Entrant, estimate_of
 from atoll.planner.scores import Score
 from atoll.planner.scoring import ALIKE, Scored
 from atoll.report.formats import DASH, Cells
