@@ -182,7 +182,7 @@ TRACE = "client,seconds,up\nanna,0,up\nben,0,up\ncarl,99,up\n"
         ("ben,north,5,20\n", "ben,north,5,20\nbne,south,5,20\n", "links.csv: row 3: unknown id 'bne'"),
         ("ben,0,up", "bne,0,up", "trace.csv: row 2: unknown client 'bne'"),
         ("south,server,50,50\nnorth,south,50,50\n", "", "is in parts: aggregator 'south' has no path to 'server'"),
-        ("carl,99", "carl,9", "trace.csv': ends at 9 s, but an event begins at "),
+        ("carl,99", "carl,9", "trace.csv': ends at 9 s, but plans are for 60 s; plan for as long with --seconds 9"),
     ],
 )
 def test_files_that_make_no_plan(words: str, instead: str, told: str, atoll: Command, folder: Path) -> None:

@@ -85,14 +85,14 @@ const NOTES = {
 function drawGantt(plan) {
   const { cluster, began, done, ended, turn } = plan.bars, [factor, unit] = unitOf("seconds", Math.max(...ended));
   const times = (values) => values.map((v) => v * factor), y0 = cluster.map((j) => j - 0.37), y1 = cluster.map((j) => j + 0.37);
-  const tip = (i) => [`Cluster ${cluster[i]}`, `${short(began[i] * factor, 3)} to ${short(done[i] * factor, 3)} ${unit}`];
+  const tip = (i) => [`Cluster ${name("aggregators", cluster[i])}`, `${short(began[i] * factor, 3)} to ${short(done[i] * factor, 3)} ${unit}`];
   const marks = [
     { type: "rects", x0: times(done), x1: times(ended), y0, y1, fill: color("--line") },
     { type: "rects", x0: times(began), x1: times(done), y0, y1, tip, least: 1, fills: turn.map((t) => (t % 2 ? faded(tone(0), 0.45) : tone(0))) },
   ];
   tall(byId("gantt"), 90 + 22 * plan.clusters);
   const step = [1, 2, 5, 10, 20, 50, 100].find((by) => plan.clusters <= by * 20) || plan.clusters;
-  const ticks = indices(plan.clusters).filter((j) => j % step === 0).map((at) => ({ at, text: at }));
+  const ticks = indices(plan.clusters).filter((j) => j % step === 0).map((at) => ({ at, text: `${name("aggregators", at)}`.slice(0, 9) }));
   const down = { title: "Cluster", domain: [-0.6, plan.clusters - 0.4], reversed: true, bare: true, ticks };
   plot(byId("gantt"), { key: plan.title, x: { title: `Virtual time (${unit})`, zero: true, tight: true }, y: down, marks });
 }
