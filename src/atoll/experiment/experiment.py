@@ -273,7 +273,6 @@ class Experiment:
         sending = uploads(self.settings, len(self.clients))
         pace = None if self.availability is None else self.availability.pace
         if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
-            pace = None
             zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
         steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
         compute = np.asarray(batch * steps * zeta, float)
