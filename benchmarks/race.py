@@ -61,7 +61,7 @@ def main() -> None:
     rows = [json.loads(line) for line in asked.rows.read_text(encoding="utf-8").splitlines()]
     runs: Runs = {
         tuple(row[name] for name in ("network", "seed", "pattern", "clustering")): row["probes"] for row in rows
-    }  # type: ignore[misc]
+    }
     with tempfile.TemporaryDirectory() as folder:
         for network in range(asked.networks):
             field = field_of(network, Path(folder))

@@ -126,9 +126,16 @@ class Network:
         if self.sharing is not None:  # what they share is no faster than before
             up = np.maximum(up, self.sharing.up_seconds)
             down = None if down is None else np.maximum(down, self.sharing.down_seconds)
-        alone = {"compute_seconds": self.compute_seconds[clients] * computing, "upload_seconds": up}
-        unknown = dict.fromkeys(("clients_xy", "power", "prices", "client_names"))
-        return replace(self, **alone, **unknown, download_seconds=down)
+        return replace(
+            self,
+            compute_seconds=self.compute_seconds[clients] * computing,
+            upload_seconds=up,
+            download_seconds=down,
+            clients_xy=None,
+            power=None,
+            prices=None,
+            client_names=None,
+        )
 
     @property
     def return_seconds(self) -> Floats | None:
