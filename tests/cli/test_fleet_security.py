@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from atoll.fleet.certificates import make_authority, make_key_pair, read_private_key
-from atoll.fleet.configuration import FleetConfiguration, FleetPlan, NodeConfiguration, init_fleet, read_node
+from atoll.fleet.configuration import FleetConfiguration, NodeConfiguration, read_node
 from atoll.fleet.flower import node as flower_node
 from atoll.fleet.flower import presence
 from atoll.fleet.flower.calls import forget, status_of_nodes
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import Superlink, free_port
 from atoll.fleet.flower.wire import insist
+from atoll.fleet.founding import FleetPlan, init_fleet
 from atoll.fleet.transport import Failure
 from atoll.support.errors import InputError, RunError
 from tests.cli.fleets import wait_until
