@@ -143,6 +143,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
         (("--target", "80"), "--target 80: must be greater than 0 and at most 1"),
         (("--seeds", "0"), "--seeds 0: must be at least 1"),
         (("--seconds", "0.5"), "--seconds 0.5: no plan's first event fits"),
+        (("--bytes", "5"), "--bytes 5: no plan's first event fits; the least that one needs: "),
         (("--over", "method.pattern=cenasy", "--over", "method.pattern=censyn"), "is given twice"),
         (("--over", "method.patern=censyn"), "no plan can be carried out"),
         (("--set", "network.file=u.csv"), "network.file"),
@@ -151,6 +152,48 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
 def test_bad_input(options: tuple[str, ...], told: str, atoll: Command, folder: Path) -> None:
     (folder / "site.toml").write_text(FILE)
     assert told in atoll(*PLAN, *options, "--out", "plan").refused()
+    assert not (folder / "plan").exists()
+
+
+LINKS = """from,to,up_mbps,down_mbps
+anna,north,5,20
+ben,north,5,20
+carl,south,5,20
+north,server,50,50
+south,server,50,50
+north,south,50,50
+"""
+SITES = "client,seconds_per_sample\nanna,0.01\nben,0.02\ncarl,0.01\n"
+TRACE = "client,seconds,up\nanna,0,up\nben,0,up\ncarl,99,up\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "instead", "told"),
+    [
+        (
+            "anna,north,5",
+            "anna,north,0",
+            "links.csv: row 1: 'up_mbps' is '0'; it must be a finite number greater than 0",
+        ),
+        ("ben,north,5", "ben,north,", "links.csv: row 2: has neither of 'up_mbps' and 'up_seconds'"),
+        ("anna,0.01", "anna,0", "sites.csv: row 1: 'seconds_per_sample' is '0'"),
+        ("carl,south,5,20\n", "", "links.csv: client 'carl' reaches no aggregator"),
+        ("ben,north", "bne,north", "links.csv: client 'ben' reaches no aggregator"),
+        ("ben,north,5,20\n", "ben,north,5,20\nbne,south,5,20\n", "links.csv: row 3: unknown id 'bne'"),
+        ("ben,0,up", "bne,0,up", "trace.csv: row 2: unknown client 'bne'"),
+        ("south,server,50,50\nnorth,south,50,50\n", "", "is in parts: aggregator 'south' has no path to 'server'"),
+        ("carl,99", "carl,9", "trace.csv': ends at 9 s, but plans are for 60 s; plan for as long with --seconds 9"),
+    ],
+)
+def test_files_that_make_no_plan(words: str, instead: str, told: str, atoll: Command, folder: Path) -> None:
+    assert sum(text.count(words) for text in (LINKS, SITES, TRACE)) == 1
+    for name, text in (("links.csv", LINKS), ("sites.csv", SITES), ("trace.csv", TRACE)):
+        (folder / name).write_text(text.replace(words, instead))
+    small = FILE.replace("clients = 10", "clients = 3").replace("clusters = 4", "clusters = 2")
+    network = 'clients_file = "sites.csv"\nfile = "links.csv"\n[faults]\navailability_file = "trace.csv"'
+    (folder / "site.toml").write_text(small.replace("seconds_per_sample = [0.01, 0.03]\nbandwidth_hz = 3e5", network))
+    over = ("--over", "method.pattern=censyn,cenasy")
+    assert told in atoll(*PLAN, *over, "--out", "plan").refused()
     assert not (folder / "plan").exists()
 
 

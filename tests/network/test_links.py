@@ -11,6 +11,7 @@ from atoll import InputError
 from atoll.network.base import Network
 from atoll.network.energy import training_joules
 from atoll.network.links import read_links
+from atoll.network.prices import merge_prices, training_prices
 from atoll.network.routes import linked_network
 
 MB = 1_000_000  # of a model: 8 Mbit, so that it takes 8 / rate seconds
@@ -177,6 +178,61 @@ def test_joules_by_hand() -> None:
     assert joules is not None
     up, down = 0.1 + 8 / 6, 0.05 + 0.5
     assert joules.tolist() == pytest.approx([3 * 1 + up + 0.5 * down, 2 * 1 + 2.32 + 0.5 * 0.92, 0])
+
+
+PRICED = """from,to,up_seconds,up_price,down_seconds,down_price
+anna,north,1,1000,1,2000
+ben,north,1,,1,
+ben,south,1,5000,1,
+carl,south,1,3000,1,
+*,north,0.5,100,0.5,200
+north,region,1,10,1,20
+south,region,1,40,1,80
+region,server,1,7,1,9
+"""
+
+
+def test_prices_by_hand() -> None:
+    """A model is a thousandth of a gigabyte. Ben is nearest to both; anna reaches south over north and the region."""
+    Path("priced.csv").write_text(PRICED)
+    file = read_links("priced.csv", "clients.csv")
+    assert file.has_prices
+    assert not read_links("links.csv", "clients.csv").has_prices
+    network = network_of("priced.csv", has_prices=True)
+    prices = network.prices
+    assert prices is not None
+    assert (1000 * prices.upload).ravel() == pytest.approx([1100, 1100 + 10 + 80, 100, 5000, 3000 + 40 + 20, 3000])
+    assert (1000 * prices.download).ravel() == pytest.approx([2200, 2200 + 20 + 40, 200, 0, 10 + 80, 0])
+    paid = training_prices(network, np.array([0, 1, -1]))
+    assert paid is not None
+    assert (1000 * paid).tolist() == pytest.approx([1100 + 2200, 5000, 0])
+    merged = merge_prices(network, has_server=True)
+    assert merged is not None
+    assert (1000 * merged).tolist() == pytest.approx([10 + 7 + 20 + 9, 40 + 7 + 80 + 9])
+    assert training_prices(network_of(), np.array([0, 1, -1])) is merge_prices(network_of(), has_server=True) is None
+
+
+def test_neighbours_pay_for_each_model_that_they_send_each_other() -> None:
+    Path("priced.csv").write_text(PRICED + "north,south,1,300,1,500\n")
+    merged = merge_prices(network_of("priced.csv", has_prices=True), has_server=False)
+    assert merged is not None
+    assert (1000 * merged).tolist() == pytest.approx([300, 500])
+
+
+def test_downloads_without_seconds_have_no_price() -> None:
+    up = "from,to,up_seconds,up_price\nanna,a,1,1000\nben,a,1,1000\ncarl,a,1,1000\na,server,1,10\n"
+    Path("priced.csv").write_text(up)
+    prices = network_of("priced.csv", share=0.5, has_prices=True).prices
+    assert prices is not None
+    assert [float(each.sum()) for each in (prices.upload, prices.download, prices.transfer, prices.back)] == [
+        pytest.approx(1.5),
+        0.0,
+        pytest.approx(0.01),
+        0.0,
+    ]
+    Path("priced.csv").write_text(up.replace("up_price", "down_price"))
+    with pytest.raises(InputError, match=r"row 1: has neither of 'down_mbps' and 'down_seconds'"):
+        network_of("priced.csv", has_prices=True)
 
 
 REFUSED: list[tuple[str, str, list[str]]] = [

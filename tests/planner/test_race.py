@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from atoll import InputError, RunError, make_runs
 from atoll.planner import table
 from atoll.planner.budget import Budget
+from atoll.planner.entrants import GIVES_UP, Entrant, rows_of
 from atoll.planner.folder import require_folder, write_note
 from atoll.planner.planning import Field, sort_out
-from atoll.planner.race import FINALISTS, Entrant, Race, carry_out, lay_out, rows_of
+from atoll.planner.race import FINALISTS, Race, carry_out, lay_out
 from atoll.planner.scoring import Scored
 from atoll.sweep.axes import parse_axes
 from tests.planner.test_schedules import scored, settings_of
@@ -52,15 +54,24 @@ def test_each_rung_has_a_third_of_the_plans_for_three_times_as_long(tmp_path: Pa
     settings = settings_of(tmp_path)
     plans = [scored(f"censyn,{n}", settings, merges=90, seconds=900.0, client_updates=1800) for n in range(18)]
     race = lay_out(plans, seeds=2)
-    assert race.rungs == ((30.0, 18), (90.0, 6), (900.0, 2))
-    assert race.updates == pytest.approx(2.0 * (18 * 30 + 6 * 60 + 2 * 810 + FINALISTS * 900))
+    assert [plans for _, plans in race.rungs] == [18, 6, 2]
+    assert [until for until, _ in race.rungs] == pytest.approx([20.0, 60.0, 900.0])
+    assert race.updates == pytest.approx(2.0 * (18 * 20 + 6 * 40 + 2 * 840 + FINALISTS * 900))
 
 
 def test_a_plan_that_hardly_merges_holds_nobody_up(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     plans: list[Scored] = [scored(f"censyn,{n}", settings, merges=90, seconds=900.0) for n in range(5)]
     race = lay_out([*plans, scored("censyn,slow", settings, merges=1, seconds=900.0)], seeds=1)
-    assert race.rungs[0] == (30.0, 6)
+    assert race.rungs[0] == (pytest.approx(20.0), 6)
+
+
+def test_the_first_rung_is_as_long_as_the_slowest_needs_for_whole_merges(tmp_path: Path) -> None:
+    """Where all wait for each other nothing is gained before the end: a plan with events of 15 s has two by 30 s."""
+    settings = settings_of(tmp_path)
+    plans: list[Scored] = [scored(f"cenasy,{n}", settings, merges=90, seconds=900.0) for n in range(5)]
+    race = lay_out([*plans, scored("censyn,0", settings, merges=60, seconds=900.0)], seeds=1)
+    assert 30.0 <= race.rungs[0][0] < 30.1
 
 
 def race_in(out: Path, field: Field, budget: Budget, stop_after: float = math.inf) -> list[Entrant]:
@@ -88,6 +99,10 @@ def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, Budget, 
     first, second, *others = ranked
     assert [len(first.costs), len(second.costs)] == [2, 2]
     assert sum(first.costs) <= sum(second.costs)
+    assert second.is_behind
+    stopped = rows_of(second)
+    assert stopped is not None
+    assert GIVES_UP * first.costs[0] <= stopped.rows["virtual_time"][-1] < 120.0
     assert all(each.left_at is not None and each.costs == [] for each in others)
     for seed in range(2):
         run = rows_of(first, seed)
@@ -126,7 +141,10 @@ def test_the_table_and_the_sentences(raced: tuple[Path, Field, Budget, list[Entr
     assert lines[-1][2].startswith("out at ")
     said = table.why(ranked, budget)
     assert said.startswith(f"{table.in_words(ranked[0].name)} is first: 50.0 % after ")
-    assert f"{table.in_words(ranked[1].name)}, the next, has " in said
+    assert f"{table.in_words(ranked[1].name)}, the next, was stopped when it could no longer be first." in said
+    assert lines[1][2].startswith("behind: ")
+    near = replace(ranked[1], is_behind=False, costs=[1.05 * seconds for seconds in ranked[0].costs])
+    assert f"{table.in_words(near.name)}, the next, has " in table.why([ranked[0], near], budget)
     told = table.as_dicts(ranked, budget)
     assert json.loads(json.dumps(told, allow_nan=False))[0]["place"] == 1
     assert told[0]["seeds"] == ranked[0].costs

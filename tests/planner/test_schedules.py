@@ -14,6 +14,7 @@ from atoll.planner.planning import Field, sort_out
 from atoll.planner.pool import Pool
 from atoll.planner.scores import Hop, Score, score
 from atoll.planner.scoring import Scored, prune
+from atoll.planner.table import score_cells
 from atoll.sweep.axes import parse_axes
 
 MODEL_BYTES = 4 * (64 * 10 + 10)
@@ -81,6 +82,21 @@ def test_what_neighbours_send_each_other_is_counted_once(tmp_path: Path) -> None
     (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=decsyn"], seconds=30.0).plans
     assert plan.score.mean_event == 2 * 4 + 1.5
     assert plan.score.hops[1] == Hop("between aggregators", 2 * 3 * MODEL_BYTES, 0)
+
+
+def test_what_a_plan_costs(tmp_path: Path) -> None:
+    """100 a gigabyte from client 3 up and 1 from the rest, 10 from south to the server: three events of T' = 2."""
+    settings = settings_of(tmp_path)
+    (tmp_path / "links.csv").write_text(
+        "from,to,up_seconds,up_price\n0,north,1,1\n1,north,1,1\n2,south,1,1\n3,south,3,100\n"
+        "north,server,1,\nsouth,server,0.5,10\n",
+        encoding="utf-8",
+    )
+    (plan,) = sorted_out(settings, [*ONE, "method.pattern=censyn"], seconds=30.0).plans
+    assert plan.score.price == pytest.approx(3 * (2 * (3 * 1 + 100) + 10) * MODEL_BYTES / 1e9)
+    assert score_cells([plan])[0][0][-1] == "price"
+    (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=censyn"], seconds=30.0).plans
+    assert plan.score.price is None
 
 
 def test_bytes_end_a_plan_too(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from atoll.experiment.settings import Settings
 from atoll.planner import folder as folders
 from atoll.planner import table
 from atoll.planner.budget import Budget
+from atoll.planner.entrants import Entrant
 from atoll.planner.measured import apply, predicted_seconds, read_measurements
 from atoll.planner.page import render
 from atoll.planner.planning import Field, facts_of, sort_out
-from atoll.planner.race import Entrant, Race, carry_out, lay_out, seconds_an_update
+from atoll.planner.race import Race, carry_out, lay_out, seconds_an_update
 from atoll.report.formats import rich_table
 from atoll.report.style import format_seconds
 from atoll.support.errors import RunError

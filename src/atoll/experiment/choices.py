@@ -66,7 +66,7 @@ class Choice:
 
 _OF_CLIENTS = {"labels", "groups", "classes", "owners", "dataset", "rng", "seed", "clients"}
 _OF_CLUSTERINGS = {"population", "network", "problem", "clock", "rng", "seed", "clusters", "rounds"}
-_OF_METHODS = {"population", "clustering", "network", "phases", "clock", "module", "rule", "rounds", "seed"}
+_OF_METHODS = {"population", "clustering", "network", "phases", "pace", "clock", "module", "rule", "rounds", "seed"}
 
 CHOICES = (
     Choice("method", "name", "fedcluster", "atoll.methods.table:METHODS",

@@ -25,7 +25,7 @@ from atoll.experiment.clock import make_clock
 from atoll.experiment.clustering import make_clustering
 from atoll.experiment.coding import code_updates, coding_of, upload_share
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
-from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
+from atoll.experiment.faults import add_attackers, add_faults, as_claimed, make_availability, require_single_results
 from atoll.experiment.file import make_runs, resolved
 from atoll.experiment.method import make_method, until
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
@@ -38,6 +38,7 @@ from atoll.experiment.secure import check_cohorts, masked_bytes, masked_share, s
 from atoll.experiment.selecting import choose_clients
 from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
+from atoll.faults.availability import Availability
 from atoll.local.models import Model, form_of, without
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
@@ -129,6 +130,8 @@ class Experiment:
         shared = list[str]()
         if all(getattr(settings, name) == getattr(before, name) for name in ("seed", "data", "faults", "travel")):
             shared += ["_all_clients", "clients", "test_clients"]
+            if settings.method.name == before.method.name and settings.network == before.network:
+                shared.append("availability")
             own_modules = method_kind(settings).module or method_kind(before).module
             if settings.model == before.model and not own_modules:
                 shared += ["module", *(["networks"] if is_same_network(settings, before) else [])]
@@ -246,8 +249,13 @@ class Experiment:
     @cached_property
     def clock(self) -> Clock:
         """Seconds that each client's work takes."""
-        share = self._upload_share
-        return make_clock(self.settings, len(self.clients), self.population.sizes, self.rule, share)
+        made = make_clock(self.settings, len(self.clients), self.population.sizes, self.rule, self._upload_share)
+        return made if self.availability is None else replace(made, pace=self.availability.pace)
+
+    @cached_property
+    def availability(self) -> Availability | None:
+        """When clients are there, and how their speeds change; None: always there, and always as fast."""
+        return make_availability(self.settings, len(self.population))
 
     @cached_property
     def method(self) -> Method:
@@ -272,7 +280,8 @@ class Experiment:
         clock = self.clock if self.needs("clock") else None
         method = make_method(self.settings, self._offered(), len(self.population), lambda: self.phases)
         method = choose_clients(self.settings, method, self.reported, clock)
-        method = add_faults(self.settings, until(self.settings, method), self.population, clock)
+        method = until(self.settings, method)
+        method = add_faults(self.settings, method, self.population, clock, self.availability)
         method = code_updates(self.settings, let_stay(self.settings, method, self.module))
         method = sum_securely(self.settings, method, self.reported.sizes, self.module)
         if self.schedule is not None:
@@ -290,6 +299,7 @@ class Experiment:
             "rounds": self.settings.rounds,
             "clock": self.clock,
             "deadline_seconds": self.settings.faults.deadline_seconds,
+            "pace": None if self.availability is None else self.availability.pace,
             "seed": self.settings.seed,
         }
         if self.needs("network"):

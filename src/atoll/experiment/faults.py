@@ -31,7 +31,9 @@ from atoll.support.wording import show
 _SINGLE = ("weighted", "stacked")  # executors that never hold a single client's result, or refuse one that is broken
 
 
-def add_faults(settings: Settings, method: Method, population: Population, clock: Clock | None) -> Method:
+def add_faults(
+    settings: Settings, method: Method, population: Population, clock: Clock | None, availability: Availability | None
+) -> Method:
     """Return the method with the combine rule, the screening and the losses of clients that the settings want.
 
     Args:
@@ -39,6 +41,7 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
         method: as `method.name` makes it.
         population: its clients.
         clock: what its schedule was made with; None if its name asks for none.
+        availability: when clients are there; None: always.
 
     Raises:
         InputError: settings that do not go together, or with the method.
@@ -54,9 +57,9 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
             f"{settings.method.name!r}, which has no parameter clock or deadline_seconds"
         )
     timed = None if wanted.deadline_seconds is None else clock
-    if wanted.dropout or wanted.slots_per_day is not None or wanted.availability_file is not None or timed:
-        slots, known = _read_slots(wanted, population), _read_availability(settings, len(population))
-        schedule = lose_clients(schedule, settings.seed, wanted.dropout, slots, timed, known)
+    if wanted.dropout or wanted.slots_per_day is not None or availability is not None or timed:
+        slots = _read_slots(wanted, population)
+        schedule = lose_clients(schedule, settings.seed, wanted.dropout, slots, timed, availability)
         if not any(len(event.cohort) for event in schedule.events):
             raise InputError(
                 f"faults.dropout = {show(wanted.dropout)}, faults.slots_per_day = {show(wanted.slots_per_day)}, "
@@ -66,10 +69,16 @@ def add_faults(settings: Settings, method: Method, population: Population, clock
     return weigh_equally(made) if _weighs_equally(settings, method) else made
 
 
-def _read_availability(settings: Settings, clients: int) -> Availability | None:
+def make_availability(settings: Settings, clients: int) -> Availability | None:
+    """Return when clients are there and how fast, as `faults.availability_file` says; None without it.
+
+    Raises:
+        InputError: names the file, the row and what is wrong with it.
+    """
     path = settings.faults.availability_file
     if path is None:
         return None
+    _require_clients(settings)
     with reading("faults.availability_file"):
         return read_availability(path, names_of(settings, clients))
 

@@ -311,6 +311,7 @@ def _from_links(
             upload_share,
             None if table is None else table.power,
             needs_server=pattern in CENTRAL and asks_for(method_kind(settings).make, "network"),
+            has_prices=file.has_prices,
         )
     if network.aggregators != settings.clustering.clusters:
         raise InputError(

@@ -189,8 +189,9 @@ class FaultSettings(Section):
     )
     availability_file: str | None = Field(
         None,
-        description="CSV of when clients are there: client (as network.file calls it, else its number), seconds, up "
-        "(up or down from then on); clients are absent from events that begin while they are down",
+        description="CSV of when clients are there and how fast: client (as network.file calls it, else its number), "
+        "seconds, and any of up (up or down from then on), compute and rate (how many times as fast as by itself it "
+        "computes, and sends and receives); clients are absent from events that begin while they are down",
     )
     tolerate: bool = Field(
         False, description="leave out results that are not finite, or of other names, shapes or types; else an error"

@@ -32,8 +32,11 @@ def work_ends(experiment: Experiment) -> Floats | None:
 
 
 def work_seconds(experiment: Experiment) -> list[Floats] | None:
-    """Return the seconds that each cluster's work of one event takes, [phases][clusters]; None where none waits."""
-    if not experiment.needs("phases") or experiment.schedule is not None:
+    """Return the seconds that each cluster's work of one event takes, [phases][clusters]; None where none waits.
+
+    None also where speeds change, so that no two events are alike.
+    """
+    if not experiment.needs("phases") or experiment.schedule is not None or experiment.clock.pace is not None:
         return None
     takes = signature(method_kind(experiment.settings).make).parameters
     pattern, intra_rounds = (

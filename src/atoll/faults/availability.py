@@ -1,4 +1,4 @@
-"""When clients are there, as a file has it: rows of client, seconds and whether it is up from then on."""
+"""When clients are there and how fast, as a file has it: rows of client, seconds, and what holds from then on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from atoll.network.records import Record, read_records, require_fields
+from atoll.schedules.pace import Changes, Pace
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.wording import show
 
+COLUMNS = ("up", "compute", "rate")
 _STATES = {"up": True, "1": True, "true": True, "down": False, "0": False, "false": False}
 
 
@@ -23,12 +25,14 @@ class Availability:
         seconds: of each client's changes, ascending, one array a client.
         is_up: from then on.
         end: when the last change of all is; nothing is known after it.
+        pace: how their speeds change; None: the file says nothing of it.
     """
 
     path: str
     seconds: Sequence[Floats]
     is_up: Sequence[Mask]
     end: float
+    pace: Pace | None = None
 
     def at(self, clients: Ids, seconds: Floats) -> Mask:
         """Return which of these clients are up at these times; before its first change one is as it is not after it.
@@ -49,20 +53,23 @@ class Availability:
 
 
 def read_availability(path: str, names: Sequence[str]) -> Availability:
-    """Read a CSV file with the columns ``client``, ``seconds`` and ``up`` (up or down), in any order of rows.
+    """Read a CSV file with the columns ``client``, ``seconds`` and any of ``up``, ``compute`` and ``rate``.
+
+    ``up`` (up or down) says whether the client is there from then on, ``compute`` and ``rate`` how many times as fast
+    as by itself it computes, and sends and receives. A cell that is empty changes nothing. Rows may be in any order.
 
     Args:
         path: the file.
         names: of the clients, in order.
 
     Raises:
-        InputError: names the row: an unknown client, a time that is no number of at least 0, or another state; or the
-            client that has none.
+        InputError: names the row: an unknown client, a time that is no number of at least 0, another state, a speed
+            that is not positive, or nothing that changes; or the client that has none.
     """
     records = read_records(Path(path))
-    require_fields(records, ("client", "seconds", "up"))
+    require_fields(records, ("client", "seconds", *COLUMNS))
     place = {name: k for k, name in enumerate(names)}
-    rows: list[list[tuple[float, bool]]] = [[] for _ in names]
+    rows: list[list[tuple[float, Record]]] = [[] for _ in names]
     for record in records:
         name = record.text("client")
         if name not in place:
@@ -70,16 +77,27 @@ def read_availability(path: str, names: Sequence[str]) -> Availability:
         seconds = record.number("seconds")
         if seconds is None:
             raise InputError(f"{record.where}: has no 'seconds'")
-        rows[place[name]].append((seconds, _state(record)))
+        if not any(column in record.fields for column in COLUMNS):
+            raise InputError(f"{record.where}: says nothing; it must have one of {', '.join(map(repr, COLUMNS))}")
+        rows[place[name]].append((seconds, record))
     if empty := [name for name, mine in zip(names, rows, strict=True) if not mine]:
         raise InputError(f"{path}: client {empty[0]!r} has no row")
-    ordered = [sorted(mine) for mine in rows]
+    ordered = [sorted(mine, key=lambda row: row[0]) for mine in rows]
+    up = [[(t, _state(row)) for t, row in mine if "up" in row.fields] or [(0.0, True)] for mine in ordered]
+    has_speeds = any("compute" in row.fields or "rate" in row.fields for row in records)
     return Availability(
         path,
-        [np.array([seconds for seconds, _ in mine]) for mine in ordered],
-        [np.array([up for _, up in mine]) for mine in ordered],
+        [np.array([seconds for seconds, _ in mine]) for mine in up],
+        [np.array([state for _, state in mine]) for mine in up],
         max(mine[-1][0] for mine in ordered),
+        Pace(_speeds(ordered, "compute"), _speeds(ordered, "rate")) if has_speeds else None,
     )
+
+
+def _speeds(rows: Sequence[Sequence[tuple[float, Record]]], column: str) -> Changes:
+    """Return each client's changes in a column of speeds."""
+    found = [[(t, speed) for t, row in mine if (speed := row.number(column, above=True)) is not None] for mine in rows]
+    return [(np.array([t for t, _ in mine]), np.array([speed for _, speed in mine])) for mine in found]
 
 
 def _state(record: Record) -> bool:

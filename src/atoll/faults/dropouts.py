@@ -49,7 +49,7 @@ def lose_clients(
         if availability is not None:
             absent |= ~availability.at(cohort, _began(event))
         dropped = ~absent & (_draw(seed, event) < dropout if dropout else False)
-        late = ~absent & ~dropped & (False if clock is None else clock.seconds_of(cohort) > clock.deadline_seconds)
+        late = ~absent & ~dropped & (False if clock is None else _seconds(clock, event) > clock.deadline_seconds)
         return _without(event, absent, dropped, late)
 
     return replace(schedule, events=tuple(map(lose, schedule.events)))
@@ -81,6 +81,15 @@ def _draw(seed: int, event: Event) -> Floats:
     return np.array([generator(seed, "dropout", event.index, client).random() for client in event.cohort.tolist()])
 
 
+def _seconds(clock: Clock, event: Event) -> Floats:
+    """Return how long each client of the cohort takes from when it began, [cohort]."""
+    if clock.pace is None:
+        return clock.seconds_of(event.cohort)
+    began = _began(event)
+    each = [clock.seconds_of(event.cohort[k : k + 1], float(began[k])) for k in range(len(began))]
+    return np.concatenate(each) if each else began
+
+
 def _slot_of(event: Event, slots: int) -> Ids:
     """Return the slot of the day in which each cohort client's work begins, [cohort]."""
     return np.minimum((_began(event) % DAY_SECONDS) * slots / DAY_SECONDS, slots - 1).astype(np.int64)
@@ -96,6 +105,6 @@ def _began(event: Event) -> Floats:
 
 def _require_kept(schedule: Schedule, clock: Clock) -> None:
     """Refuse a deadline that leaves every event without clients."""
-    least = min(float(clock.seconds_of(event.cohort).min()) for event in schedule.events)
+    least = min(float(_seconds(clock, event).min()) for event in schedule.events)
     if least > clock.deadline_seconds:
         raise InputError(missed(clock.deadline_seconds, least))

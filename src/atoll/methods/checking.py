@@ -11,7 +11,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _COMMON = {"rounds": Positive, "seed": Count}  # settings that stand in no section
-_OBJECTS = ("population", "clustering", "network", "clock", "rule", "module", "phases")
+_OBJECTS = ("population", "clustering", "network", "clock", "rule", "module", "phases", "pace")
 
 
 def checked(make: Callable[P, R]) -> Callable[P, R]:

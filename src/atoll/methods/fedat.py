@@ -56,7 +56,7 @@ def fedat(
     def begin(tier: int, now: float, number: int, version: int) -> Job:
         own = members[tier]
         cohort = draw_cohort(own, cohort_size(fraction, len(own)), generator(seed, "cohort", number))
-        return Job(now + clock.event_seconds(cohort), tier, now, version, cohort)
+        return Job(now + clock.event_seconds(cohort, now), tier, now, version, cohort)
 
     at_work = [begin(tier, 0.0, tier, 0) for tier in range(tiers)]
     heapq.heapify(at_work)

@@ -89,7 +89,7 @@ def exchanging(
     now = 0.0
     for index in range(rounds * len(turns)):
         cohort, up, down = turns[index % len(turns)]
-        began, now = now, now + (clock.event_seconds(cohort) if clock else 1.0)
+        began, now = now, now + (clock.event_seconds(cohort, now) if clock else 1.0)
         events.append(
             Event(
                 index=index,

@@ -81,7 +81,7 @@ def cycling(
         members = clustering.members(cluster)
         cohort = draw_cohort(members, cohort_size(fraction, len(members)), generator(seed, "cohort", index))
         began = now if clustering.hours is None else next_time_of_day(now, clustering.hours[cluster])
-        now = began + (clock.event_seconds(cohort) if clock else 1.0)
+        now = began + (clock.event_seconds(cohort, began) if clock else 1.0)
         following = turns[index + 1] if index + 1 < len(turns) else cluster
         events.append(
             Event(

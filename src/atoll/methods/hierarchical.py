@@ -22,7 +22,9 @@ from atoll.network.base import Network
 from atoll.network.completion import event_seconds, fastest_seconds, late_clients
 from atoll.network.topology import graph_of, is_cut, require_connected
 from atoll.schedules.events import FROM_SERVER, Merge, Mix, Schedule, missed
+from atoll.schedules.pace import Pace
 from atoll.schedules.timeline import Arrivals, Finished, PhaseWork, Work
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 
@@ -58,6 +60,7 @@ def hierarchical(
     intra_rounds: Positive = 5,
     phases: Sequence[Phase] | None = None,
     deadline_seconds: float = math.inf,
+    pace: Pace | None = None,
 ) -> Method:
     """FedUC's hierarchical aggregation: clusters average often, and merge with each other now and then.
 
@@ -84,11 +87,12 @@ def hierarchical(
         intra_rounds: averages in a cluster before each merge, T'.
         phases: for clients that move.
         deadline_seconds: an intra-cluster round waits no longer.
+        pace: how clients' seconds change; a cluster's work keeps those at which it began.
     """
     refuse_epochs(rule, "hierarchical aggregation, whose rounds are local steps that all clients take")
     if phases is None:
         phases = (Phase(0, clustering, network),)
-    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, rule.steps, deadline_seconds)
+    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, rule.steps, deadline_seconds, pace)
     schedule = _lay_out(arrivals, phases, pattern, rounds)
     return Method(schedule, rule, arrivals=None if pattern in SYNCHRONOUS else arrivals)
 
@@ -101,6 +105,7 @@ def hierarchical_schedule(
     intra_rounds: int = 5,
     local_steps: int = 1,
     deadline_seconds: float = math.inf,
+    pace: Pace | None = None,
 ) -> Schedule:
     """Clusters work side by side, each at its own speed, and merge as the pattern says (FedUC, Algorithm 1).
 
@@ -126,7 +131,7 @@ def hierarchical_schedule(
             the population; no client in any cluster, or none that keeps the deadline; work that takes no time; in the
             decentralised patterns, neighbours that do not connect all aggregators.
     """
-    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, local_steps, deadline_seconds)
+    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, local_steps, deadline_seconds, pace)
     return _lay_out(arrivals, phases, pattern, rounds)
 
 
@@ -138,11 +143,12 @@ def _make_arrivals(
     intra_rounds: int,
     local_steps: int,
     deadline_seconds: float,
+    pace: Pace | None,
 ) -> Arrivals:
     """Return the works and merges in force at each event."""
     _check(population, phases, pattern, rounds, intra_rounds, local_steps)
     rounds_per_event = intra_rounds * local_steps
-    plans = [_plan(population, phase, pattern, intra_rounds, deadline_seconds) for phase in phases]
+    plans = [_plan(population, phase, pattern, intra_rounds, deadline_seconds, pace) for phase in phases]
     _require_kept(phases, plans, deadline_seconds)
     begins = [phase.round for phase in phases]
     index = np.arange(rounds // rounds_per_event)
@@ -207,10 +213,21 @@ def _weighted(samples: Sequence[float], clusters: Iterable[int]) -> Mix | None:
     return Mix(published=tuple((j, samples[j] / total) for j in weighing)) if weighing else None
 
 
-def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: int, deadline: float) -> PhaseWork:
+def _plan(
+    population: Population, phase: Phase, pattern: Pattern, intra_rounds: int, deadline: float, pace: Pace | None
+) -> PhaseWork:
     clustering, network = phase.clustering, phase.network
-    seconds = event_seconds(network, clustering.labels, pattern, intra_rounds, deadline)
-    late = None if deadline == math.inf else late_clients(network, clustering.labels, deadline)
+    if pace is not None and network.frequencies is not None:
+        raise InputError("network.frequencies: do not go with speeds that change, as faults.availability_file has them")
+
+    def times(network: Network, clients: Ids) -> tuple[Floats, Mask]:
+        """Return how long each cluster's work takes, [aggregators], and who is late, [clients of all]."""
+        labels, late = clustering.labels[clients], np.zeros(len(population), bool)
+        if deadline < math.inf:
+            late[clients] = late_clients(network, labels, deadline)
+        return event_seconds(network, labels, pattern, intra_rounds, deadline), late
+
+    seconds, late = times(network, np.arange(len(population)))
     occupied = np.flatnonzero(clustering.sizes)
     if (timeless := occupied[~((seconds[occupied] > 0) & np.isfinite(seconds[occupied]))]).size:
         j = timeless[0]
@@ -222,9 +239,12 @@ def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: 
     samples = [float(population.sizes[clustering.members(j)].sum()) for j in everyone]
     merges = [_MERGES[pattern](samples, network.neighbours, group) for group in groups]
 
-    def work(group: tuple[int, ...]) -> Work:
-        members = np.concatenate([clustering.members(j) for j in group])
-        cohort = members if late is None else members[~late[members]]
+    def members_of(group: tuple[int, ...]) -> Ids:
+        return np.concatenate([clustering.members(j) for j in group])
+
+    def work(group: tuple[int, ...], seconds: Floats, late: Mask) -> Work:
+        members = members_of(group)
+        cohort = members[~late[members]]
         return Work(
             active=group,
             cohort=cohort,
@@ -235,15 +255,24 @@ def _plan(population: Population, phase: Phase, pattern: Pattern, intra_rounds: 
             late=len(members) - len(cohort),
         )
 
-    return PhaseWork({i: work(group) for i, group in enumerate(groups) if samples[group[0]]}, merges)
+    works = {i: work(group, seconds, late) for i, group in enumerate(groups) if samples[group[0]]}
+    if pace is None:
+        return PhaseWork(works, merges)
+
+    def begun(planned: Work, now: float) -> Work:
+        members = members_of(planned.active)
+        return work(planned.active, *times(network.part(members, *pace.times(members, now)), members))
+
+    return PhaseWork(works, merges, begun)
 
 
 def _synchronous(arrivals: Arrivals) -> Iterator[Finished]:
     """All clusters work, then wait for the slowest."""
     now = 0.0
     for index, plan in enumerate(arrivals.in_force):
-        began, now = now, now + plan.works[0].seconds
-        yield arrivals.end(index, 0, plan.works[0], began, now)
+        work = plan.begun(plan.works[0], now)
+        began, now = now, now + work.seconds
+        yield arrivals.end(index, 0, work, began, now)
 
 
 def _asynchronous(arrivals: Arrivals, clusters: int) -> Iterator[Finished]:
@@ -252,7 +281,8 @@ def _asynchronous(arrivals: Arrivals, clusters: int) -> Iterator[Finished]:
     idle = set(range(clusters))
     in_flight: list[tuple[float, int, float, Work]] = []
     for index in range(len(arrivals.in_force)):
-        for j, work in arrivals.beginning(index, idle):
+        for j, planned in arrivals.beginning(index, idle):
+            work = arrivals.in_force[index].begun(planned, now)
             heapq.heappush(in_flight, (now + work.seconds, j, now, work))
             idle.remove(j)
         now, j, began, work = heapq.heappop(in_flight)  # the earliest; of equals the lowest cluster

@@ -11,6 +11,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.checking import checked
 from atoll.methods.hierarchical import Phase, hierarchical
 from atoll.network.base import Network
+from atoll.schedules.pace import Pace
 from atoll.support.limits import Positive
 
 
@@ -25,6 +26,7 @@ def hierfavg(
     pattern: Literal["censyn"] = "censyn",
     phases: Sequence[Phase] | None = None,
     deadline_seconds: float = math.inf,
+    pace: Pace | None = None,
 ) -> Method:
     """HierFAVG: a client-edge-cloud hierarchy; it is `hierarchical` with the pattern censyn.
 
@@ -42,5 +44,8 @@ def hierfavg(
         pattern: always censyn; for a clustering that is made for a pattern.
         phases: for clients that move.
         deadline_seconds: an average at an edge waits no longer.
+        pace: how clients' seconds change.
     """
-    return hierarchical(population, clustering, network, rule, rounds, pattern, intra_rounds, phases, deadline_seconds)
+    return hierarchical(
+        population, clustering, network, rule, rounds, pattern, intra_rounds, phases, deadline_seconds, pace
+    )

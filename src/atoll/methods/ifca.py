@@ -138,7 +138,7 @@ def all_together(
     now = 0.0
     for index in range(rounds):
         cohort = draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", index))
-        began, now = now, now + (clock.event_seconds(cohort) if clock else 1.0)
+        began, now = now, now + (clock.event_seconds(cohort, now) if clock else 1.0)
         events.append(
             Event(
                 index=index,

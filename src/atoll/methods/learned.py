@@ -63,7 +63,7 @@ def apart(
     events: list[Event] = []
     now = 0.0
     for index, turn in enumerate(turns):
-        began, now = now, now + (clock.event_seconds(turn.cohort) if clock else 1.0)
+        began, now = now, now + (clock.event_seconds(turn.cohort, now) if clock else 1.0)
         known = np.zeros(len(population), np.int64) if turn.asks else labels
         events.append(
             Event(

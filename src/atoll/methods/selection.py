@@ -136,7 +136,7 @@ def reselect(method: Method, selection: Selection, population: Population, clock
     for event in events:
         drawn = np.asarray(selection.draw(event.index, len(event.cohort)))
         _check(drawn, len(population))
-        began, now = now, now + (clock.event_seconds(drawn) if clock else 1.0)
+        began, now = now, now + (clock.event_seconds(drawn, now) if clock else 1.0)
         redrawn.append(
             _with_cohort(
                 event, drawn, np.ones(len(drawn)) if alike else population.sizes[drawn].astype(float), began, now

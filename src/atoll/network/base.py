@@ -1,13 +1,13 @@
 """What a network is: seconds of computing, uploading and transfer, and which aggregators are neighbours."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from atoll.network.sharing import Sharing
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
 
@@ -18,6 +18,25 @@ class Power:
     computing: Floats
     sending: Floats
     receiving: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """What it costs to send once, in the currency of whoever says so.
+
+    Attributes:
+        upload: an update from each client to each aggregator, [clients, aggregators].
+        download: a model back, [clients, aggregators].
+        transfer: a model from each aggregator to the server, [aggregators].
+        back: the server's model to each aggregator, [aggregators].
+        exchange: a model from an aggregator to another, [aggregators, aggregators].
+    """
+
+    upload: Floats
+    download: Floats
+    transfer: Floats
+    back: Floats
+    exchange: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +63,7 @@ class Network:
         sharing: links over which several send at once; None: clients of an aggregator send one after the other, and
             nothing else is shared.
         power: of the clients; None: not known.
+        prices: of sending; None: not known.
         client_names: what clients are called; None: their numbers.
         aggregator_names: the same of aggregators.
 
@@ -66,6 +86,7 @@ class Network:
     down_transfer_seconds: Floats | None = None
     sharing: Sharing | None = None
     power: Power | None = None
+    prices: Prices | None = None
     client_names: tuple[str, ...] | None = None
     aggregator_names: tuple[str, ...] | None = None
 
@@ -96,6 +117,25 @@ class Network:
         for aggregator, others in enumerate(self.neighbours):
             near[aggregator, list(others)] = 1
         return near
+
+    def part(self, clients: Ids, computing: Floats, sending: Floats) -> "Network":
+        """Return the network of these clients alone, which compute and send so many times as long, [clients] each."""
+        times = sending[:, None]
+        up, down = self.upload_seconds[clients] * times, self.download_seconds
+        down = None if down is None else down[clients] * times
+        if self.sharing is not None:  # what they share is no faster than before
+            up = np.maximum(up, self.sharing.up_seconds)
+            down = None if down is None else np.maximum(down, self.sharing.down_seconds)
+        return replace(
+            self,
+            compute_seconds=self.compute_seconds[clients] * computing,
+            upload_seconds=up,
+            download_seconds=down,
+            clients_xy=None,
+            power=None,
+            prices=None,
+            client_names=None,
+        )
 
     @property
     def return_seconds(self) -> Floats | None:

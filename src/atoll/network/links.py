@@ -17,8 +17,9 @@ from atoll.support.wording import show
 
 SERVER, ALL = "server", "*"
 _WAYS = ("up_mbps", "up_seconds", "up_ms", "down_mbps", "down_seconds", "down_ms")
+_PRICES = ("up_price", "down_price")
 _WATTS = ("compute_watts", "send_watts", "receive_watts")
-LINK_FIELDS = ("from", "to", *_WAYS)
+LINK_FIELDS = ("from", "to", *_WAYS, *_PRICES)
 CLIENT_FIELDS = ("client", "device", "x", "y", "samples", "seconds_per_sample", *_WATTS)
 DEVICE_FIELDS = ("seconds_per_sample", *_WATTS, *_WAYS)
 _KEYS = ("server", "clients", "devices", "links")
@@ -31,10 +32,12 @@ class Way:
     Attributes:
         latency: seconds until what is sent begins to arrive.
         carries: seconds in which a whole model passes.
+        price: of a whole model's bytes.
     """
 
     latency: float
     carries: float
+    price: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,11 @@ class LinksFile:
     table: ClientTable | None
     devices: Mapping[str, Mapping[str, Any]]
 
+    @property
+    def has_prices(self) -> bool:
+        """Whether the links say what sending costs."""
+        return any(name in row.fields for row in self.rows for name in _PRICES)
+
     def links(self, model_bytes: int) -> list[Link]:
         """Return the links, for models of so many bytes.
 
@@ -81,7 +89,7 @@ class LinksFile:
             InputError: a rate that is missing, not positive or given twice, or downloads given in some rows only.
         """
         rows = [replace(row, fields=_with_device(row, self.devices)) for row in self.rows]
-        is_down = any(name in row.fields for row in rows for name in ("down_mbps", "down_seconds"))
+        is_down = any(name in row.fields for row in rows for name in ("down_mbps", "down_seconds", "down_price"))
         return [_link(row, model_bytes, is_down) for row in rows]
 
 
@@ -198,10 +206,11 @@ def _way(row: Record, way: str, model_bytes: int) -> Way:
     if (rate is None) == (seconds is None):
         told = "neither" if rate is None else "both"
         raise InputError(f"{row.where}: has {told} of '{way}_mbps' and '{way}_seconds'; it must have one of them")
+    price = (row.number(f"{way}_price") or 0.0) * model_bytes / 1e9
     if rate is not None:
-        return Way(latency, 8 * model_bytes / (1e6 * rate))
+        return Way(latency, 8 * model_bytes / (1e6 * rate), price)
     assert seconds is not None
-    return Way(latency, seconds)
+    return Way(latency, seconds, price)
 
 
 def _column(rows: Sequence[Record], name: str) -> Floats | None:

@@ -4,20 +4,21 @@ A node passes on what it has whole, so a way takes as long as its links in turn.
 aggregators and not the server, such as a region's, pass on and do not average.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
 import networkx as nx
 import numpy as np
 
-from atoll.network.base import Network, Power
+from atoll.network.base import Network, Power, Prices
 from atoll.network.links import ALL, Link, Way
 from atoll.network.sharing import Sharing
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
 _Hop = tuple[str, str]
+_NOTHING = Way(0.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,7 @@ def linked_network(
     upload_share: float = 1.0,
     power: Power | None = None,
     needs_server: bool = False,
+    has_prices: bool = False,
 ) -> Network:
     """Return the network of these links, without neighbours where no two aggregators are linked.
 
@@ -60,6 +62,7 @@ def linked_network(
         upload_share: what a client uploads, as a share of a model.
         power: of the clients.
         needs_server: whether some link must lead to it.
+        has_prices: whether links say what sending costs; of ways that are equally quick the first counts.
 
     Raises:
         InputError: a client that reaches no aggregator, an id that nothing else names, or nodes that no path joins.
@@ -72,10 +75,11 @@ def linked_network(
     graph = _graph(path, nodes, ways, server if has_server else None)
     is_counted = all(link.down is not None for link in links)
     routes = {(a, b): _join(ways, hops) for a, b, hops in _routes(graph, order)}
-    up, down = _to_aggregators(nodes, routes, upload_share)
+    up, down, *own_prices = _to_aggregators(nodes, routes, upload_share, has_prices)
     exchange = np.array([[routes[a, b].latency + routes[a, b].carries for b in order] for a in order])
     to_server = [nx.dijkstra_path(graph, a, server) for a in order] if has_server else []
-    transfer, back, sharing = _to_server(nodes, ways, to_server, server, upload_share)
+    transfer, back, sharing, *inner_prices = _to_server(nodes, ways, to_server, server, upload_share)
+    between = np.array([[routes[a, b].price for b in order] for a in order])
     near = [
         tuple(sorted(k for k, b in enumerate(order) if b != a and ((a, b) in ways or (b, a) in ways))) for a in order
     ]
@@ -89,9 +93,16 @@ def linked_network(
         down_transfer_seconds=back if is_counted else None,
         sharing=sharing,
         power=power,
+        prices=_prices(own_prices, inner_prices, between, is_counted) if has_prices else None,
         client_names=tuple(names),
         aggregator_names=order,
     )
+
+
+def _prices(own: Sequence[Floats], inner: Sequence[Floats], between: Floats, is_counted: bool) -> Prices:
+    """Return all prices; downloads that are free have none."""
+    (up, down), (there, back) = own, inner
+    return Prices(up, down * is_counted, there, back * is_counted, between)
 
 
 def _sort_out(path: str, links: Sequence[Link], names: Sequence[str], server: str) -> _Nodes:
@@ -168,36 +179,49 @@ def _routes(graph: "nx.DiGraph[str]", order: Sequence[str]) -> list[tuple[str, s
 
 def _join(ways: Mapping[_Hop, Way], hops: Sequence[_Hop]) -> Way:
     """Return several links one after the other as one."""
-    return Way(sum(ways[hop].latency for hop in hops), sum(ways[hop].carries for hop in hops))
+    return Way(*(sum(getattr(ways[hop], name) for hop in hops) for name in ("latency", "carries", "price")))
 
 
-def _to_aggregators(nodes: _Nodes, routes: Mapping[_Hop, Way], share: float) -> tuple[Floats, Floats]:
-    """Return the seconds up and down between each client and each aggregator, [clients, aggregators] each."""
+def _to_aggregators(nodes: _Nodes, routes: Mapping[_Hop, Way], share: float, has_prices: bool) -> Iterator[Floats]:
+    """Yield seconds up and down between each client and each aggregator, then prices, [clients, aggregators] each."""
     order = nodes.aggregators
-    latency, carries = (
-        np.array([[getattr(routes[a, b], name) for b in order] for a in order]) for name in ("latency", "carries")
+    latency, carries, price = (
+        np.array([[getattr(routes[a, b], name) for b in order] for a in order])
+        for name in ("latency", "carries", "price")
     )
-    pipes = [nodes.pipes.get(name) for name in order]
-    pipe_up = np.array([pipe.up.carries if pipe else 0.0 for pipe in pipes])
-    pipe_down = np.array([pipe.down.carries if pipe and pipe.down else 0.0 for pipe in pipes])
+    pipes = [(pipe.up, pipe.down or _NOTHING) if (pipe := nodes.pipes.get(name)) else (_NOTHING,) * 2 for name in order]
+    pipe_up, pipe_down = np.array([[way.carries for way in pipe] for pipe in pipes]).T
     place = {name: j for j, name in enumerate(order)}
     up, down = np.full((2, len(nodes.clients), len(order)), np.inf)
+    up_price, down_price = np.zeros((2, *up.shape)) if has_prices else (None, None)
+
+    def take(quickest: Floats, seconds: Floats, prices: Floats | None, price: Floats) -> None:
+        if prices is not None:
+            prices[:] = np.where(seconds < quickest, price, prices)
+        np.minimum(quickest, seconds, out=quickest)
+
     for k, links in enumerate(nodes.own):
         for link in links:
             if (j := place.get(link.upper)) is None:
                 continue  # straight to the server
-            way, back = link.up, link.down or Way(0.0, 0.0)
-            seconds = latency[j] + way.latency + share * (carries[j] + max(way.carries, pipe_up[j]))
-            np.minimum(up[k], seconds, out=up[k])
-            seconds = latency[:, j] + back.latency + carries[:, j] + max(back.carries, pipe_down[j])
-            np.minimum(down[k], seconds, out=down[k])
-    return np.maximum(up, share * pipe_up), np.maximum(down, pipe_down)  # whoever belongs to it sends through its pipe
+            way, back = link.up, link.down or _NOTHING
+            (shared, shared_back) = pipes[j]
+            seconds = latency[j] + way.latency + share * (carries[j] + max(way.carries, shared.carries))
+            paid = share * (price[j] + way.price + shared.price)
+            take(up[k], seconds, None if up_price is None else up_price[k], paid)
+            seconds = latency[:, j] + back.latency + carries[:, j] + max(back.carries, shared_back.carries)
+            paid = price[:, j] + back.price + shared_back.price
+            take(down[k], seconds, None if down_price is None else down_price[k], paid)
+    yield np.maximum(up, share * pipe_up)  # whoever belongs to it sends through its pipe
+    yield np.maximum(down, pipe_down)
+    if up_price is not None and down_price is not None:
+        yield from (up_price, down_price)
 
 
 def _to_server(
     nodes: _Nodes, ways: Mapping[_Hop, Way], paths: Sequence[Sequence[str]], server: str, share: float
-) -> tuple[Floats, Floats, Sharing]:
-    """Return the seconds of a model from each aggregator to the server and back, and all that is shared."""
+) -> tuple[Floats, Floats, Sharing, Floats, Floats]:
+    """Return seconds of a model from each aggregator to the server and back, all that is shared, and both prices."""
     hops = [list(pairwise(path)) for path in paths]
     crossed = list(dict.fromkeys(chain.from_iterable(hops)))
     shape = (len(crossed), len(nodes.aggregators))
@@ -205,11 +229,12 @@ def _to_server(
     trunks = [(ways[a, b].carries, ways[b, a].carries) for a, b in crossed]
     several = crosses.sum(axis=1) > 1
     crosses, trunks = crosses[several], [trunk for trunk, kept in zip(trunks, several, strict=True) if kept]
-    pipes = {name: (link.up.carries, link.down.carries if link.down else 0.0) for name, link in nodes.pipes.items()}
+    both = {name: (link.up, link.down or _NOTHING) for name, link in nodes.pipes.items()}
+    pipes = {name: (up.carries, down.carries) for name, (up, down) in both.items()}
     if server in pipes and hops:
         crosses, trunks = np.vstack([crosses, np.ones((1, len(hops)), bool)]), [*trunks, pipes[server]]
     all_up, all_down = pipes.get(server, (0.0, 0.0))
-    there = [_join(ways, mine) for mine in hops] or [Way(0.0, 0.0)] * len(nodes.aggregators)
+    there = [_join(ways, mine) for mine in hops] or [_NOTHING] * len(nodes.aggregators)
     back = [_join(ways, [(b, a) for a, b in mine]) for mine in hops] or there
     own, table = np.array([pipes.get(name, (0.0, 0.0)) for name in nodes.aggregators]), np.array(trunks, float)
     sharing = Sharing(
@@ -220,4 +245,7 @@ def _to_server(
         trunk_down_seconds=table.reshape(-1, 2)[:, 1],
     )
     up = np.array([way.latency + max(way.carries, all_up) for way in there])
-    return up, np.array([way.latency + max(way.carries, all_down) for way in back]), sharing
+    down = np.array([way.latency + max(way.carries, all_down) for way in back])
+    shared, shared_back = both.get(server, (_NOTHING, _NOTHING))
+    paid = np.array([way.price + shared.price for way in there])
+    return up, down, sharing, paid, np.array([way.price + shared_back.price for way in back])

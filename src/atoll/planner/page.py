@@ -13,9 +13,10 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.waiting import work_ends
 from atoll.network.base import Network
 from atoll.planner.budget import Budget
+from atoll.planner.entrants import Entrant, rows_of
 from atoll.planner.planning import Field
-from atoll.planner.race import Entrant, rows_of
-from atoll.planner.scores import busy_seconds, joules_by
+from atoll.planner.scores import busy_seconds
+from atoll.planner.spending import energy_of, price_of
 from atoll.planner.table import cells_of, in_words, judged, note_of, why
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.render import assemble
@@ -104,7 +105,7 @@ def _plan(place: int, entrant: Entrant, budget: Budget, field: Field) -> dict[st
     known = np.isfinite(levels)
     sent = rows["bytes_up"] + rows["bytes_down"] if len(levels) else empty
     seconds = rows["virtual_time"][known] if len(levels) else empty
-    joules = joules_by(experiment, seconds)
+    spent = {"joules": energy_of(experiment), "price": price_of(experiment)}
     is_small = len(experiment.clustering.labels) <= MOST_CLIENTS
     return {
         "title": in_words(entrant.name),
@@ -114,7 +115,7 @@ def _plan(place: int, entrant: Entrant, budget: Budget, field: Field) -> dict[st
         "hasServer": has_server,
         "curve": {
             "time": _numbers(seconds),
-            "joules": [] if joules is None else _numbers(joules),
+            **{name: [] if each is None else _numbers(each.by(experiment, seconds)) for name, each in spent.items()},
             "bytes": _numbers(sent[known] if len(levels) else empty),
             "level": _numbers(levels[known]),
         },

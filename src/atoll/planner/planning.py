@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.experiment.settings import Settings
+from atoll.faults.availability import Availability
 from atoll.planner.budget import Budget
 from atoll.planner.candidates import Dropped, make_candidates, usual_axes
 from atoll.planner.pool import Pool
@@ -48,10 +49,11 @@ def sort_out(
         show: told how many plans are scored, of how many.
 
     Raises:
-        InputError: nothing to vary, or no plan that fits the budget.
+        InputError: nothing to vary, a trace that ends before the budget, or no plan that fits it.
     """
     pool = Pool()
     seconds = seconds_of(settings, budget, pool)
+    _require_known(pool.make(settings).availability, seconds)
     look_ahead = seconds if math.isfinite(seconds) else seconds_of(settings, Budget(), pool)
     made, dropped = make_candidates(settings, usual_axes(settings, axes), look_ahead)
     scored = list[Scored]()
@@ -65,6 +67,15 @@ def sort_out(
         raise InputError(_why_none(dropped, budget))
     plans, needless = prune(scored)
     return Field(seconds, plans, [*dropped, *needless], pool)
+
+
+def _require_known(availability: Availability | None, seconds: float) -> None:
+    """Refuse a trace that ends before the budget does: only plans with few, long events would be left."""
+    if availability is not None and availability.end < seconds < math.inf:
+        raise InputError(
+            f"faults.availability_file = {availability.path!r}: ends at {availability.end:g} s, but plans are for "
+            f"{seconds:g} s; plan for as long with --seconds {availability.end:g}, or give a longer one"
+        )
 
 
 def _why_none(dropped: Sequence[Dropped], budget: Budget) -> str:

@@ -11,7 +11,7 @@ from atoll.clustering.feduc.problem import PATTERNS, Problem
 from atoll.clustering.feduc.progress import MIXING, progress_of
 from atoll.evaluation.constants import label_deviations
 from atoll.experiment.experiment import Experiment
-from atoll.network.energy import training_joules
+from atoll.planner.spending import energy_of, price_of
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
 
@@ -59,6 +59,7 @@ class Score:
             how unlike clusters merge (`clustering.feduc.progress`); None without aggregators.
         joules: that all clients take; None where their power is not known.
         cluster_joules: of each cluster; empty where it is not known.
+        price: of all that is sent, in the currency of `network.file`; None where it has no prices.
     """
 
     seconds: float
@@ -82,6 +83,7 @@ class Score:
     predicted: float | None = None
     joules: float | None = None
     cluster_joules: tuple[float, ...] = ()
+    price: float | None = None
 
     @property
     def sent(self) -> int:
@@ -99,7 +101,8 @@ def score(experiment: Experiment) -> Score:
     updates = sum(event.client_updates for event in events)
     taking_part = np.unique(np.concatenate(_cohorts(events)))
     slowest = int(taking_part[busy[taking_part].argmax()])
-    joules = _joules(experiment)
+    energy, price = energy_of(experiment), price_of(experiment)
+    joules = () if energy is None else tuple(energy.of_clusters(experiment).tolist())
     return Score(
         seconds=events[-1].seconds,
         events=len(events),
@@ -120,42 +123,15 @@ def score(experiment: Experiment) -> Score:
         clusters=int((works > 0).sum()),
         first_event=events[0].seconds,
         predicted=_predicted(experiment),
-        joules=None if joules is None else float(joules.sum()),
-        cluster_joules=() if joules is None else tuple(joules.tolist()),
+        joules=math.fsum(joules) if joules else None,
+        cluster_joules=joules,
+        price=None if price is None else float(price.of_clusters(experiment).sum()),
     )
 
 
 def _name_of(experiment: Experiment, client: int) -> str:
     names = experiment.networks[0].client_names if experiment.needs("network") else None
     return str(client) if names is None else names[client]
-
-
-def _training_joules(experiment: Experiment) -> Floats | None:
-    return (
-        training_joules(experiment.networks[0], experiment.clustering.labels) if experiment.needs("network") else None
-    )
-
-
-def _joules(experiment: Experiment) -> Floats | None:
-    """Return what each cluster's clients take in all their trainings, [clusters]; None where it is not known."""
-    each, labels = _training_joules(experiment), experiment.clustering.labels
-    if each is None:
-        return None
-    times = np.zeros(len(labels))
-    for event in experiment.method.schedule.events:
-        times[event.cohort] += event.intra_rounds
-    own = labels >= 0
-    return np.asarray(np.bincount(labels[own], (each * times)[own], experiment.clustering.clusters), np.float64)
-
-
-def joules_by(experiment: Experiment, seconds: Floats) -> Floats | None:
-    """Return what all clients have taken by these virtual times, as `seconds`; None where it is not known."""
-    each = _training_joules(experiment)
-    if each is None:
-        return None
-    events = experiment.method.schedule.events
-    sums = np.cumsum([0.0, *(each[event.cohort].sum() * event.intra_rounds for event in events)])
-    return np.asarray(sums[np.searchsorted([event.seconds for event in events], seconds, side="right")])
 
 
 def _predicted(experiment: Experiment) -> float | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from atoll.planner.budget import Budget
-from atoll.planner.race import Entrant, estimate_of
+from atoll.planner.entrants import Entrant, estimate_of
 from atoll.planner.scores import Score
 from atoll.planner.scoring import ALIKE, Scored
 from atoll.report.formats import DASH, Cells
@@ -33,8 +33,8 @@ def level_in_words(level: float, budget: Budget) -> str:
 def cells_of(ranked: Sequence[Entrant], budget: Budget) -> tuple[Cells, int]:
     """Return the table of a race, its header first, and how many columns of text it begins with."""
     title = "at the end" if budget.target is None else f"to {level_in_words(budget.target, budget)}"
-    facts = [_facts(entrant.plan.score) + _energy(entrant.plan.score) for entrant in ranked]
-    header = ["", "plan", title, *_FACTS, *(["kJ"] if len(facts[0]) > len(_FACTS) else [])]
+    facts = [[*_facts(entrant.plan.score), *_spent(entrant.plan.score).values()] for entrant in ranked]
+    header = ["", "plan", title, *_FACTS, *_spent(ranked[0].plan.score)]
     lines = [
         [str(place), in_words(entrant.name), judged(entrant, budget), *own]
         for place, (entrant, own) in enumerate(zip(ranked, facts, strict=True), 1)
@@ -45,12 +45,12 @@ def cells_of(ranked: Sequence[Entrant], budget: Budget) -> tuple[Cells, int]:
 def score_cells(plans: Sequence[Scored]) -> tuple[Cells, int]:
     """Return the table of plans that were not raced, in the order of their clusters' merges."""
     header = ["plan", "merges", "steps", "EMD", "mean event", "waiting", "MB per hop", "staleness"]
-    header += ["kJ"] if any(plan.score.joules is not None for plan in plans) else []
+    header += _spent(plans[0].score)
     lines = []
     for plan in sorted(plans, key=lambda plan: -plan.score.merges):
         score, (_, waiting, _, megabytes, staleness) = plan.score, _facts(plan.score)
         event, numbers = format_seconds(score.mean_event), (f"{score.merges:.4g}", f"{score.steps:.4g}")
-        facts = [event, waiting, megabytes, staleness, *_energy(score)]
+        facts = [event, waiting, megabytes, staleness, *_spent(score).values()]
         lines.append([in_words(plan.name), *numbers, f"{score.emd:.2f}", *facts])
     return [header, *lines], 1
 
@@ -72,6 +72,8 @@ def judged(entrant: Entrant, budget: Budget) -> str:
     if entrant.left_at is not None:
         return f"out at {format_seconds(entrant.left_at)}: {level}"
     found = estimate_of(entrant, budget)
+    if entrant.is_behind:
+        return f"behind: {level}"
     if found is None:
         missed = sum(math.isinf(cost) for cost in entrant.costs)
         return f"missed by {missed} of {len(entrant.costs)}: {level}"
@@ -97,8 +99,10 @@ def _facts(score: Score) -> list[str]:
     return [f"{score.events:,}", f"{score.waiting:.0%}", slowest, megabytes, stale]
 
 
-def _energy(score: Score) -> list[str]:
-    return [] if score.joules is None else [f"{score.joules / 1e3:,.4g}"]
+def _spent(score: Score) -> dict[str, str]:
+    """Return what is known of energy and prices, by the heads of the columns."""
+    known = {"kJ": None if score.joules is None else score.joules / 1e3, "price": score.price}
+    return {head: f"{value:,.4g}" for head, value in known.items() if value is not None}
 
 
 def note_of(plans: Sequence[Scored]) -> str:
@@ -141,6 +145,8 @@ def _lead(entrant: Entrant, budget: Budget) -> str:
 
 def _against(first: Entrant, rival: Entrant, budget: Budget) -> str:
     mine, theirs = estimate_of(first, budget), estimate_of(rival, budget)
+    if rival.is_behind:
+        return f"{in_words(rival.name)}, the next, was stopped when it could no longer be first."
     if mine is None or theirs is None:
         left = rival.left_at
         how = f"was out after {format_seconds(left)}" if left is not None else "did not get there in every seed"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.schedules.pace import Pace
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
@@ -227,11 +228,13 @@ class Clock:
         compute_seconds: one local training, [clients].
         upload_seconds: one upload of the model, [clients].
         deadline_seconds: an event waits for its cohort no longer than this.
+        pace: how these seconds change; None: they do not.
     """
 
     compute_seconds: Floats
     upload_seconds: Floats
     deadline_seconds: float = math.inf
+    pace: Pace | None = None
 
     def __post_init__(self) -> None:
         """Refuse seconds that are negative, or not one a client."""
@@ -248,13 +251,16 @@ class Clock:
         longest = float((self.compute_seconds + self.upload_seconds).max(initial=0))
         return f"Clock({len(self.compute_seconds):,} clients, at most {longest:g} s each)"
 
-    def seconds_of(self, cohort: Ids) -> Floats:
-        """Return the seconds until each of the cohort has uploaded, [cohort]."""
-        return np.asarray(self.compute_seconds[cohort] + self.upload_seconds[cohort])
+    def seconds_of(self, cohort: Ids, began: float = 0.0) -> Floats:
+        """Return the seconds until each of the cohort has uploaded, if it begins at this virtual time, [cohort]."""
+        if self.pace is None:
+            return np.asarray(self.compute_seconds[cohort] + self.upload_seconds[cohort])
+        computing, sending = self.pace.times(cohort, began)
+        return np.asarray(computing * self.compute_seconds[cohort] + sending * self.upload_seconds[cohort])
 
-    def event_seconds(self, cohort: Ids) -> float:
+    def event_seconds(self, cohort: Ids, began: float = 0.0) -> float:
         """Return the seconds until the slowest of the cohort has uploaded, at most the deadline."""
-        return min(self.deadline_seconds, float(self.seconds_of(cohort).max()))
+        return min(self.deadline_seconds, float(self.seconds_of(cohort, began).max()))
 
 
 def _read_seconds(name: str, given: Any) -> Floats:

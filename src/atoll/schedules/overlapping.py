@@ -117,7 +117,7 @@ def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed
             client = _draw_other(clients, busy, rng)
             busy.add(client)
             cohort = np.array([client])
-            done = now + clock.event_seconds(cohort)
+            done = now + clock.event_seconds(cohort, now)
             heapq.heappush(at_work, Job(done, heapq.heappop(free), now, len(full), cohort))
         now = at_work[0].done
         while at_work and at_work[0].done == now:

@@ -1,6 +1,6 @@
 """Time and turns: drawing cohorts, times of day, and clusters' work with the events that it becomes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,11 +77,13 @@ class Work:
 class PhaseWork:
     """A phase made ready: the work and merge of all clusters together (synchronous, under 0), or of each.
 
-    An empty cluster has no work, but a merge, since it may have been in flight when it lost its clients.
+    An empty cluster has no work, but a merge, since it may have been in flight when it lost its clients. `begun`
+    returns a work as it is if it begins at a virtual time, where speeds change.
     """
 
     works: Mapping[int, Work]
     merges: Sequence[Merge]
+    begun: Callable[[Work, float], Work] = lambda work, now: work
 
 
 @dataclass(frozen=True, eq=False)

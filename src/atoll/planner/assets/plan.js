@@ -37,7 +37,8 @@ function drawAll() {
 function drawCurves(plan) {
   const kind = byId("against").value, share = data.isShare ? 100 : 1;
   const most = Math.max(1e-9, ...data.plans.flatMap(({ curve }) => curve[kind]));
-  const [factor, unit] = kind === "joules" ? [1e-3, "kJ"] : unitOf(kind === "time" ? "seconds" : "bytes", most);
+  const known = { joules: [1e-3, "kJ"], price: [1, ""] }[kind];
+  const [factor, unit] = known || unitOf(kind === "time" ? "seconds" : "bytes", most);
   const marks = data.plans.filter(({ curve }) => curve.level.length).map((each) => {
     const { color, dash } = styleOf(each.title), x = each.curve[kind].map((v) => v * factor), y = each.curve.level.map((v) => v * share);
     return { type: "line", name: each.title, x, y, color, dash, width: each === plan ? 4 : 1.8,
@@ -46,7 +47,7 @@ function drawCurves(plan) {
   if (data.target !== null) marks.push({ type: "line", quiet: true, color: color("--quiet"), dash: "dash", width: 1.2, x: [0, most * factor], y: [data.target * share, data.target * share] });
   const legend = data.plans.map(({ title }) => ({ text: title, style: styleOf(title) }));
   tall(byId("curves"), 340 + 20 * legend.length);
-  const title = `${{ time: "Virtual time", bytes: "Sent", joules: "Energy" }[kind]} (${unit})`;
+  const title = { time: "Virtual time", bytes: "Sent", joules: "Energy", price: "Price" }[kind] + (unit && ` (${unit})`);
   plot(byId("curves"), { key: kind, x: { title, zero: true, tight: true }, y: { title: data.measured }, marks, legend });
 }
 
@@ -84,19 +85,19 @@ const NOTES = {
 function drawGantt(plan) {
   const { cluster, began, done, ended, turn } = plan.bars, [factor, unit] = unitOf("seconds", Math.max(...ended));
   const times = (values) => values.map((v) => v * factor), y0 = cluster.map((j) => j - 0.37), y1 = cluster.map((j) => j + 0.37);
-  const tip = (i) => [`Cluster ${cluster[i]}`, `${short(began[i] * factor, 3)} to ${short(done[i] * factor, 3)} ${unit}`];
+  const tip = (i) => [`Cluster ${name("aggregators", cluster[i])}`, `${short(began[i] * factor, 3)} to ${short(done[i] * factor, 3)} ${unit}`];
   const marks = [
     { type: "rects", x0: times(done), x1: times(ended), y0, y1, fill: color("--line") },
     { type: "rects", x0: times(began), x1: times(done), y0, y1, tip, least: 1, fills: turn.map((t) => (t % 2 ? faded(tone(0), 0.45) : tone(0))) },
   ];
   tall(byId("gantt"), 90 + 22 * plan.clusters);
   const step = [1, 2, 5, 10, 20, 50, 100].find((by) => plan.clusters <= by * 20) || plan.clusters;
-  const ticks = indices(plan.clusters).filter((j) => j % step === 0).map((at) => ({ at, text: at }));
+  const ticks = indices(plan.clusters).filter((j) => j % step === 0).map((at) => ({ at, text: `${name("aggregators", at)}`.slice(0, 9) }));
   const down = { title: "Cluster", domain: [-0.6, plan.clusters - 0.4], reversed: true, bare: true, ticks };
   plot(byId("gantt"), { key: plan.title, x: { title: `Virtual time (${unit})`, zero: true, tight: true }, y: down, marks });
 }
 
-if (!data.plans.some(({ curve }) => curve.joules.length)) byId("against").querySelector("[value=joules]").remove();
+for (const kind of ["joules", "price"]) if (!data.plans.some(({ curve }) => curve[kind].length)) byId("against").querySelector(`[value=${kind}]`).remove();
 for (const id of ["against", "colour"]) byId(id).addEventListener("change", drawAll);
 buildAxes();
 drawAll();

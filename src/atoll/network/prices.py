@@ -1,0 +1,35 @@
+"""What sending costs: prices of a training and of a merge, from those of the links that models cross."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.network.base import Network
+from atoll.support.arrays import Floats
+
+
+def training_prices(network: Network, labels: npt.NDArray[Any]) -> Floats | None:
+    """Return what each client's download and upload for one training cost, [clients]; None: not known.
+
+    `labels` holds each client's aggregator, or -1 for one left out, which costs nothing.
+    """
+    if network.prices is None:
+        return None
+    own = np.flatnonzero(labels >= 0)
+    paid = np.zeros(network.clients)
+    paid[own] = network.prices.upload[own, labels[own]] + network.prices.download[own, labels[own]]
+    return paid
+
+
+def merge_prices(network: Network, has_server: bool) -> Floats | None:
+    """Return what an aggregator's part in a merge costs, [aggregators]; None: not known.
+
+    It is the way to the server and back or, without one, a model to each of its neighbours.
+    """
+    if network.prices is None:
+        return None
+    if has_server:
+        return network.prices.transfer + network.prices.back
+    near = network.closed_neighbourhoods - np.eye(network.aggregators)
+    return np.asarray((near * network.prices.exchange).sum(axis=1))

@@ -1,0 +1,164 @@
+"""Plans in a race: what each has reached, and what orders them, as its runs' rows say."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from atoll.planner.budget import Budget
+from atoll.planner.scoring import Scored
+from atoll.report.runs import NotBegun, Run, read_run
+from atoll.report.tables import first_met
+from atoll.runs.folder import RunFolder
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+from atoll.support.estimates import Estimate, estimate, estimate_share
+
+GIVES_UP = 1.1  # a plan that is so many times as late at the target as another one trains no longer
+_SMOOTHED = 1 / 4  # of the time so far, over whose last part probes are averaged where a race decides
+
+
+@dataclass
+class Entrant:
+    """A plan in the race.
+
+    Attributes:
+        plan: with its score.
+        folder: of its runs, one a seed below it.
+        left_at: virtual seconds at which it was out; None: it ran to the end.
+        level: what it was judged by when it was out or, of a finalist, in the end; nan before.
+        costs: a finalist's seconds to the target, inf where it is missed, or its levels at the end, one a seed.
+        sizes: bytes sent to the target, as `costs`, where it is met.
+        is_behind: whether it is a finalist that was stopped once another one was sure to be earlier.
+        problem: why a run failed; empty if none has.
+    """
+
+    plan: Scored
+    folder: Path
+    left_at: float | None = None
+    level: float = math.nan
+    costs: list[float] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
+    is_behind: bool = False
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The plan's."""
+        return self.plan.name
+
+
+def rows_of(entrant: Entrant, seed: int = 0) -> Run | None:
+    """Return a run of a plan as far as it is; None before its first row."""
+    try:
+        return read_run(entrant.folder / seed_folder(seed))
+    except NotBegun:
+        return None
+    except InputError:
+        if RunFolder(entrant.folder / seed_folder(seed)).is_run:
+            raise
+        return None
+
+
+def seed_folder(seed: int) -> str:
+    """Return where a plan's run with a seed is, below its folder."""
+    return f"seed-{seed}"
+
+
+def estimate_of(entrant: Entrant, budget: Budget) -> Estimate | None:
+    """Return a finalist's mean over seeds, and its interval; None where it has none, or a seed misses the target."""
+    if not entrant.costs or not np.isfinite(entrant.costs).all():
+        return None
+    share = budget.target is None and not budget.falls and all(0 <= cost <= 1 for cost in entrant.costs)
+    return estimate_share(entrant.costs) if share else estimate(entrant.costs)
+
+
+def met_by(run: Run | None, until: float, budget: Budget) -> float | None:
+    """Return the virtual seconds at which a run met the target; None if it had not by then, or there is none."""
+    probe = None if run is None else _met_at(run, budget)
+    seconds = math.inf if run is None or probe is None else float(run.rows["virtual_time"][probe])
+    return seconds if seconds <= until else None
+
+
+def reached(entrant: Entrant, until: float) -> float:
+    """Return the virtual seconds by which a plan stopped training, at most those given."""
+    run = rows_of(entrant)
+    return until if run is None else min(until, float(run.rows["virtual_time"][-1]))
+
+
+def latest(entrants: Sequence[Entrant], until: float, budget: Budget) -> float:
+    """Return until when it is worth training on, once one of these has met the target by a virtual time; else inf."""
+    met = (met_by(rows_of(entrant), until, budget) for entrant in entrants)
+    return GIVES_UP * min((seconds for seconds in met if seconds is not None), default=math.inf)
+
+
+def is_there(run: Run | None, until: float, budget: Budget) -> bool:
+    """Return whether a run has gone as far as it need."""
+    if run is None:
+        return False
+    return bool(run.rows["virtual_time"][-1] >= until) or _met_at(run, budget) is not None
+
+
+def meets(value: float, target: float, budget: Budget) -> bool:
+    """Return whether a probe is at the target."""
+    return value <= target if budget.falls else value >= target
+
+
+def _values(run: Run, budget: Budget) -> Floats:
+    """Return what a run is judged by, one a probe."""
+    column = budget.column_of("mean_cluster_accuracy" not in run.rows)
+    if column not in run.rows:
+        raise InputError(f"--metric {column}: {run.folder} has no such column; it has {', '.join(run.rows)}")
+    return run.rows[column]
+
+
+def _met_at(run: Run, budget: Budget) -> int | None:
+    """Return the probe at which a run meets the target; None if it has not, or there is none."""
+    return None if budget.target is None else first_met(_values(run, budget), budget.target, budget.falls)
+
+
+def level_of(entrant: Entrant, seed: int, until: float, budget: Budget) -> float:
+    """Return what a plan has reached by a virtual time, averaged over the last part of it; nan without a probe."""
+    run = rows_of(entrant, seed)
+    if run is None:
+        return math.nan
+    seconds, values = run.rows["virtual_time"], _values(run, budget)
+    now = (seconds <= until) & np.isfinite(values)
+    if not now.any():
+        return math.nan
+    late = now & (seconds >= (1 - _SMOOTHED) * min(until, float(seconds[now].max())))
+    return float(values[late].mean())
+
+
+def rank(entrant: Entrant, until: float, budget: Budget) -> tuple[bool, float]:
+    """Return what orders plans at a rung: the time at which the target was met, else the level."""
+    met = met_by(rows_of(entrant), until, budget)
+    if met is not None:
+        return False, met
+    level = level_of(entrant, 0, until, budget)
+    return True, math.inf if math.isnan(level) else level if budget.falls else -level
+
+
+def cost_of(entrant: Entrant, budget: Budget) -> tuple[bool, float, float]:
+    """Return what orders finalists: the mean over seeds, and of those that missed the target their level."""
+    mean, level = float(np.mean(entrant.costs or [math.inf])), entrant.level
+    is_cost = budget.target is not None or budget.falls
+    return bool(entrant.problem), mean if is_cost else -mean, level if budget.falls else -level
+
+
+def settle(entrant: Entrant, seed: int, until: float, budget: Budget) -> None:
+    """Note what a finalist's run has come to."""
+    run = rows_of(entrant, seed)
+    if run is None or entrant.problem:
+        return
+    probe = _met_at(run, budget)
+    if budget.target is None:
+        entrant.costs.append(level_of(entrant, seed, until, budget))
+    elif probe is None:
+        entrant.costs.append(math.inf)
+    else:
+        entrant.costs.append(float(run.rows["virtual_time"][probe]))
+        entrant.sizes.append(float(run.rows["bytes_up"][probe] + run.rows["bytes_down"][probe]))
+    entrant.level = level_of(entrant, 0, until, budget)
