@@ -61,17 +61,17 @@ def mean(models: Weighted) -> Model:
     >>> mean([(1.0, {"w": torch.tensor(0.0)}), (3.0, {"w": torch.tensor(4.0)})])
     {'w': tensor(3.)}
     """
-    from torch import _foreach_add_, _foreach_div_  # one call for all tensors; settings do not wait for PyTorch
-
     pairs = iter(models)
     total, first = next(pairs)
     mixed = {name: tensor * total if tensor.is_floating_point() else tensor.clone() for name, tensor in first.items()}
-    averaged = {name: tensor for name, tensor in mixed.items() if tensor.is_floating_point()}
-    sums = list(averaged.values())
+    averaged = [(name, tensor) for name, tensor in mixed.items() if tensor.is_floating_point()]
     for weight, model in pairs:
         total += weight
-        _foreach_add_(sums, [model[name] for name in averaged], alpha=weight)
-    _foreach_div_(sums, total)
+        for name, tensor in averaged:
+            tensor.add_(model[name], alpha=weight)
+        del model  # so that the next client's takes its place in memory, and in the cache
+    for _, tensor in averaged:
+        tensor.div_(total)
     return mixed
 
 
