@@ -19,11 +19,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from atoll.fleet.configuration import FleetConfiguration, FleetPlan, init_fleet, read_node
+from atoll.fleet.configuration import FleetConfiguration, read_node
 from atoll.fleet.flower.calls import control_client
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
+from atoll.fleet.founding import FleetPlan, init_fleet
 
 PAYLOADS = (1_000, 100_000, 1_000_000, 10_000_000)
 

@@ -25,10 +25,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from atoll.fleet.configuration import FleetPlan, init_fleet, read_node
+from atoll.fleet.configuration import read_node
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
+from atoll.fleet.founding import FleetPlan, init_fleet
 from atoll.fleet.transport import Failure
 
 

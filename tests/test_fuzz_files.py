@@ -25,7 +25,8 @@ from atoll.data.population import read_clients
 from atoll.data.readers import read_cifar, read_idx
 from atoll.data.tabular.read import read_table
 from atoll.fleet.clusterings import read_clusterings
-from atoll.fleet.configuration import FleetPlan, init_fleet, read_fleet, read_node
+from atoll.fleet.configuration import read_fleet, read_node
+from atoll.fleet.founding import FleetPlan, init_fleet
 from atoll.fleet.shards import read_shard
 from atoll.network.files import read_matrix, read_network_clients
 from atoll.network.mobility import read_trace

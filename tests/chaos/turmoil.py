@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from atoll.fleet.configuration import FleetPlan, init_fleet
 from atoll.fleet.flower.superlink import free_port
+from atoll.fleet.founding import FleetPlan, init_fleet
 from atoll.fleet.shards import write_shards
 from tests.chaos.proxy import Proxy
 from tests.chaos.runs import DEADLINE, NODES, WIRE, Kind, judge, write

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.configuration import FleetConfiguration, FleetPlan, init_fleet
+from atoll.fleet.configuration import FleetConfiguration
 from atoll.fleet.flower.superlink import free_port
+from atoll.fleet.founding import FleetPlan, init_fleet
 from atoll.fleet.shards import write_shards
 
 DIGITS = """

@@ -16,8 +16,9 @@ import pytest
 from atoll.cli.common import out, read_experiments
 from atoll.fleet.attendance import Noted
 from atoll.fleet.certificates import make_authority, make_server_certificate, require_valid
-from atoll.fleet.configuration import FleetConfiguration, FleetPlan, init_fleet, read_fleet, read_node
+from atoll.fleet.configuration import FleetConfiguration, read_fleet, read_node
 from atoll.fleet.flower.superlink import free_port
+from atoll.fleet.founding import FleetPlan, init_fleet
 from atoll.fleet.node import open_site
 from atoll.runs.folder import STRIKES
 from atoll.support.errors import InputError

@@ -217,6 +217,18 @@ def test_natural_clients_hold_their_rows(tmp_path: Path) -> None:
         Experiment(validate(dict(settings) | {"clustering": {"method": "planted", "clusters": 4}})).check()
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "a\rcarriage", "plain"])
+def test_texts_of_csv_may_have_several_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """All reads of a file go by what the first has seen of it: whether a row is a line, and the columns about rows."""
+    monkeypatch.setattr("atoll.data.tabular.csv._BLOCK", 64)
+    names = [name, "other"] * 50
+    table = pa.table({"c": names, "x": [*range(100)], "k": names, "y": [0, 1] * 50})
+    inputs: dict[str, Any] = {"target": "y", "client": "c", "inputs": ["x", "k"]}
+    read, expected = (read_table(str(write(table, tmp_path / "t")), **inputs) for write in (write_csv, write_parquet))
+    np.testing.assert_array_equal(read.inputs, expected.inputs)
+    assert numbers(read.owners) == numbers(expected.owners)
+
+
 GOOD = "c,x,y\na,1,0\na,2,1\na,3,0\nb,4,1\nb,5,0\n"
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "a column that is not there": (

@@ -16,19 +16,13 @@ import httpx
 import pytest
 
 from atoll.fleet import keys
-from atoll.fleet.configuration import (
-    FleetConfiguration,
-    FleetPlan,
-    init_fleet,
-    read_fleet,
-    read_node,
-    renew_certificate,
-)
+from atoll.fleet.configuration import FleetConfiguration, read_fleet, read_node
 from atoll.fleet.flower import fleet as flower
 from atoll.fleet.flower import presence
 from atoll.fleet.flower.fleet import FlowerFleet
 from atoll.fleet.flower.local import own_place
 from atoll.fleet.flower.superlink import Superlink
+from atoll.fleet.founding import FleetPlan, init_fleet, renew_certificate
 from atoll.fleet.handlers import answer
 from atoll.fleet.messages import LossesReply, LossesRequest, Refusal, decode, encode, pack
 from atoll.fleet.node import open_site

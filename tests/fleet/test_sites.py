@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll import Experiment, RunError
-from atoll.fleet.configuration import FleetPlan, init_fleet, read_node
+from atoll.fleet.configuration import read_node
+from atoll.fleet.founding import FleetPlan, init_fleet
 from atoll.fleet.handlers import answer
 from atoll.fleet.joining import wait_for_nodes
 from atoll.fleet.memory import MemoryFleet

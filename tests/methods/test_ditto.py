@@ -23,7 +23,7 @@ from atoll import (
 )
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
-from atoll.runs.run import warnings_of
+from atoll.runs.warnings import warnings_of
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, equal, states_of, trainer_of
 from tests.problems import as_vector, linear_module, quadratics

@@ -55,7 +55,7 @@ def cluster(
     check_runs(runs, schedules=False)  # a clustering may be looked at whose graph is in parts, say
     claim_plot(plot)
     from atoll.clustering.describe import describe
-    from atoll.runs.run import warnings_of
+    from atoll.runs.warnings import warnings_of
 
     plans: list[ClusteringSummary | None] = []
     shown = []

@@ -37,7 +37,7 @@ def init(
     Example: atoll fleet init fleet --nodes 4 --host fleet.example.org
     """
     require_flower()
-    from atoll.fleet.configuration import FleetPlan, init_fleet
+    from atoll.fleet.founding import FleetPlan, init_fleet
 
     if not host or any(c in host for c in "/ \t") or (host.count(":") == 1):
         raise InputError(f"--host {host!r}: must be a host name or an address, without a port")
@@ -57,7 +57,7 @@ def renew(
     Example: atoll fleet renew --config fleet
     """
     require_flower()
-    from atoll.fleet.configuration import renew_certificate
+    from atoll.fleet.founding import renew_certificate
 
     renew_certificate(config, days)
     out.print(f"{config / 'server.pem'}: valid for {days} days; start the server again", markup=False)

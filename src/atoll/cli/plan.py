@@ -21,41 +21,52 @@ if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
 
 
+SecondsOption = Annotated[
+    float | None, typer.Option(metavar="S", help="Virtual time that there is; else run.virtual_seconds.")
+]
+BytesOption = Annotated[
+    float | None, typer.Option("--bytes", metavar="B", help="Bytes that may be sent in all, up and down.")
+]
+TargetOption = Annotated[
+    float | None, typer.Option(metavar="A", help="A test accuracy (or loss) to reach as early as possible.")
+]
+OverOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SECTION.KEY=VALUES", help="What to choose from, in the place of the usual; repeatable."),
+]
+MetricOption = Annotated[
+    str | None, typer.Option(help="A column of metrics; else what the clients' models have on the test data.")
+]
+SeedsOption = Annotated[int, typer.Option(metavar="N", help="Seeds that finalists run with.")]
+SourceOption = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="RUN", help="A run on a fleet, whose measured seconds and failures count."),
+]
+RaceOption = Annotated[bool, typer.Option("--race/--no-race", help="Train the best, or stop at the schedules.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the plan; else plans/NAME.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the plan in the folder.")]
+WhyOption = Annotated[bool, typer.Option("--verbose", "-v", help="Also say which plans are dropped, and why.")]
+
+
 @app.command()
 def plan(
     experiment: ExperimentArg,
-    seconds: Annotated[
-        float | None, typer.Option(metavar="S", help="Virtual time that there is; else run.virtual_seconds.")
-    ] = None,
-    size: Annotated[
-        float | None, typer.Option("--bytes", metavar="B", help="Bytes that may be sent in all, up and down.")
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option(metavar="A", help="A test accuracy (or loss) to reach as early as possible.")
-    ] = None,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SECTION.KEY=VALUES", help="What to choose from, in the place of the usual; repeatable."),
-    ] = None,
+    seconds: SecondsOption = None,
+    size: BytesOption = None,
+    target: TargetOption = None,
+    over: OverOption = None,
     changes: SetOption = None,
     scale: ScaleOption = None,
     only: OnlyOption = None,
-    metric: Annotated[
-        str | None, typer.Option(help="A column of metrics; else what the clients' models have on the test data.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Seeds that finalists run with.")] = 3,
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="RUN", help="A run on a fleet, whose measured seconds and failures count."),
-    ] = None,
-    race: Annotated[bool, typer.Option("--race/--no-race", help="Train the best, or stop at the schedules.")] = True,
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder for the plan; else plans/NAME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the plan in the folder.")] = False,
+    metric: MetricOption = None,
+    seeds: SeedsOption = 3,
+    source: SourceOption = None,
+    race: RaceOption = True,
+    folder: OutOption = None,
+    resume: ResumeOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also say which plans are dropped, and why.")
-    ] = False,
+    verbose: WhyOption = False,
 ) -> None:
     """Choose pattern, clustering and limits for a network and a budget: by schedules first, then by short races.
 

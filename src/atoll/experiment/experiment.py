@@ -5,7 +5,6 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
-from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +19,17 @@ from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.engine import Method
 from atoll.evaluation.scores import ClusterEvaluator, Evaluator
-from atoll.experiment.checks import read_clustering
 from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_all_clients, make_test_clients
+from atoll.experiment.clock import make_clock
+from atoll.experiment.clustering import make_clustering
 from atoll.experiment.coding import code_updates, coding_of, upload_share
 from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, require_single_results
 from atoll.experiment.file import make_runs, resolved
-from atoll.experiment.foresight import foresee
+from atoll.experiment.method import make_method, until
 from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
-from atoll.experiment.network import is_clustered_anew, is_same_network, make_networks, speeds, uploads
+from atoll.experiment.network import is_clustered_anew, is_same_network, make_networks
 from atoll.experiment.objects import named
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.privacy import Private, add_privacy, read_mechanism
@@ -48,10 +48,7 @@ from atoll.methods.ifca import choose_start
 from atoll.network.base import Network
 from atoll.schedules.events import Clock, Event, Schedule
 from atoll.schedules.files import fitting
-from atoll.support.errors import InputError, SettingWarning
-from atoll.support.seeds import generator
-
-_NEARLY = 0.9  # of run.virtual_seconds; the next event may not have fitted
+from atoll.support.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,27 +222,12 @@ class Experiment:
 
     def _make_clustering(self, round_: int) -> Clustering:
         """Make the clustering from the state of things at a round."""
-        wanted = self.settings.clustering
-        if not self.has_network and wanted.clusters > len(self.population):
-            raise InputError(
-                f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(self.population)}"
-            )
-        rule = resolve("clustering.method", wanted.method, CLUSTERINGS)
-        given: dict[str, Any] = {
-            **dict(wanted),
-            "population": self.reported,
-            "rng": generator(self.settings.seed, "clustering", *((round_,) if round_ else ())),
-            "rounds": self.settings.rounds,
-            "seed": self.settings.seed,
+        offered = {
+            "network": lambda: self.networks[round_],
+            "problem": lambda: replace(self.problem, network=self.networks[round_]),
+            "clock": lambda: self.clock,
         }
-        if asks_for(rule, "network"):
-            given["network"] = self.networks[round_]
-        if asks_for(rule, "problem"):
-            given["problem"] = replace(self.problem, network=self.networks[round_])
-        if asks_for(rule, "clock"):
-            given["clock"] = self.clock
-        made = call("clustering.method", rule, given, wanted.model_extra)
-        return read_clustering(made, wanted.clusters, wanted.method, len(self.population), may_empty=self.has_network)
+        return make_clustering(self.settings, self.reported, round_, offered, may_empty=self.has_network)
 
     @cached_property
     def module(self) -> nn.Module:
@@ -263,17 +245,8 @@ class Experiment:
     @cached_property
     def clock(self) -> Clock:
         """Seconds that each client's work takes."""
-        local = self.settings.local
-        sizes = self.population.sizes
-        batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
-        zeta = speeds(self.settings, len(self.clients))
-        sending = uploads(self.settings, len(self.clients))
-        if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
-            zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
-        steps = np.array([self.rule.steps_of(size) for size in sizes.tolist()])
-        compute = np.asarray(batch * steps * zeta, float)
-        deadline = self.settings.faults.deadline_seconds
-        return Clock(compute, sending * self._upload_share, np.inf if deadline is None else deadline)
+        share = self._upload_share
+        return make_clock(self.settings, len(self.clients), self.population.sizes, self.rule, share)
 
     @cached_property
     def method(self) -> Method:
@@ -294,9 +267,19 @@ class Experiment:
 
     @cached_property
     def _unprotected(self) -> Method:
-        wanted = self.settings.method
-        given: dict[str, Any] = {
-            **dict(wanted),
+        """The method as if there were no privacy."""
+        clock = self.clock if self.needs("clock") else None
+        method = make_method(self.settings, self._offered(), len(self.population), lambda: self.phases)
+        method = choose_clients(self.settings, method, self.reported, clock)
+        method = add_faults(self.settings, until(self.settings, method), self.population, clock)
+        method = code_updates(self.settings, let_stay(self.settings, method, self.module))
+        if self.schedule is None:
+            return method
+        return replace(method, schedule=fitting(self.schedule, method.schedule, len(self.population)), arrivals=None)
+
+    def _offered(self) -> dict[str, Any]:
+        """Return what a method may ask for, besides its own settings and the phases."""
+        offered: dict[str, Any] = {
             "population": self.reported,
             "clustering": self.clustering if self.needs("network") else without_empty(self.clustering),
             "rule": self.rule,
@@ -306,44 +289,10 @@ class Experiment:
             "seed": self.settings.seed,
         }
         if self.needs("network"):
-            given["network"] = self.networks[0]
+            offered["network"] = self.networks[0]
         if self.needs("module"):
-            given["module"] = self._copy_module()
-        make = method_kind(self.settings).make
-        if ":" not in wanted.name:  # a user's own may do anything with the number of rounds
-            foresee(
-                self.settings,
-                lambda rounds: call("method.name", make, {**given, "rounds": rounds}, wanted.model_extra),
-            )
-        if self.needs("network"):
-            given["phases"] = self.phases
-        method = call("method.name", make, given, wanted.model_extra)
-        if not isinstance(method, Method):
-            raise InputError(
-                f"method.name = {wanted.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
-            )
-        if method.labels is not None and len(method.labels) != len(self.population):
-            raise InputError(
-                f"method.name = {wanted.name!r}: gave Method.labels for {len(method.labels)} clients, but there are "
-                f"{len(self.population)}"
-            )
-        clock = self.clock if self.needs("clock") else None
-        method = choose_clients(self.settings, method, self.reported, clock)
-        if (seconds := self.settings.run.virtual_seconds) is not None:
-            method = replace(method, schedule=self._until(method.schedule, seconds))
-        method = add_faults(self.settings, method, self.population, clock)
-        method = code_updates(self.settings, let_stay(self.settings, method, self.module))
-        if self.schedule is not None:
-            replayed = fitting(self.schedule, method.schedule, len(self.population))
-            method = replace(method, schedule=replayed, arrivals=None)
-        return method
-
-    def _until(self, schedule: Schedule, seconds: float) -> Schedule:
-        """Return what of the schedule is over by then; warn if `rounds` ends it long before."""
-        if (end := schedule.events[-1].seconds) < _NEARLY * seconds:
-            told = f"run.virtual_seconds = {seconds:g}: rounds = {self.settings.rounds} ends the run at {end:.4g} s"
-            warn(f"{told} already; raise rounds to use the time", SettingWarning, 2)
-        return schedule.until(seconds)
+            offered["module"] = self._copy_module()
+        return offered
 
     @cached_property
     def _staying(self) -> tuple[str, ...]:

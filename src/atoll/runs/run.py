@@ -5,16 +5,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step, init, train
-from atoll.experiment.choices import method_kind
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.reclustering import Planner
 from atoll.fleet.transport import Fleet
-from atoll.methods.hierarchical import cut_by_empty
-from atoll.network.completion import completion_of, event_seconds
 from atoll.privacy.ledger import Ledger, open_ledger
 from atoll.privacy.release import with_journal
 from atoll.runs.checkpoint import drop_others, load_checkpoint
@@ -23,16 +18,13 @@ from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.folder import Row, RunFolder, slug
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
 from atoll.runs.live import Live, letting_nodes_drop, recorded
-from atoll.runs.rows import Recorder, first_of
+from atoll.runs.rows import Recorder
 from atoll.runs.spending import account_of, spent_in
 from atoll.runs.spilling import place_states
 from atoll.runs.variants import join, replaying, with_fleet
+from atoll.runs.warnings import warnings_of
 from atoll.schedules.files import digest_of, keep_events
 from atoll.support.errors import InputError, RunError
-
-FREQUENCIES_AGREE = 1.1  # shares of all merges whose ratio is below this are the same, for a warning
-
-SEEDED = "privacy.trust: noise is drawn from the seed, to repeat a run; it hides nothing from who knows the seed"
 
 
 @dataclass(frozen=True)
@@ -239,54 +231,6 @@ def _restore(
     rows = folder.keep_rows(done)
     recorder.require_all(rows, done)
     return state, rows
-
-
-def warnings_of(experiment: Experiment) -> list[str]:
-    """Return what the user should know of an experiment's clustering before it runs."""
-    warnings = list[str]()
-    if len(left_out := experiment.clustering.left_out):
-        warnings.append(f"clients that belong to no cluster and never train ({len(left_out)}): {first_of(left_out)}")
-    if experiment.settings.clustering.get("overshoot") and experiment.has_network:
-        completion = completion_of(experiment.networks[0], experiment.clustering.labels)
-        if len(over := np.flatnonzero(completion > experiment.problem.limits)):
-            limits = ", ".join(f"{limit:g}" for limit in np.unique(experiment.problem.limits[over]))
-            warnings.append(f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}")
-    warnings += _contradicted_frequencies(experiment)
-    if private := experiment.private:
-        warnings += [told for told in ("" if private.is_fleet else SEEDED, private.ends_early) if told]
-    untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
-    if untested and not any(probe.endswith("client_accuracy") for probe in probes):
-        warnings.append(
-            f"test_accuracy is that of a server's model without {untested}; set run.probes = ['client_accuracy']"
-        )
-    if experiment.needs("phases") and experiment.settings.method.get("pattern") in ("decsyn", "decasy"):
-        cut = [phase.round for phase in experiment.phases if cut_by_empty(phase.network, phase.clustering)]
-        if cut:
-            warnings.append(
-                f"from round {cut[0]} on, aggregators without clients cut the others into parts that never "
-                "exchange models; another clustering, or a topology with more links, would connect them"
-            )
-    return warnings
-
-
-def _contradicted_frequencies(experiment: Experiment) -> list[str]:
-    """Say so where the bound is given other frequencies than the clock has."""
-    wanted, pattern = experiment.settings, str(experiment.settings.method.get("pattern"))
-    if not wanted.clustering.get("frequencies") or not experiment.has_network or not pattern.endswith("asy"):
-        return []
-    labels, network = experiment.clustering.labels, experiment.networks[0]
-    seconds = event_seconds(network, labels, pattern, experiment.problem.intra_rounds)
-    own = np.flatnonzero(seconds)
-    given = experiment.problem.frequencies
-    counted, kept = (np.ones(len(own)) if given is None else given[own]), 1 / seconds[own]
-    counted, kept = counted / counted.sum(), kept / kept.sum()
-    worst = int(np.abs(np.log(counted / kept)).argmax())
-    if max(counted[worst] / kept[worst], kept[worst] / counted[worst]) <= FREQUENCIES_AGREE:
-        return []
-    return [
-        f"clustering.frequencies: the bound has aggregator {own[worst]} make {counted[worst]:.1%} of all merges, the "
-        f"virtual clock {kept[worst]:.1%}; network.frequencies sets both"
-    ]
 
 
 def name_folders(runs: Sequence[Experiment]) -> list[str]:

@@ -1,11 +1,11 @@
 """Reading CSV files: types that all rows of all files agree on, then batch by batch."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.data.tabular.arrow import Reads, as_damage
+from atoll.data.tabular.arrow import Reads, as_damage, compact
 from atoll.support.errors import InputError
 from atoll.support.untrusted import open_regular
 
@@ -24,13 +24,16 @@ class CsvFiles:
     What is empty, or says NA, NaN or null as usual, is missing.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        """Read all files once to find the types; nothing is kept.
+    def __init__(self, files: Sequence[Path], keep: Collection[str] = ()) -> None:
+        """Read all files once to find the types; of what is read only the columns to `keep` stay in memory.
 
         Raises:
             InputError: a file is empty, cannot be read, or is not UTF-8.
         """
         self._types: dict[str, pa.DataType] = {}
+        self._keep = frozenset(keep)
+        self._kept: dict[Path, list[pa.RecordBatch]] = {}
+        self._whole_lines = set[Path]()  # files whose rows are a line each, which are read faster
         waiting = list(files)
         while waiting:  # a column's type is widened twice at most; then all files are read again
             waiting = waiting[1:] if self._fit(waiting[0]) else list(files)
@@ -40,8 +43,11 @@ class CsvFiles:
         import pyarrow as pa
 
         def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+            if self._keep.issuperset(columns):
+                yield from (batch.select(list(columns)) for batch in self._kept[path])
+                return
             with as_damage(path), open_regular(path) as file:
-                for batch in _reader(path, file, self._types, columns):
+                for batch in _reader(path, file, self._types, columns, path not in self._whole_lines):
                     yield batch.select(list(columns))
 
         return pa.schema([(name, self._types[name]) for name in self._begin(path)]), read
@@ -51,15 +57,21 @@ class CsvFiles:
         import pyarrow as pa
 
         names = self._begin(path)
+        kept, wanted = list["pa.RecordBatch"](), [name for name in names if name in self._keep]
+        has_breaks = any(mark in name for name in names for mark in "\n\r")
         with as_damage(path), open_regular(path) as file:
             try:
-                for _ in _reader(path, file, self._types):
-                    pass
+                for batch in _reader(path, file, self._types):
+                    has_breaks = has_breaks or any(map(_holds_breaks, batch.columns))
+                    kept.append(compact(batch.select(wanted)))
             except pa.ArrowInvalid as error:
                 if not (found := _WRONG.search(str(error))):
                     raise
                 self._widen(path, names[int(found[1])], found[2])
                 return False
+        self._kept[path] = kept
+        if not has_breaks:
+            self._whole_lines.add(path)
         return True
 
     def _begin(self, path: Path) -> list[str]:
@@ -84,7 +96,9 @@ class CsvFiles:
         self._types[name] = pa.float64() if pa.types.is_integer(was) and is_number(value) else pa.string()
 
 
-def _reader(path: Path, file: Any, types: "dict[str, pa.DataType]", columns: Sequence[str] = ()) -> Any:
+def _reader(
+    path: Path, file: Any, types: "dict[str, pa.DataType]", columns: Sequence[str] = (), has_breaks: bool = True
+) -> Any:
     from pyarrow import csv
 
     if not file.peek(1):
@@ -92,9 +106,17 @@ def _reader(path: Path, file: Any, types: "dict[str, pa.DataType]", columns: Seq
     return csv.open_csv(
         file,
         read_options=csv.ReadOptions(block_size=_BLOCK),
-        parse_options=csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True),
+        parse_options=csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=has_breaks),
         convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=True, include_columns=list(columns)),
     )
+
+
+def _holds_breaks(column: "pa.Array") -> bool:
+    """Return whether a text of a column has more than one line."""
+    import pyarrow as pa
+
+    texts = column.buffers()[-1] if pa.types.is_string(column.type) else None
+    return texts is not None and any(mark in texts.to_pybytes() for mark in (b"\n", b"\r"))
 
 
 def _no_text(path: Path, name: str) -> InputError:

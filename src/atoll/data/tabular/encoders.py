@@ -66,31 +66,43 @@ class Number:
             InputError: a value that is missing, where the rule is to refuse it; or an infinite one.
         """
         values = numbers(column)
-        if np.isinf(values).any():
-            raise InputError(f"data.inputs: column {self.name!r} holds infinite numbers")
-        if self._missing == "refuse" and (lacking := int(np.isnan(values).sum())):
-            raise _lacks(self.name, lacking)
-        held = values[training]
-        known = held[~np.isnan(held)]
-        self._lacks |= len(known) < len(held)
+        if not _all_finite(values):
+            values, training = self._known(values, training)
+        known = values if training.all() else values[training]
         if len(known):
             self._add(known)
+
+    def _known(self, values: Floats, training: Mask) -> tuple[Floats, Mask]:
+        """Return the values that are not missing, and which of them are for training; note what training rows lack."""
+        if np.isinf(values).any():
+            raise InputError(f"data.inputs: column {self.name!r} holds infinite numbers")
+        lacking = np.isnan(values)
+        if self._missing == "refuse" and lacking.any():
+            raise _lacks(self.name, int(lacking.sum()))
+        self._lacks |= bool((lacking & training).any())
+        return values[~lacking], training[~lacking]
 
     def _add(self, values: Floats) -> None:
         """Add to the moments without the cancellation that sums of squares have (Chan et al. 1983)."""
         mean, count = float(values.mean()), len(values)
         total, apart = self._count + count, mean - self._mean
-        self._squares += float(np.square(values - mean).sum()) + apart**2 * self._count * count / total
+        deviations = values - mean
+        self._squares += float(np.square(deviations, out=deviations).sum()) + apart**2 * self._count * count / total
         self._mean += apart * count / total
         self._count = total
 
     def write(self, column: "pa.Array", block: Block) -> None:
         """Write the standardised numbers."""
         values = numbers(column)
-        lacking = np.isnan(values)
+        lacking = None if _all_finite(values) else np.isnan(values)
         deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
-        block[:, 0] = np.where(lacking, 0, (values - self._mean) / deviation) if deviation > 0 else 0
-        if self._flags:
+        if deviation > 0:
+            standard = values - self._mean
+            standard /= deviation
+            if lacking is not None:
+                standard[lacking] = 0
+            block[:, 0] = standard
+        if self._flags and lacking is not None:
             block[:, 1] = lacking
 
     @property
@@ -233,6 +245,12 @@ def numbers(column: "pa.Array") -> Floats:
     import pyarrow as pa
 
     return np.asarray(plain(column).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+
+
+def _all_finite(values: Floats) -> bool:
+    """Return whether no value is infinite or missing, in one pass; False also where the sum has no room in 64 bits."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum()))
 
 
 def plain(column: "pa.Array") -> "pa.Array":

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from atoll.data.tables import read_column
 from atoll.data.tabular.encoders import Encoder
-from atoll.data.tabular.rows import TRAIN, Uses
+from atoll.data.tabular.rows import LEFT_OUT, TRAIN, Uses
 from atoll.data.tabular.source import Source
 from atoll.support.errors import InputError
 
@@ -26,9 +26,10 @@ def fit(source: Source, encoders: Sequence[Encoder], uses: Uses) -> None:
     for batch in source.batches([each.name for each in encoders]):
         own = uses[at : at + batch.num_rows]
         at += batch.num_rows
-        kept = batch.filter(pa.array(own <= 1))
-        for encoder, column in zip(encoders, kept.columns, strict=True):
-            encoder.see(column, own[own <= 1] == TRAIN)
+        if (own == LEFT_OUT).any():
+            batch, own = batch.filter(pa.array(own != LEFT_OUT)), own[own != LEFT_OUT]
+        for encoder, column in zip(encoders, batch.columns, strict=True):
+            encoder.see(column, own == TRAIN)
 
 
 def encode(source: Source, encoders: Sequence[Encoder], keep: Sequence[npt.NDArray[np.bool_]]) -> list[Floats32]:

@@ -58,6 +58,12 @@ class Wanted:
     test_every: int = 5
     min_samples: int | None = None
 
+    @property
+    def about_rows(self) -> set[str]:
+        """All columns that are named for something else than inputs."""
+        named = self.target, self.client, self.group, self.split, self.time, self.id
+        return {name for names in named if names for name in ([names] if isinstance(names, str) else names)}
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:

@@ -57,4 +57,5 @@ def read_table(
         InputError: what does not fit, in one sentence.
     """
     given = dict(locals())
-    return make_table(open_source(given.pop("root")), Wanted(**given))
+    root, wanted = given.pop("root"), Wanted(**given)
+    return make_table(open_source(root, keep=wanted.about_rows), wanted)

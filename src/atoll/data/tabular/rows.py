@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from atoll.data.tabular.arrow import compact
 from atoll.data.tabular.roles import Roles
 from atoll.data.tabular.source import SPLITS, Source
 from atoll.support.arrays import Ids, Mask
@@ -57,20 +58,11 @@ def collect(source: Source, roles: Roles, drop: bool) -> "tuple[pa.Table, Uses]"
             use = np.full(batch.num_rows, _USES[piece.split or "train"], np.int8)
             for name in roles.inputs if drop else ():
                 use[_lacks(batch.column(name))] = LEFT_OUT
-            batches.append(_compact(batch.select(list(wanted))))
+            batches.append(compact(batch.select(list(wanted))))
             uses.append(use)
     if not sum(batch.num_rows for batch in batches):
         raise InputError(f"{source.name}: has no rows")
     return pa.Table.from_batches(batches).unify_dictionaries(), np.concatenate(uses)
-
-
-def _compact(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Return a batch whose texts are numbers of a dictionary, which takes a fraction of the memory."""
-    import pyarrow as pa
-
-    texts = [pa.types.is_string(column.type) or pa.types.is_large_string(column.type) for column in batch.columns]
-    arrays = [column.dictionary_encode() if text else column for column, text in zip(batch.columns, texts, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, batch.schema.names)
 
 
 def _lacks(column: "pa.Array") -> Mask:

@@ -1,6 +1,6 @@
 """Where a table's rows come from: files of CSV, Parquet or Arrow, or a table in memory; read batch by batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,8 +93,10 @@ class Source:
         raise InputError(f"{setting} = {name!r}: {self.name} has no such column{hint} it has {there}")
 
 
-def open_source(root: str | None) -> Source:
+def open_source(root: str | None, keep: Collection[str] = ()) -> Source:
     """Return the table of a file, or of all files in a folder (and in its folders train and test).
+
+    CSV is read whole to find its types: the columns to `keep`, which are read once more in any case, stay in memory.
 
     Raises:
         InputError: there is none, it cannot be read, or files do not have the same columns.
@@ -112,7 +114,7 @@ def open_source(root: str | None) -> Source:
         )
     load_extra("pyarrow", "parquet", f"{files[0]}: reading tables")
     splits = _splits_of(files, base)
-    texts = CsvFiles([file for file in files if file.suffix in CSV])
+    texts = CsvFiles([file for file in files if file.suffix in CSV], keep)
     opened = {file: texts.open(file) if file.suffix in CSV else _open(file) for file in files}
     first, schema = files[0], opened[files[0]][0]
     for file, (own, _) in opened.items():

@@ -1,0 +1,55 @@
+"""From settings to a method with its whole schedule."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from warnings import warn
+
+from atoll.engine.engine import Method
+from atoll.experiment.choices import method_kind
+from atoll.experiment.foresight import foresee
+from atoll.experiment.plugins import call
+from atoll.experiment.settings import Settings
+from atoll.experiment.signatures import asks_for
+from atoll.support.errors import InputError, SettingWarning
+
+_NEARLY = 0.9  # of run.virtual_seconds; the next event may not have fitted
+
+
+def make_method(settings: Settings, offered: Mapping[str, Any], clients: int, phases: Callable[[], Any]) -> Method:
+    """Return the method that the settings name, as its function makes it.
+
+    Args:
+        settings: of the run.
+        offered: what the function may ask for, besides its own settings.
+        clients: how many there are.
+        phases: makes the networks and clusterings of all rounds, for a method on a network; only once a few rounds
+            have been tried, since they may be many.
+
+    Raises:
+        InputError: settings that do not go together, or a user's function that makes no method of these clients.
+    """
+    wanted, make = settings.method, method_kind(settings).make
+    given = {**dict(wanted), **offered}
+    if ":" not in wanted.name:  # a user's own may do anything with the number of rounds
+        foresee(settings, lambda rounds: call("method.name", make, {**given, "rounds": rounds}, wanted.model_extra))
+    if asks_for(make, "network"):
+        given["phases"] = phases()
+    method = call("method.name", make, given, wanted.model_extra)
+    told = f"method.name = {wanted.name!r}"
+    if not isinstance(method, Method):
+        raise InputError(f"{told}: must return an atoll.Method, it returned {type(method).__name__!r}")
+    if method.labels is not None and len(method.labels) != clients:
+        raise InputError(f"{told}: gave Method.labels for {len(method.labels)} clients, but there are {clients}")
+    return method
+
+
+def until(settings: Settings, method: Method) -> Method:
+    """Return what of the method's schedule is over by `run.virtual_seconds`; warn if `rounds` ends it long before."""
+    seconds = settings.run.virtual_seconds
+    if seconds is None:
+        return method
+    if (end := method.schedule.events[-1].seconds) < _NEARLY * seconds:
+        told = f"run.virtual_seconds = {seconds:g}: rounds = {settings.rounds} ends the run at {end:.4g} s"
+        warn(f"{told} already; raise rounds to use the time", SettingWarning, 2)
+    return replace(method, schedule=method.schedule.until(seconds))

@@ -1,0 +1,78 @@
+"""What the user should know of an experiment before it runs."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from atoll.experiment.choices import method_kind
+from atoll.experiment.experiment import Experiment
+from atoll.methods.hierarchical import cut_by_empty
+from atoll.network.completion import completion_of, event_seconds
+from atoll.runs.rows import first_of
+
+FREQUENCIES_AGREE = 1.1  # shares of all merges whose ratio is below this are the same, for a warning
+
+SEEDED = "privacy.trust: noise is drawn from the seed, to repeat a run; it hides nothing from who knows the seed"
+
+
+def warnings_of(experiment: Experiment) -> list[str]:
+    """Return what the user should know of an experiment's clustering, method and privacy."""
+    kinds = _left_out, _too_slow, _contradicted_frequencies, _about_noise, _untested, _cut_off
+    return [warning for kind in kinds for warning in kind(experiment)]
+
+
+def _left_out(experiment: Experiment) -> Iterator[str]:
+    if len(left_out := experiment.clustering.left_out):
+        yield f"clients that belong to no cluster and never train ({len(left_out)}): {first_of(left_out)}"
+
+
+def _too_slow(experiment: Experiment) -> Iterator[str]:
+    if not experiment.settings.clustering.get("overshoot") or not experiment.has_network:
+        return
+    completion = completion_of(experiment.networks[0], experiment.clustering.labels)
+    if len(over := np.flatnonzero(completion > experiment.problem.limits)):
+        limits = ", ".join(f"{limit:g}" for limit in np.unique(experiment.problem.limits[over]))
+        yield f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}"
+
+
+def _about_noise(experiment: Experiment) -> Iterator[str]:
+    if private := experiment.private:
+        yield from filter(None, ("" if private.is_fleet else SEEDED, private.ends_early))
+
+
+def _untested(experiment: Experiment) -> Iterator[str]:
+    untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
+    if untested and not any(probe.endswith("client_accuracy") for probe in probes):
+        yield f"test_accuracy is that of a server's model without {untested}; set run.probes = ['client_accuracy']"
+
+
+def _cut_off(experiment: Experiment) -> Iterator[str]:
+    """Warn of aggregators that no exchange reaches, since others between them have no clients."""
+    if not experiment.needs("phases") or experiment.settings.method.get("pattern") not in ("decsyn", "decasy"):
+        return
+    cut = [phase.round for phase in experiment.phases if cut_by_empty(phase.network, phase.clustering)]
+    if cut:
+        yield (
+            f"from round {cut[0]} on, aggregators without clients cut the others into parts that never exchange "
+            "models; another clustering, or a topology with more links, would connect them"
+        )
+
+
+def _contradicted_frequencies(experiment: Experiment) -> Iterator[str]:
+    """Say so where the bound is given other frequencies than the clock has."""
+    wanted, pattern = experiment.settings, str(experiment.settings.method.get("pattern"))
+    if not wanted.clustering.get("frequencies") or not experiment.has_network or not pattern.endswith("asy"):
+        return
+    labels, network = experiment.clustering.labels, experiment.networks[0]
+    seconds = event_seconds(network, labels, pattern, experiment.problem.intra_rounds)
+    own = np.flatnonzero(seconds)
+    given = experiment.problem.frequencies
+    counted, kept = (np.ones(len(own)) if given is None else given[own]), 1 / seconds[own]
+    counted, kept = counted / counted.sum(), kept / kept.sum()
+    worst = int(np.abs(np.log(counted / kept)).argmax())
+    if max(counted[worst] / kept[worst], kept[worst] / counted[worst]) <= FREQUENCIES_AGREE:
+        return
+    yield (
+        f"clustering.frequencies: the bound has aggregator {own[worst]} make {counted[worst]:.1%} of all merges, the "
+        f"virtual clock {kept[worst]:.1%}; network.frequencies sets both"
+    )
