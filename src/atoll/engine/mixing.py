@@ -1,13 +1,14 @@
 """Models mixed from others, as an event's mixes say: one by one, or many small ones in one product."""
 
 from collections.abc import Sequence
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from atoll.aggregation.mean import add_updates, mean
 from atoll.local.models import Model
 from atoll.schedules.events import Mix
+
+if TYPE_CHECKING:  # PyTorch is imported where models are mixed, so that reading settings does not wait for it
+    from torch import Tensor
 
 _FEWEST = 16  # mixes that are worth gathering the models for
 _LARGEST = 2**16  # numbers of a model; mixing larger ones takes longer than asking for it
@@ -47,23 +48,27 @@ def _is_mean(recipe: Mix) -> bool:
 
 def _are_small(models: Sequence[Model]) -> bool:
     """Return whether models are of one form, on the CPU, and quicker to mix than to ask for, one by one."""
+    from torch import float32, float64
+
     first = models[0]
     return (
         sum(tensor.numel() for tensor in first.values()) <= _LARGEST
-        and all(t.device.type == "cpu" and t.dtype in (torch.float32, torch.float64) for t in first.values())
+        and all(t.device.type == "cpu" and t.dtype in (float32, float64) for t in first.values())
         and all(model.keys() == first.keys() for model in models)
     )
 
 
 def _mix_together(recipes: Sequence[Mix], published: Sequence[Model]) -> list[Model]:
     """Return the weighted means, each tensor's of all recipes as one sparse product, summed in the recipes' order."""
+    import torch
+
     rows = [row for row, recipe in enumerate(recipes) for _ in recipe.published]
     columns = [cluster for recipe in recipes for cluster, _ in recipe.published]
     weights = torch.tensor([weight for recipe in recipes for _, weight in recipe.published], dtype=torch.float64)
     totals = torch.tensor([sum(weight for _, weight in recipe.published) for recipe in recipes], dtype=torch.float64)
     index, size = torch.tensor([rows, columns]), (len(recipes), len(published))
 
-    def product(name: str) -> tuple[Tensor, ...]:
+    def product(name: str) -> "tuple[Tensor, ...]":
         models = torch.stack([model[name] for model in published])
         shares = torch.sparse_coo_tensor(index, weights.to(models.dtype), size, check_invariants=True)
         summed = torch.sparse.mm(shares, models.reshape(len(models), models[0].numel())).div_(

@@ -31,8 +31,8 @@ def keep_freed_memory() -> None:
     """Let this process keep what it frees, for the next time, rather than give it back to the system.
 
     A training step frees all activations and gradients, and the next one asks for as many. With glibc, large ones come
-    from the system as empty pages each time, which takes a sixth of a step of `alexnet`. Threads share the memory, since
-    one of a thread's own holds no more than 64 MiB. Elsewhere nothing changes.
+    from the system as empty pages each time, which takes a sixth of a step of `alexnet`. Threads share memory,
+    since a thread's own holds no more than 64 MiB. Elsewhere nothing changes.
     """
     if not sys.platform.startswith("linux"):
         return
