@@ -45,11 +45,12 @@ def kernels_of(case: Case, kind: torch.dtype) -> Kernels:
     module = place(make_module(case))
     values = torch.rand(case.batch_size, *case.shape)
     is_first = True
-    for layer in module:  # type: ignore[union-attr]
+    for layer in module.children():
         entering, values = values, layer(values).detach()
         if not isinstance(layer, nn.Linear | nn.Conv2d):
             continue
-        x, weight, bias = (tensor.detach().to(kind) for tensor in (entering, layer.weight, layer.bias))
+        weight, bias = (tensor.detach().to(kind) for tensor in layer.parameters())
+        x = entering.to(kind)
         slopes = torch.randn_like(values).to(kind)
         works += (
             _linear(x, weight, bias, slopes, is_first)

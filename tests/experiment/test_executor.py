@@ -18,6 +18,7 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.executor import Cores
 from atoll.executors.cost import Units, time_unit
 from atoll.executors.stacked.executor import Stacked
+from atoll.executors.stacked.fit import why_not_stacked
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor as e
 from atoll.experiment.executor import Choice, choose_executor, count_cores, make_executor, why_not_fork
@@ -253,7 +254,7 @@ def test_auto_proposes_bfloat16_and_never_takes_it(
 def test_auto_never_stacks_on_the_cpu(rule: LocalRule, cores: None) -> None:
     """Not even a small model for a single step: groups of clients gain less there than they take (docs/performance)."""
     trainer = Trainer(network(), POPULATION, rule, 0)
-    assert e.why_not_stacked(trainer) == ""
+    assert why_not_stacked(trainer) == ""
     assert choose(fedavg_of(rule)).name != "stacked"
 
 

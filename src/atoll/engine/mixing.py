@@ -74,7 +74,7 @@ def _mix_together(recipes: Sequence[Mix], published: Sequence[Model]) -> list[Mo
         summed = torch.sparse.mm(shares, models.reshape(len(models), models[0].numel())).div_(
             totals.to(models.dtype)[:, None]
         )
-        return summed.reshape(len(recipes), *models.shape[1:]).unbind()
+        return tuple(summed.reshape(len(recipes), *models.shape[1:]))
 
     names = list(published[0])
     return [dict(zip(names, tensors, strict=True)) for tensors in zip(*map(product, names), strict=True)]

@@ -112,7 +112,7 @@ def _may_gain(trainer: ClientTrainer) -> bool:
     """
     if not isinstance(trainer, Trainer) or not has_bfloat16() or Rounded.of(trainer.module) is None:
         return False
-    return any(isinstance(layer, nn.Conv2d) for layer in trainer.module)
+    return any(isinstance(layer, nn.Conv2d) for layer in trainer.module.modules())
 
 
 def make_executor(choice: Choice, wanted: Run, trainer: ClientTrainer, sent_bytes: int) -> Executor:

@@ -19,7 +19,8 @@ from atoll.local.weights import load_model
 from atoll.support.arrays import Floats
 from atoll.support.process import one_thread
 
-Part, Answer = TypeVar("Part"), TypeVar("Answer")
+Part = TypeVar("Part")
+Answer = TypeVar("Answer")
 
 _SHARED_BATCH = {"cpu": 1000, "cuda": 8000}  # samples in one forward pass when models are measured
 _FETCHED = 2000  # samples that are fetched from the pool at once, where they are used in several batches

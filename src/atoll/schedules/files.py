@@ -98,7 +98,7 @@ def read_schedule(path: Path) -> Schedule:
         raise InputError(f"--schedule {path}: is damaged, or no schedule ({error})") from error
 
 
-def keep_events(path: Path, events_done: int) -> tuple[Event, ...]:
+def keep_events(path: Path, events_done: int) -> Sequence[Event]:
     """Cut a ``happened.jsonl`` after so many events; return those kept.
 
     Raises:

@@ -87,12 +87,15 @@ def _column_of(values: list[Any]) -> Column:
     if len(kinds) == 1 and kinds <= {int, float, bool}:
         return partial(_read_numbers, *_smallest(np.array(values)))
     if 2 * distinct > len(values):
-        lengths, _ = _smallest(np.array(list(map(len, values)))) if kinds <= {np.ndarray, tuple} else ((), None)
         if kinds == {np.ndarray} and {(array.ndim, array.dtype) for array in values} in _FLAT:
-            return partial(_read_arrays, lengths, *_smallest(np.concatenate(values)))
+            return partial(_read_arrays, _lengths_of(values), *_smallest(np.concatenate(values)))
         if kinds == {tuple} and {type(number) for numbers in values for number in numbers} in ({int}, {float}):
-            return partial(_read_tuples, lengths, *_smallest(np.array(list(chain.from_iterable(values)))))
+            return partial(_read_tuples, _lengths_of(values), *_smallest(np.array(list(chain.from_iterable(values)))))
     return partial(iter, values)
+
+
+def _lengths_of(values: list[Any]) -> Numbers:
+    return _smallest(np.array(list(map(len, values))))[0]
 
 
 def _smallest(numbers: Numbers) -> tuple[Numbers, np.dtype[Any]]:
