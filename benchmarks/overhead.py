@@ -1,6 +1,6 @@
 """Measure the engine's own cost: everything but training and evaluation.
 
-Run:  python benchmarks/overhead.py [--out DIR]
+Run:  python benchmarks/overhead.py [--out DIR] [--events 100000]
 
 Two measures, in one thread:
 - asynchronous and synchronous patterns with an executor that gives the start models back, so that all processor seconds
@@ -146,7 +146,7 @@ def measure_cycles() -> float:
     return statistics.median(shares[10:])  # not the first round
 
 
-def measure_memory(events: int = 100_000) -> dict[str, float]:
+def measure_memory(events: int) -> dict[str, float]:
     """Return the megabytes of schedules of so many events of `COHORT` clients: asynchronous, and cycling."""
     population = some_population(600, 5, 4)
     made: dict[str, float] = {}
@@ -168,6 +168,7 @@ def measure_memory(events: int = 100_000) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="folder for overhead.json")
+    parser.add_argument("--events", type=int, default=100_000, help="of the schedules whose memory is measured")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'pattern':10}{'clusters':>9}{'microseconds an event':>24}")
@@ -177,10 +178,10 @@ def main() -> None:
             row = measure_pattern(pattern, clusters)
             rows.append(row)
             print(f"{pattern:10}{clusters:9}{1e6 * row['event_seconds']:24.0f}", flush=True)
-    share, memory = measure_cycles(), measure_memory()
+    share, memory = measure_cycles(), measure_memory(given.events)
     print(f"FedCluster on the MLP: {100 * share:.2f} % of a cycle is the engine's")
     for name, megabytes in memory.items():
-        print(f"a schedule of 100,000 events of {COHORT} clients ({name}): {megabytes:.0f} MB")
+        print(f"a schedule of {given.events:,} events of {COHORT} clients ({name}): {megabytes:.0f} MB")
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
         content = {"patterns": rows, "share": share, "megabytes": memory}

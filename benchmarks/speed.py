@@ -2,7 +2,7 @@
 
 Run:  python benchmarks/speed.py --envs DIR --out DIR [--only TEXT] [--without NAME] [--quick]
 
-Peers: Flower's simulation, pfl, FedLab and FedJAX, each in a virtual environment that this command makes below --envs
+Peers: Flower's simulation, pfl, FedLab, APPFL and FedJAX, each in an environment that this command makes below --envs
 and keeps; one that cannot be made, or does not run, is skipped with the reason. Everyone does the same work: FedAvg
 on the same random data, each client 20 steps of SGD with batches of 30 from its 600 samples. Start-up and the first
 round, in which libraries compile, are not counted. Writes speed.md, speed.json and speed.png.
@@ -82,6 +82,7 @@ ALL_PEERS = (
         ((TORCH, "numpy", "pandas", "pillow", "pynvml", "scikit-learn", "tqdm"), ("--no-deps", "fedlab==1.3.0")),
         "run_fedlab.py",
     ),
+    Peer("APPFL", ((TORCH, "appfl==1.12.0"),), "run_appfl.py"),
     # Newer versions of JAX have dropped functions that FedJAX calls.
     Peer("FedJAX", (("fedjax==0.0.17", "jax==0.5.3", "jaxlib==0.5.3"),), "run_fedjax.py"),
 )

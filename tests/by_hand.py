@@ -1,6 +1,6 @@
 """What the slow twins of methods with learned clusters share: training and clusterings by hand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, product
 from statistics import fmean
 
@@ -77,7 +77,7 @@ def agglomerated(distances: Floats, clusters: int, linkage: str, threshold: floa
     return set(parts)
 
 
-def rounds_by_hand(events: tuple[Event, ...], labels: Ids, models: list[Floats]) -> Iterator[list[Floats]]:
+def rounds_by_hand(events: Sequence[Event], labels: Ids, models: list[Floats]) -> Iterator[list[Floats]]:
     """Yield the clusters' models after each event of FedAvg in fixed clusters."""
     for event in events:
         for cluster in range(len(models)):

@@ -19,6 +19,7 @@ from atoll.bench.contenders import (
     EXECUTORS,
     MATRIX_PRODUCT,
     PLAIN,
+    ROUNDED,
     contenders_for,
     make_clients,
     make_executor_round,
@@ -126,6 +127,14 @@ def test_who_fits() -> None:
     assert contenders_for(Case("lr", 6, steps=1)) == [PLAIN, *EXECUTORS]
     assert contenders_for(Case("mlp", 10)) == [PLAIN, "serial", "cores", "stacked"]
     assert [each.name for each in own_contenders(TINY)] == [*contenders_for(TINY), MATRIX_PRODUCT]
+    asked = [each.name for each in own_contenders(TINY, bfloat16=True)]
+    assert asked == [*contenders_for(TINY), ROUNDED, MATRIX_PRODUCT]
+
+
+def test_rounds_in_bfloat16_are_near_those_in_float32() -> None:
+    start = read_model(make_module(TINY))
+    rounded, exact = (make_round(name, TINY, make_module(TINY))(start) for name in (ROUNDED, "serial"))
+    assert 0 < update_norm(rounded, exact) < 0.05 * update_norm(exact, start)
 
 
 def test_each_client_holds_one_epoch_of_its_steps() -> None:

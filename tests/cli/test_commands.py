@@ -14,7 +14,7 @@ from tests.cli.conftest import TINY, Command
 from tests.cli.pages import ROOT
 
 OPTIONS = {
-    "bench": ["--quick", "--only", "--save", "--json"],
+    "bench": ["--quick", "--only", "--bfloat16", "--save", "--json"],
     "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--ids"],
     "new": ["DIR"],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],

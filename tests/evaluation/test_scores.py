@@ -1,15 +1,20 @@
 """Evaluation against direct computation, and the law of heterogeneity."""
 
+import time
+from threading import active_count, current_thread
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from atoll import Evaluator, generator, heterogeneity, make_population, read_model
+from atoll import Dataset, Evaluator, generator, heterogeneity, make_population, read_model
 from atoll.clustering.clustering import Clustering, one_cluster
 from atoll.clustering.fedcluster import random
+from atoll.evaluation.scores import ClusterEvaluator
 from tests.problems import classification, linear_module, network, quadratics
 
 
@@ -92,3 +97,60 @@ def test_one_cluster_has_none_and_single_clients_have_all() -> None:
     assert whole.cluster == pytest.approx(0, abs=1e-12)
     assert alone.cluster == pytest.approx(alone.device)
     assert whole.device == pytest.approx(alone.device)
+
+
+class Noting(nn.Module):
+    """A linear model that notes which thread takes which batches, and of how many threads its products are."""
+
+    def __init__(self, taken: list[tuple[str, int, int]], width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, 3)
+        self.taken = taken
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Noting":
+        copy = Noting(self.taken, self.layer.in_features).to(self.layer.weight.dtype)
+        copy.load_state_dict(self.state_dict())
+        return copy
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.taken.append((current_thread().name, len(inputs), torch.get_num_threads()))
+        time.sleep(0.02)  # so that another thread gets a turn
+        assert not torch.is_grad_enabled()
+        return self.layer(inputs.flatten(1))
+
+
+def test_threads_share_batches_and_change_no_bits() -> None:
+    population = classification(clients=300, samples=10)
+    taken: list[tuple[str, int, int]] = []
+    module = Noting(taken, 4).double().eval()
+    models = [{name: tensor * scale for name, tensor in read_model(module).items()} for scale in (1.0, -2.0)]
+    alone = (
+        Evaluator(population, module).score(models[1]),
+        ClusterEvaluator(population, population, module).score(models),
+    )
+    assert {name for name, _, _ in taken} == {current_thread().name}
+    taken.clear()
+    before = torch.get_num_threads()
+    assert Evaluator(population, module, threads=3).score(models[1]) == alone[0]
+    found = ClusterEvaluator(population, population, module, threads=3).score(models)
+    assert found.score == alone[1].score
+    assert np.array_equal(found.confusion, alone[1].confusion)
+    assert len({name for name, _, _ in taken}) > 1
+    assert {threads for _, _, threads in taken} == {1}
+    assert torch.get_num_threads() == before
+    assert active_count() == 1
+
+
+def test_an_error_in_a_thread_is_raised() -> None:
+    population, module = classification(clients=300, samples=10), nn.Linear(5, 3).double()
+    with pytest.raises(RuntimeError, match="shapes"):
+        Evaluator(population, module, threads=2).train_loss(read_model(module))
+
+
+def test_large_inputs_are_measured_in_batches_that_fit_the_cache() -> None:
+    images = np.zeros((600, 3, 32, 32), np.uint8)
+    data = Dataset("images", images, np.zeros(600, np.int64), images[:300], np.zeros(300, np.int64), 3)
+    taken: list[tuple[str, int, int]] = []
+    module = Noting(taken, 3072)
+    Evaluator(make_population(data, [np.arange(600)]), module).score(read_model(module))
+    assert [count for _, count, _ in taken] == [256, 256, 88, 256, 44]

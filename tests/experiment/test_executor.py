@@ -1,5 +1,6 @@
 """Which executor is chosen: by the settings, by `auto`, and what is refused."""
 
+import math
 import multiprocessing
 import sys
 from collections.abc import Sequence
@@ -17,12 +18,14 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.executor import Cores
 from atoll.executors.cost import Units, time_unit
 from atoll.executors.stacked.executor import Stacked
+from atoll.executors.stacked.fit import why_not_stacked
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor as e
 from atoll.experiment.executor import Choice, choose_executor, count_cores, make_executor, why_not_fork
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.file import make_runs
 from atoll.experiment.settings import Run
+from atoll.local.precision import slowness_of_bfloat16
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.methods.fedcluster import fedcluster
@@ -209,11 +212,50 @@ def test_more_workers_than_cores_are_allowed_with_a_warning(monkeypatch: pytest.
 
 def test_bfloat16_where_it_is_emulated_is_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(e, "lacks_bfloat16", lambda: True)
-    told = "run.precision = 'bfloat16': this processor has no such products; they take longer than float32's"
+    monkeypatch.setattr(e, "slowness_of_bfloat16", lambda: 6.28)
+    told = (
+        "run.precision = 'bfloat16': this processor has no such products; one of matrices takes 6.3 times as long as "
+        "in float32"
+    )
     assert experiment(executor="serial", precision="bfloat16").executor_choice.warning == told
     assert experiment(executor="serial").executor_choice.warning == ""
     monkeypatch.setattr(e, "lacks_bfloat16", lambda: False)
     assert experiment(executor="serial", precision="bfloat16").executor_choice.warning == ""
+
+
+def test_how_slow_emulated_products_are_is_measured() -> None:
+    assert 0 < slowness_of_bfloat16(side=64) < math.inf
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(3, 3)).double()
+
+
+@pytest.mark.parametrize(
+    ("module", "wanted", "has", "proposed"),
+    [
+        (convolutions().float(), Run(), True, True),
+        (convolutions().float(), Run(), False, False),
+        (convolutions(), Run(), True, False),  # of double precision
+        (network().float(), Run(), True, False),  # dense
+        (convolutions().float(), Run(executor="serial"), True, False),  # not asked what to take
+        (convolutions().float(), Run(precision="bfloat16"), True, False),
+    ],
+)
+def test_auto_proposes_bfloat16_and_never_takes_it(
+    module: nn.Module, wanted: Run, has: bool, proposed: bool, cores: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(e, "has_bfloat16", lambda: has)
+    choice = choose(fedavg_of(RULE), wanted, module=module)
+    assert ("run.precision = 'bfloat16' may be faster" in str(choice)) == proposed
+
+
+@pytest.mark.parametrize("rule", [RULE, ONE_STEP, replace(RULE, steps=1, batch_size=1)])
+def test_auto_never_stacks_on_the_cpu(rule: LocalRule, cores: None) -> None:
+    """Not even a small model for a single step: groups of clients gain less there than they take (docs/performance)."""
+    trainer = Trainer(network(), POPULATION, rule, 0)
+    assert why_not_stacked(trainer) == ""
+    assert choose(fedavg_of(rule)).name != "stacked"
 
 
 @pytest.mark.parametrize(

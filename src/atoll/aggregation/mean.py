@@ -69,6 +69,7 @@ def mean(models: Weighted) -> Model:
         total += weight
         for name, tensor in averaged:
             tensor.add_(model[name], alpha=weight)
+        del model  # so that the next client's takes its place in memory, and in the cache
     for _, tensor in averaged:
         tensor.div_(total)
     return mixed

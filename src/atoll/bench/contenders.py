@@ -43,6 +43,7 @@ EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
     "weighted": Weighted,
 }
 PLAIN, MATRIX_PRODUCT = "plain loop", "matrix product"
+ROUNDED = "cores, bfloat16"
 
 
 class Round(Protocol):
@@ -82,6 +83,8 @@ def make_round(name: str, case: Case, module: nn.Module) -> Round:
     if name == PLAIN:
         return make_plain_round(case, module)
     keep_freed_memory()  # as a run does
+    if name == ROUNDED:
+        return make_executor_round(case, _make_cores(make_trainer(case, module, precision="bfloat16")))
     return make_executor_round(case, EXECUTORS[name](make_trainer(case, module)))
 
 

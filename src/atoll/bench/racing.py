@@ -15,7 +15,7 @@ from threading import Thread
 from types import TracebackType
 from typing import IO, Any, Self
 
-from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, contenders_for
+from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, ROUNDED, contenders_for
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
 from atoll.bench.forking import CAN_FORK, Fork
 from atoll.bench.memory import can_measure, peak_bytes
@@ -61,9 +61,9 @@ class Result:
     failure: str = ""
 
 
-def own_contenders(case: Case) -> list[Contender]:
-    """Return the plain loop, the executors that fit the case, and the matrix product."""
-    names = [*contenders_for(case), MATRIX_PRODUCT]
+def own_contenders(case: Case, bfloat16: bool = False) -> list[Contender]:
+    """Return the plain loop, the executors that fit the case, and the matrix product; on demand workers in bfloat16."""
+    names = [*contenders_for(case), *([ROUNDED] if bfloat16 else []), MATRIX_PRODUCT]
     return [Contender(name) if CAN_FORK else Contender(name, command_of(name)) for name in names]
 
 

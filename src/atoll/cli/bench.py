@@ -20,6 +20,9 @@ def bench(
         typer.Option("--quick", help="Under two minutes on two cores: fewer local steps and rounds, for a first look."),
     ] = False,
     only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only the cases with TEXT in their name.")] = None,
+    bfloat16: Annotated[
+        bool, typer.Option("--bfloat16", help="Also race 'cores' with run.precision = 'bfloat16'.")
+    ] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Also keep the JSON there, named by machine and commit.")
     ] = None,
@@ -30,8 +33,15 @@ def bench(
     Example: atoll bench --quick --only mlp
     """
     from atoll import bench as benchmark
+    from atoll.local.precision import lacks_bfloat16, slowness_of_bfloat16
     from atoll.support.environment import describe_environment
 
+    if bfloat16 and lacks_bfloat16():
+        err.print(
+            "--bfloat16: this processor has no such products; one of matrices takes "
+            f"{slowness_of_bfloat16():.2g} times as long as in float32",
+            markup=False,
+        )
     cases = [case for case in benchmark.CASES if only is None or only in case.name]
     if not cases:
         names = "; ".join(case.name for case in benchmark.CASES)
@@ -45,7 +55,7 @@ def bench(
         steps = f", {case.steps} local steps" if case.steps > 1 else ""
         title = f"{case.name}, batch {case.batch_size}{steps}; medians of {rounds} rounds"
         err.print(f"measuring {title}", markup=False)
-        raced = benchmark.race(case, benchmark.own_contenders(case), rounds)
+        raced = benchmark.race(case, benchmark.own_contenders(case, bfloat16), rounds)
         results += raced
         if not as_json:
             out.print(benchmark.as_rich(title, raced))

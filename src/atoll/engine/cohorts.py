@@ -213,6 +213,7 @@ def _combine(
             if update.state is not None:
                 states[client] = update.state
             yield weight, update.model
+            del update
 
     try:
         pairs = good()

@@ -7,18 +7,19 @@ from functools import cached_property
 
 import numpy as np
 
-from atoll.aggregation.mean import Combine, add_updates, average_models, mean, share_layers
+from atoll.aggregation.mean import Combine, average_models, share_layers
 from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import Assignment, ByLabel, as_scheduled
 from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.events import EventResult, train_events
 from atoll.engine.grouping import Grouping, read_grouping, why_no_labels
+from atoll.engine.mixing import mix, mix_all
 from atoll.engine.release import Release
 from atoll.engine.server import ServerRule, apply_rule
 from atoll.engine.states import with_newer
 from atoll.local.models import Model, without
 from atoll.local.rule import LocalRule
-from atoll.schedules.events import Event, Mix, Schedule
+from atoll.schedules.events import Event, Schedule
 from atoll.schedules.timeline import Arrivals
 from atoll.support.arrays import Ids
 from atoll.support.errors import AtollError, InputError, RunError
@@ -217,12 +218,13 @@ def merge(method: Method, state: State, trained: EventResult) -> Step:
         published = share_layers(published, method.shared, trained.weights)
     server, server_state = state.server, state.server_state
     if event.server is not None:
-        server = _mix(event.server, server, published, state.starts)
+        server = mix(event.server, server, published, state.starts)
         if method.server_rule is not None and state.server is not None:
             server, server_state = apply_rule(method.server_rule, event.index, state.server, server, server_state)
     starts = list(state.starts)
-    for cluster, recipe in event.starts:
-        starts[cluster] = _mix(recipe, server, published, state.starts)
+    mixed = mix_all([recipe for _, recipe in event.starts], server, published, state.starts)
+    for (cluster, _), model in zip(event.starts, mixed, strict=True):
+        starts[cluster] = model
     refused = state.refused if not trained.refused else Counter(state.refused) + trained.refused
     clients = _keep_states(method, state.clients, trained)
     after = State(
@@ -289,17 +291,3 @@ def _require_each_once(schedule: Schedule) -> None:
             raise InputError(
                 f"event {event.index}: client {twice[0]} is in the cohort more than once, but keeps one state"
             )
-
-
-def _mix(recipe: Mix, server: Model | None, published: Sequence[Model], sent: Sequence[Model]) -> Model:
-    """Form a model as the recipe says; a recipe with one source of weight one is that source, not a copy.
-
-    `sent` are the models that the clusters' clients were sent for this event.
-    """
-    sources = [(weight, published[cluster]) for cluster, weight in recipe.published]
-    if recipe.server and server is not None:
-        sources.insert(0, (recipe.server, server))
-    mixed = sources[0][1] if len(sources) == 1 else mean(sources)
-    if not recipe.updates:
-        return mixed
-    return add_updates(mixed, ((weight, published[cluster], sent[cluster]) for cluster, weight in recipe.updates))

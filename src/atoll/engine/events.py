@@ -117,7 +117,7 @@ class _Work:
         self.repeat = 0
         self.repeats = event.intra_rounds if carried and event.answered is None else 1
         self.clusters = clusters
-        self.rows = {c: np.flatnonzero(clusters == c) for c in np.bincount(clusters).nonzero()[0].tolist()}
+        self.rows = _rows_of(clusters)
         publishing = event.active if release is not None and event.clusters is None else self.rows
         self.averages = {c: ClusterUpdate(starts[c], math.nan, 0.0) for c in publishing}
         self.weights: dict[int, float] = {}
@@ -206,3 +206,10 @@ class _Work:
             everyone = np.ones((self.event.intra_rounds, len(self.event.cohort)), bool)
             self.answered = everyone if self.event.answered is None else self.event.answered.copy()
         self.answered[self.repeat, self._rows(cluster)[~answered]] = False
+
+
+def _rows_of(clusters: Ids) -> dict[int, Ids]:
+    """Return the rows of each cluster that has any, both ascending."""
+    counts, order = np.bincount(clusters), np.argsort(clusters, kind="stable")
+    bounds = zip(counts.tolist(), np.cumsum(counts).tolist(), strict=True)
+    return {cluster: order[end - count : end] for cluster, (count, end) in enumerate(bounds) if count}

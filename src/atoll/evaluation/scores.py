@@ -1,5 +1,6 @@
 """Evaluation: losses and accuracies of a model, and how different the clients' and clusters' gradients are."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch import nn
+from torch import Tensor, nn
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
-from atoll.local.batches import Batches, measure_models
+from atoll.local.batches import Batches, measure_models, side_by_side
 from atoll.local.models import Model
 from atoll.local.weights import load_model
 from atoll.support.arrays import Floats, Ids, Mask
@@ -20,7 +21,8 @@ from atoll.support.errors import InputError
 from atoll.support.process import one_thread
 from atoll.support.seeds import generator
 
-_BATCH = 1000
+_BATCH = 1000  # samples in one forward pass
+_BATCH_BYTES = 3 << 20  # of its inputs; what comes of more does not fit into the cache
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,12 @@ class Evaluator:
     visiting a sample twice. With `samples` it is that of a fixed, seeded draw of so many samples of the union.
     """
 
-    def __init__(self, population: Population, module: nn.Module, samples: int | None = None, seed: int = 0) -> None:
-        """Count how often each pool sample is held."""
+    def __init__(
+        self, population: Population, module: nn.Module, samples: int | None = None, seed: int = 0, threads: int = 1
+    ) -> None:
+        """Count how often each pool sample is held; score in so many threads, which changes no bits."""
         data = population.data
+        self.threads = threads
         self.module = module
         self.pool = Batches(data, module)
         self.tests = Batches(data.test, module)
@@ -77,14 +82,22 @@ class Evaluator:
 
     def _measure(self, batches: Batches, rows: Ids) -> tuple[Floats, Floats]:
         """Return the loss of each of these samples, and what share of it is answered rightly; nothing for numbers."""
-        losses, hits = [], []
-        for part in _blocks(rows):
+
+        def measure(module: nn.Module, part: Ids) -> tuple[Tensor, Tensor]:
             inputs, targets = batches.gather(part)
-            outputs = self.module(inputs)
-            losses.append(batches.losses(outputs, targets).double())
-            if batches.hits is not None:
-                hits.append(batches.hits(outputs, targets))
-        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy() if hits else np.empty(0)
+            outputs = module(inputs)
+            hits = torch.empty(0) if batches.hits is None else batches.hits(outputs, targets)
+            return batches.losses(outputs, targets).double(), hits
+
+        parts = list(_blocks(rows, _batch_of(batches)))
+        losses, hits = zip(*side_by_side(measure, self.module, parts, self.threads), strict=True)
+        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy()
+
+
+def _batch_of(batches: Batches) -> int:
+    """Return how many samples to measure at once."""
+    each = math.prod(batches.inputs.shape[1:]) * batches.dtype.itemsize
+    return _BATCH if batches.inputs.device.type != "cpu" else max(1, min(_BATCH, _BATCH_BYTES // each))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +135,10 @@ class ClusterEvaluator:
         module: nn.Module,
         samples: int | None = None,
         seed: int = 0,
+        threads: int = 1,
     ) -> None:
-        """Choose the clients to measure."""
+        """Choose the clients to measure; score in so many threads, which changes no bits."""
+        self.threads = threads
         clients = len(population)
         if samples is not None:
             clients = min(clients, max(1, round(samples / population.sizes.mean())))
@@ -142,12 +157,13 @@ class ClusterEvaluator:
     def score(self, models: Sequence[Model], labels: Ids | None = None) -> ClusterScore:
         """Return losses, accuracies and the recovered clusters; `labels` are the clusters that clients are in."""
         rows = [self.population.samples(int(k)) for k in self.clients]
-        trained = measure_models(self.module, self.pool, models, rows).losses
+        trained = measure_models(self.module, self.pool, models, rows, self.threads).losses
         clusters = trained.argmin(axis=1)
         if labels is not None:
             clusters = np.where(labels[self.clients] < 0, clusters, labels[self.clients])
         everyone = range(len(self.test_clients))
-        tested = measure_models(self.module, self.tests, models, [self.test_clients.samples(k) for k in everyone])
+        tests = [self.test_clients.samples(k) for k in everyone]
+        tested = measure_models(self.module, self.tests, models, tests, self.threads)
         chosen = _least_of(tested.losses, labels)
         hits = tested.accuracies[everyone, chosen]
         sizes = self.test_clients.sizes
@@ -260,6 +276,6 @@ def client_gradient(module: nn.Module, batches: Batches, rows: npt.NDArray[np.in
     return torch.cat([t.reshape(-1) for t in total]).double().cpu().numpy()
 
 
-def _blocks(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    for low in range(0, len(rows), _BATCH):
-        yield rows[low : low + _BATCH]
+def _blocks(rows: npt.NDArray[Any], size: int = _BATCH) -> Iterator[npt.NDArray[Any]]:
+    for low in range(0, len(rows), size):
+        yield rows[low : low + size]

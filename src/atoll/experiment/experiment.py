@@ -427,12 +427,18 @@ class Experiment:
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator of the union of the clients' data and the test set."""
-        return Evaluator(self.clients, self._copy_module(), self.settings.run.evaluate_samples, self.settings.seed)
+        samples, seed = self.settings.run.evaluate_samples, self.settings.seed
+        return Evaluator(self.clients, self._copy_module(), samples, seed, self._threads)
 
     def make_cluster_evaluator(self) -> ClusterEvaluator:
         """Return the evaluator of several models, of which each client takes the one with the least loss."""
         samples, seed = self.settings.run.evaluate_samples, self.settings.seed
-        return ClusterEvaluator(self.population, self.test_clients, self._copy_module(), samples, seed)
+        return ClusterEvaluator(self.population, self.test_clients, self._copy_module(), samples, seed, self._threads)
+
+    @property
+    def _threads(self) -> int:
+        """Threads that measure models: as many as train in this machine's processes of the run."""
+        return self.executor_choice.workers if self.executor_choice.name == "cores" else 1
 
     def _make_trainer(self, rule: LocalRule) -> ClientTrainer:
         """Return what trains the run's clients."""

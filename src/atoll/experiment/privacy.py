@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import nn
@@ -25,6 +26,7 @@ from atoll.privacy.plan import Plan
 from atoll.privacy.release import Publisher, make_private
 from atoll.privacy.requirements import refuse_module, refuse_unproven
 from atoll.privacy.table import TRUSTS
+from atoll.schedules.packed import pack
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, SettingWarning
 
@@ -151,7 +153,7 @@ def _until_spent(plan: Plan, epsilon: float, most: int) -> Plan:
             f"privacy.epsilon = {epsilon:g}: the first event alone costs {plan.epsilon_after(1):.3g}; raise it, or "
             "privacy.noise"
         )
-    kept = replace(schedule, events=schedule.events[:lasting], rounds=schedule.rounds_done(lasting))
+    kept = replace(schedule, events=pack(islice(schedule.events, lasting)), rounds=schedule.rounds_done(lasting))
     return replace(plan, schedule=kept)
 
 

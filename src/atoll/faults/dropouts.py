@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.faults.availability import Availability
 from atoll.schedules.events import Clock, Event, Schedule, missed
+from atoll.schedules.packed import pack
 from atoll.schedules.timeline import DAY_SECONDS
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
@@ -52,7 +53,7 @@ def lose_clients(
         late = ~absent & ~dropped & (False if clock is None else _seconds(clock, event) > clock.deadline_seconds)
         return _without(event, absent, dropped, late)
 
-    return replace(schedule, events=tuple(map(lose, schedule.events)))
+    return replace(schedule, events=pack(map(lose, schedule.events)))
 
 
 def _without(event: Event, absent: Mask, dropped: Mask, late: Mask) -> Event:

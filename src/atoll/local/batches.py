@@ -1,7 +1,11 @@
 """Batches: samples gathered from the pool, their losses, and many models measured on them at once."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +17,10 @@ from atoll.local.layers import standardised
 from atoll.local.models import Model
 from atoll.local.weights import load_model
 from atoll.support.arrays import Floats
+from atoll.support.process import one_thread
+
+Part = TypeVar("Part")
+Answer = TypeVar("Answer")
 
 _SHARED_BATCH = {"cpu": 1000, "cuda": 8000}  # samples in one forward pass when models are measured
 _FETCHED = 2000  # samples that are fetched from the pool at once, where they are used in several batches
@@ -110,14 +118,19 @@ class Measured:
 
 
 def measure_models(
-    module: nn.Module, batches: Batches, models: Sequence[Model], rows: Sequence[npt.NDArray[np.int32]]
+    module: nn.Module,
+    batches: Batches,
+    models: Sequence[Model],
+    rows: Sequence[npt.NDArray[np.int32]],
+    threads: int = 1,
 ) -> Measured:
     """Measure all models on the samples of each client, ``rows[client]``.
 
     Every sample is gathered once for all models, and clients share batches, so the cost is one forward pass a model
-    and sample.
+    and sample; several threads take a batch each.
     """
-    parts = [measure_samples(module, batches, models, part) for part in cut_rows(rows, batches.inputs.device.type)]
+    own = cut_rows(rows, batches.inputs.device.type)
+    parts = side_by_side(lambda copy, part: measure_samples(copy, batches, models, part), module, own, threads)
     losses, hits = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
     return Measured(mean_by_client(losses, rows), mean_by_client(hits, rows))
 
@@ -134,6 +147,31 @@ def measure_samples(
     if batches.hits is None:
         return losses, torch.zeros_like(losses)
     return losses, torch.stack([batches.hits(each, targets) for each in outputs], dim=1).double()
+
+
+def side_by_side(
+    measure: Callable[[nn.Module, Part], Answer], module: nn.Module, parts: Sequence[Part], threads: int
+) -> list[Answer]:
+    """Return what is measured of each part, in order; with several threads each has a copy of the module.
+
+    Each computes in one thread, so the bits are those of one. They end with the call: workers may be forked after it.
+    """
+    if threads == 1 or len(parts) == 1:
+        return [measure(module, part) for part in parts]
+    copies = SimpleQueue[nn.Module]()
+    for copy in (module, *(deepcopy(module) for _ in range(threads - 1))):
+        copies.put(copy)
+
+    def take(part: Part) -> Answer:
+        copy = copies.get()
+        try:
+            with torch.no_grad():
+                return measure(copy, part)
+        finally:
+            copies.put(copy)
+
+    with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return list(pool.map(take, parts))
 
 
 def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:

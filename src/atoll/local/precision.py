@@ -1,6 +1,7 @@
 """How exactly products are computed in training: matrix products and convolutions, which take nearly all the time."""
 
 import platform
+import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from atoll.support.process import one_thread
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -41,9 +44,26 @@ def products_in(precision: Precision) -> AbstractContextManager[object]:
 
 def lacks_bfloat16() -> bool:
     """Return whether the processor is known to have no products in bfloat16, which it must then emulate."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False  # PyTorch does not say
-    return not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return _tells_of_bfloat16() and not has_bfloat16()
+
+
+def has_bfloat16() -> bool:
+    """Return whether the processor is known to have products in bfloat16."""
+    return _tells_of_bfloat16() and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _tells_of_bfloat16() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")  # of others PyTorch does not say
+
+
+@one_thread()
+def slowness_of_bfloat16(side: int = 384) -> float:
+    """Return how many times as long a product of matrices takes in bfloat16 as in float32, here and now."""
+    seconds = []
+    for kind in (torch.float32, torch.bfloat16):
+        matrix = torch.ones(side, side, dtype=kind)
+        seconds.append(min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=3)))  # noqa: B023
+    return seconds[1] / seconds[0]
 
 
 @contextmanager

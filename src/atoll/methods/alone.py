@@ -12,6 +12,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.checking import checked
 from atoll.methods.fedavg import fedavg
 from atoll.schedules.events import Clock
+from atoll.schedules.packed import pack
 from atoll.support.errors import InputError
 from atoll.support.limits import Share
 
@@ -49,7 +50,7 @@ def alone(
     if clock is not None:
         clock = replace(clock, upload_seconds=np.zeros(len(population)))
     method = fedavg(population, rule, rounds, fraction, clock, seed)
-    events = tuple(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
+    events = pack(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     schedule = replace(method.schedule, events=events)
     return replace(method, schedule=schedule, trainer=LoneTrainer, combine=keep_start)
 

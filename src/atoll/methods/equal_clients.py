@@ -9,6 +9,7 @@ from atoll.aggregation.mean import Weighted, mean
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.schedules.events import Event
+from atoll.schedules.packed import pack
 from atoll.schedules.timeline import Work
 
 SHARE = "@share"
@@ -18,7 +19,7 @@ Worked = TypeVar("Worked", Event, Work)
 
 def weigh_equally(method: Method) -> Method:
     """Return the method with weight 1 for every client; what clusters weigh in a merge stays."""
-    schedule = replace(method.schedule, events=tuple(map(_equally, method.schedule.events)))
+    schedule = replace(method.schedule, events=pack(map(_equally, method.schedule.events)))
     if method.arrivals is None:
         return replace(method, schedule=schedule)
     made = {id(phase): phase for phase in method.arrivals.in_force}  # events share phases

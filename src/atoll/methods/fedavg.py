@@ -11,6 +11,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.checking import checked
 from atoll.methods.fedcluster import fedcluster
 from atoll.schedules.events import Clock
+from atoll.schedules.packed import pack
 from atoll.support.errors import InputError
 from atoll.support.limits import Share
 
@@ -58,5 +59,5 @@ def centralized(
     if clock is not None:
         clock = replace(clock, upload_seconds=np.zeros(1))
     method = fedavg(population, replace(rule, carry_moments=True), rounds, 1.0, clock, seed)
-    events = tuple(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
+    events = pack(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     return replace(method, schedule=replace(method.schedule, events=events))

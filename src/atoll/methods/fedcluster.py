@@ -1,5 +1,6 @@
 """FedCluster: clusters take turns, so the server's model moves M times a round at the same cost (Chen et al. 2020)."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.checking import checked
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
+from atoll.schedules.packed import pack
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort, next_time_of_day
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
@@ -70,12 +72,24 @@ def cycling(
         raise InputError(f"method.order = {order!r}: must be 'reshuffled' or 'fixed'")
     if (empty := np.flatnonzero(clustering.sizes == 0)).size:
         raise InputError(f"clustering: cluster {empty[0]} has no clients; lower clustering.clusters")
+    events = _cycles(population, clustering, rounds, fraction, order, clock, seed)
+    return Schedule(pack(events), clustering.clusters, rounds)
+
+
+def _cycles(
+    population: Population,
+    clustering: Clustering,
+    rounds: int,
+    fraction: float,
+    order: Order,
+    clock: Clock | None,
+    seed: int,
+) -> Iterator[Event]:
     turns = [int(c) for j in range(rounds) for c in _turn(clustering.clusters, order, seed, j)]
     everyone = range(clustering.clusters)
     merges = [Mix(published=((c, 1.0),)) for c in everyone]  # one object for all events: a schedule may have a million
     starts = [((c, FROM_SERVER),) for c in everyone]
     ids = [np.full(cohort_size(fraction, int(size)), c) for c, size in enumerate(clustering.sizes)]
-    events = []
     now = 0.0
     for index, cluster in enumerate(turns):
         members = clustering.members(cluster)
@@ -83,24 +97,21 @@ def cycling(
         began = now if clustering.hours is None else next_time_of_day(now, clustering.hours[cluster])
         now = began + (clock.event_seconds(cohort, began) if clock else 1.0)
         following = turns[index + 1] if index + 1 < len(turns) else cluster
-        events.append(
-            Event(
-                index=index,
-                round=index // clustering.clusters,
-                seconds=now,
-                active=(cluster,),
-                began=(began,),
-                cohort=cohort,
-                clusters=ids[cluster],
-                weights=population.sizes[cohort].astype(float),
-                server=merges[cluster],
-                starts=starts[following],
-                staleness=(0,),
-                models_down=len(cohort),
-                models_up=len(cohort),
-            )
+        yield Event(
+            index=index,
+            round=index // clustering.clusters,
+            seconds=now,
+            active=(cluster,),
+            began=(began,),
+            cohort=cohort,
+            clusters=ids[cluster],
+            weights=population.sizes[cohort].astype(float),
+            server=merges[cluster],
+            starts=starts[following],
+            staleness=(0,),
+            models_down=len(cohort),
+            models_up=len(cohort),
         )
-    return Schedule(tuple(events), clustering.clusters, rounds)
 
 
 def _turn(clusters: int, order: Order, seed: int, round_: int) -> Ids:

@@ -23,6 +23,7 @@ from atoll.network.completion import event_seconds, fastest_seconds, late_client
 from atoll.network.topology import graph_of, is_cut, require_connected
 from atoll.schedules.events import FROM_SERVER, Merge, Mix, Schedule, missed
 from atoll.schedules.pace import Pace
+from atoll.schedules.packed import pack
 from atoll.schedules.timeline import Arrivals, Finished, PhaseWork, Work
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
@@ -161,8 +162,8 @@ def _lay_out(arrivals: Arrivals, phases: Sequence[Phase], pattern: Pattern, roun
     clusters = phases[0].network.aggregators
     downloaded = np.full(clusters, -1)
     finished = _synchronous(arrivals) if pattern in SYNCHRONOUS else _asynchronous(arrivals, clusters)
-    events = tuple(arrivals.event(index, done, downloaded) for index, done in enumerate(finished))
-    return Schedule(events, clusters, rounds, pattern in CENTRAL)
+    events = (arrivals.event(index, done, downloaded) for index, done in enumerate(finished))
+    return Schedule(pack(events), clusters, rounds, pattern in CENTRAL)
 
 
 def cut_by_empty(network: Network, clustering: Clustering) -> bool:

@@ -16,6 +16,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.checking import checked
 from atoll.methods.requirements import refuse_epochs
 from atoll.schedules.events import Clock, Event, Mix, Schedule
+from atoll.schedules.packed import pack
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, Share
@@ -74,7 +75,7 @@ def ifca(
         if rule.steps != 1:
             raise InputError(f"local.steps = {rule.steps}: must be 1 with method.option = 'gradients'")
         refuse_epochs(rule, "method.option = 'gradients', which sends the gradient of one step")
-        even = tuple(replace(event, weights=np.ones(len(event.cohort))) for event in schedule.events)
+        even = pack(replace(event, weights=np.ones(len(event.cohort))) for event in schedule.events)
         schedule = replace(schedule, events=even)  # 1 / m each, as the paper writes it
     return Method(
         schedule,
@@ -155,7 +156,7 @@ def all_together(
                 models_up=len(cohort),
             )
         )
-    return Schedule(tuple(events), clusters, rounds, has_server=False)
+    return Schedule(pack(events), clusters, rounds, has_server=False)
 
 
 def choose_start(method: Method, executor: Executor, candidates: Sequence[tuple[Model, ...]], clients: int) -> int:

@@ -5,7 +5,7 @@ On top comes what no client has measured: the server's own work, and that the sl
 is taken from the run's events, as so many seconds of every training.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,7 +107,7 @@ def _filled(row: _Seconds) -> Floats:
     return np.where(np.isnan(values), np.nanmedian(values), values)
 
 
-def _on_top(events: tuple[Event, ...], busy: Floats) -> float:
+def _on_top(events: Sequence[Event], busy: Floats) -> float:
     """Return by how much a training in an event takes longer than its slowest client, with what the server adds.
 
     An event counts until the next one begins or, where that began before, as clusters do that work side by side, until
@@ -121,7 +121,7 @@ def _on_top(events: tuple[Event, ...], busy: Floats) -> float:
     return max(0.0, float(np.mean(more))) if more else 0.0
 
 
-def _lost(events: tuple[Event, ...]) -> float:
+def _lost(events: Sequence[Event]) -> float:
     """Return the share of trainings that were begun and not merged."""
     lost = sum(event.dropped + event.late for event in events)
     merged = sum(event.client_updates for event in events)

@@ -21,6 +21,7 @@ from atoll.privacy.identity import ToldAtRandom
 from atoll.privacy.mechanism import Cost, Mechanism
 from atoll.privacy.noise import Noise
 from atoll.schedules.events import Event
+from atoll.schedules.packed import pack
 from atoll.support.arrays import Floats, Ids
 
 
@@ -146,7 +147,7 @@ def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids,
     chosen, over_cohort = method.assign is least_loss, method.combine is average_gradients
     publisher = Publisher(mechanism, shape, noise, method.schedule.clusters, chosen, over_cohort)
     schedule = replace(
-        method.schedule, events=tuple(replace(e, weights=_weights(e, sizes, mechanism)) for e in method.schedule.events)
+        method.schedule, events=pack(replace(e, weights=_weights(e, sizes, mechanism)) for e in method.schedule.events)
     )
     if not mechanism.is_local:
         combine = SumOfUpdates(shape, mechanism.clip, adapts=mechanism.quantile is not None)

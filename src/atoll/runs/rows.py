@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,12 +45,13 @@ class Recorder:
         self.probes = Probes(experiment)
         self.probes.rehearse()
         self.score, self.samples = make_scorer(experiment)
-        self.events = list(self.schedule.events)
+        self.events = list(self.schedule.events) if is_live else self.schedule.events
+        self.rounds = array("q", (event.round for event in self.events))
         self.reasons = tuple(dict.fromkeys((*REASONS, *replies.REASONS))) if is_live else REASONS
         loses = any(getattr(event, name) for event in self.events for name in LOSSES)
         counted = LOSSES if is_live or loses or is_counted(experiment.settings) else ()
         self.sums = {
-            name: [0, *itertools.accumulate(map(attrgetter(name), self.events))]
+            name: array("q", itertools.accumulate(map(attrgetter(name), self.events), initial=0))
             for name in ("client_updates", "models_down", "models_up", *counted)
         }
         self.losses = counted
@@ -57,10 +59,11 @@ class Recorder:
     @property
     def happened(self) -> Schedule:
         """The schedule, with events as they took place so far."""
-        return replace(self.schedule, events=tuple(self.events))
+        return replace(self.schedule, events=tuple(self.events)) if isinstance(self.events, list) else self.schedule
 
     def take(self, event: Event) -> None:
         """Note the next event as it took place, where that was not known before."""
+        assert isinstance(self.events, list), "only a live run's events are not known before"
         self.events[event.index] = event
         for name, sums in self.sums.items():
             sums[event.index + 1] = sums[event.index] + attrgetter(name)(event)
@@ -82,8 +85,7 @@ class Recorder:
 
     def _end_of_round(self, events_done: int) -> int:
         """Return how many events are done once the round of the last one is."""
-        last = self.events[events_done - 1].round
-        return bisect_right(self.events, last, lo=events_done, key=attrgetter("round"))
+        return bisect_right(self.rounds, self.rounds[events_done - 1], lo=events_done)
 
     def require_all(self, rows: Sequence[Row], events_done: int) -> None:
         """Refuse rows of which one is missing, doubled or out of order.

@@ -1,9 +1,10 @@
 """A schedule's table as a file."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from atoll.schedules.events import Event, Schedule
+from atoll.schedules.packed import BLOCK, pack
 from atoll.schedules.recorded import (
     FORMAT,
     WrittenMerge,
@@ -40,12 +42,22 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
     Merges that events share are written once, in the JSON array `mixes`; `merge` is each event's position in it. What
     all events have in common is in the JSON object `head`.
     """
-    events = schedule.events
-    columns: dict[str, Any] = {
-        **{name: [getattr(e, name) for e in events] for name in _NUMBERS},
-        "finds_cluster": [e.clusters is None for e in events],
-        "drawn_as": [e.drawn_as or (-1, -1) for e in events],
-    }
+    coming = iter(schedule.events)
+    parts = [_columns_of(some) for some in iter(lambda: list(islice(coming, BLOCK)), [])] or [_columns_of([])]
+    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    for name in (name for name in columns if name.endswith("_offsets")):
+        columns[name] = np.cumsum([0, *columns[name].tolist()])
+    merges, columns["merge"] = distinct_merges(schedule)
+    columns["mixes"] = np.frombuffer(json.dumps([write_merge(event) for event in merges]).encode(), np.uint8)
+    head = head_of(schedule) | {"rounds": schedule.rounds}
+    columns["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    content = BytesIO()
+    np.savez_compressed(content, **columns)
+    write_atomically(path, content.getvalue())
+
+
+def _columns_of(events: Sequence[Event]) -> dict[str, npt.NDArray[Any]]:
+    """Return some events' columns; under a list's offsets the lengths of its rows."""
     lists: dict[str, list[Any]] = {
         "active": [e.active for e in events],
         "began": [e.began for e in events],
@@ -55,16 +67,13 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
         "clusters": [np.full(len(e.cohort), -1) if e.clusters is None else e.clusters for e in events],
         "answered": [np.empty(0, bool) if e.answered is None else e.answered.ravel() for e in events],
     }
-    for name, rows in lists.items():
-        columns[name] = np.concatenate([np.asarray(row) for row in rows]) if rows else np.empty(0)
-        columns[f"{name}_offsets"] = np.cumsum([0, *map(len, rows)])
-    merges, columns["merge"] = distinct_merges(schedule)
-    columns["mixes"] = np.frombuffer(json.dumps([write_merge(event) for event in merges]).encode(), np.uint8)
-    head = head_of(schedule) | {"rounds": schedule.rounds}
-    columns["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
-    content = BytesIO()
-    np.savez_compressed(content, **columns)
-    write_atomically(path, content.getvalue())
+    return {
+        **{name: np.array([getattr(e, name) for e in events]) for name in _NUMBERS},
+        "finds_cluster": np.array([e.clusters is None for e in events]),
+        "drawn_as": np.array([e.drawn_as or (-1, -1) for e in events]).reshape(-1, 2),
+        **{name: np.concatenate(list(map(np.asarray, rows))) if rows else np.empty(0) for name, rows in lists.items()},
+        **{f"{name}_offsets": np.array(list(map(len, rows)), np.int64) for name, rows in lists.items()},
+    }
 
 
 def read_schedule(path: Path) -> Schedule:
@@ -89,7 +98,7 @@ def read_schedule(path: Path) -> Schedule:
         raise InputError(f"--schedule {path}: is damaged, or no schedule ({error})") from error
 
 
-def keep_events(path: Path, events_done: int) -> tuple[Event, ...]:
+def keep_events(path: Path, events_done: int) -> Sequence[Event]:
     """Cut a ``happened.jsonl`` after so many events; return those kept.
 
     Raises:
@@ -178,7 +187,7 @@ def _schedule_of(columns: Columns) -> Schedule:
             raise ValueError(f"event {len(events) - 1}: {fault}")
     if not events:
         raise ValueError("it holds no event")
-    return Schedule(tuple(events), head["clusters"], head["rounds"], head["has_server"], head["message_bytes"])
+    return Schedule(pack(events), head["clusters"], head["rounds"], head["has_server"], head["message_bytes"])
 
 
 def _events_of(columns: Columns) -> Iterator[Event]:

@@ -3,10 +3,12 @@
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 
 import numpy as np
 
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
+from atoll.schedules.packed import pack
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
@@ -94,13 +96,14 @@ def buffered(
     begun: list[list[int]] = [[] for _ in range(events + 1)]
     for job in (job for jobs in full for job in jobs):
         begun[job.version].append(job.place)
-    rows = []
-    for index, jobs in enumerate(full):
+
+    def row(index: int, jobs: Sequence[Job]) -> Event:
         server = mix(sorted(jobs, key=lambda job: int(job.cohort[0])), index)
         in_place = sorted(jobs, key=lambda job: job.place)
-        rows.append(merge_jobs(sizes, index, in_place, server, begun[index + 1]))
+        return merge_jobs(sizes, index, in_place, server, begun[index + 1])
+
     places = 1 + max(job.place for jobs in full for job in jobs)
-    return Schedule(tuple(rows), places, events)
+    return Schedule(pack(starmap(row, enumerate(full))), places, events)
 
 
 def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed: int) -> list[list[Job]]:

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from atoll.schedules.events import Event, Merge, Mix, Schedule
+from atoll.schedules.packed import pack
 from atoll.support.errors import InputError
 from atoll.support.untrusted import parse_json
 
@@ -165,7 +166,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
             raise InputError(f"{where}: line {number} is damaged ({error})") from error
     if head is None or not events:
         raise InputError(f"{where}: holds no event")
-    return Schedule(tuple(events), head.clusters, rounds, head.has_server, head.message_bytes)
+    return Schedule(pack(events), head.clusters, rounds, head.has_server, head.message_bytes)
 
 
 def first_fault(error: ValidationError) -> str:

@@ -1,0 +1,80 @@
+"""Models mixed from others, as an event's mixes say: one by one, or many small ones in one product."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from atoll.aggregation.mean import add_updates, mean
+from atoll.local.models import Model
+from atoll.schedules.events import Mix
+
+if TYPE_CHECKING:  # PyTorch is imported where models are mixed, so that reading settings does not wait for it
+    from torch import Tensor
+
+_FEWEST = 16  # mixes that are worth gathering the models for
+_LARGEST = 2**16  # numbers of a model; mixing larger ones takes longer than asking for it
+
+
+def mix(recipe: Mix, server: Model | None, published: Sequence[Model], sent: Sequence[Model]) -> Model:
+    """Form a model as the recipe says; a recipe with one source of weight one is that source, not a copy.
+
+    `sent` are the models that the clusters' clients were sent for this event.
+    """
+    sources = [(weight, published[cluster]) for cluster, weight in recipe.published]
+    if recipe.server and server is not None:
+        sources.insert(0, (recipe.server, server))
+    mixed = sources[0][1] if len(sources) == 1 else mean(sources)
+    if not recipe.updates:
+        return mixed
+    return add_updates(mixed, ((weight, published[cluster], sent[cluster]) for cluster, weight in recipe.updates))
+
+
+def mix_all(
+    recipes: Sequence[Mix], server: Model | None, published: Sequence[Model], sent: Sequence[Model]
+) -> list[Model]:
+    """Form each model as its recipe says (`mix`), many small ones of the clusters' alone at once."""
+    alone = [place for place, recipe in enumerate(recipes) if _is_mean(recipe)]
+    if len(alone) < _FEWEST or not _are_small(published):
+        return [mix(recipe, server, published, sent) for recipe in recipes]
+    together = dict(zip(alone, _mix_together([recipes[place] for place in alone], published), strict=True))
+    return [
+        together[place] if place in together else mix(recipe, server, published, sent)
+        for place, recipe in enumerate(recipes)
+    ]
+
+
+def _is_mean(recipe: Mix) -> bool:
+    return not recipe.server and not recipe.updates and len(recipe.published) > 1
+
+
+def _are_small(models: Sequence[Model]) -> bool:
+    """Return whether models are of one form, on the CPU, and quicker to mix than to ask for, one by one."""
+    from torch import float32, float64
+
+    first = models[0]
+    return (
+        sum(tensor.numel() for tensor in first.values()) <= _LARGEST
+        and all(t.device.type == "cpu" and t.dtype in (float32, float64) for t in first.values())
+        and all(model.keys() == first.keys() for model in models)
+    )
+
+
+def _mix_together(recipes: Sequence[Mix], published: Sequence[Model]) -> list[Model]:
+    """Return the weighted means, each tensor's of all recipes as one sparse product, summed in the recipes' order."""
+    import torch
+
+    rows = [row for row, recipe in enumerate(recipes) for _ in recipe.published]
+    columns = [cluster for recipe in recipes for cluster, _ in recipe.published]
+    weights = torch.tensor([weight for recipe in recipes for _, weight in recipe.published], dtype=torch.float64)
+    totals = torch.tensor([sum(weight for _, weight in recipe.published) for recipe in recipes], dtype=torch.float64)
+    index, size = torch.tensor([rows, columns]), (len(recipes), len(published))
+
+    def product(name: str) -> "tuple[Tensor, ...]":
+        models = torch.stack([model[name] for model in published])
+        shares = torch.sparse_coo_tensor(index, weights.to(models.dtype), size, check_invariants=True)
+        summed = torch.sparse.mm(shares, models.reshape(len(models), models[0].numel())).div_(
+            totals.to(models.dtype)[:, None]
+        )
+        return tuple(summed.reshape(len(recipes), *models.shape[1:]))
+
+    names = list(published[0])
+    return [dict(zip(names, tensors, strict=True)) for tensors in zip(*map(product, names), strict=True)]
