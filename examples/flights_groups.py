@@ -33,10 +33,11 @@ def main() -> None:
     gradients = np.array([client_gradient(run.module, batches, clients.samples(k)) for k in range(len(clients))])
     shares = clients.sizes / clients.sizes.sum()
     apart = gradients - shares @ gradients
+    products = apart @ apart.T
     rng = np.random.default_rng(0)
     for name, labels in groupings(result.settings, clients).items():
-        own = between(labels, apart, shares)
-        others = np.array([between(rng.permutation(labels), apart, shares) for _ in range(SHUFFLED)])
+        own = between(labels, products, shares)
+        others = np.array([between(rng.permutation(labels), products, shares) for _ in range(SHUFFLED)])
         p = (1 + (others >= own).sum()) / (1 + SHUFFLED)
         print(f"{name:9} {labels.max() + 1:2} groups: {own:.1%} of H_device, shuffled {others.mean():.1%}, p = {p:.3f}")
 
@@ -44,7 +45,8 @@ def main() -> None:
 def groupings(settings: atoll.Settings, clients: atoll.Population) -> dict[str, np.ndarray]:
     """Return labels of the clients by what groups them."""
     carriers = [name.partition(" / ")[0] for name in clients.data.names["owners"]]
-    wanted = {"time zone": {"method": "timezone", "clusters": 2}, "shift": {"method": "availability", "clusters": 6}}
+    zones = {"method": "timezone", "clusters": 2, "local_hour": 6.5}
+    wanted = {"time zone": zones, "shift": {"method": "availability", "clusters": 6}}
     made = {
         name: atoll.Experiment(settings, method="fedcluster", clustering=each).clustering.labels
         for name, each in wanted.items()
@@ -52,11 +54,12 @@ def groupings(settings: atoll.Settings, clients: atoll.Population) -> dict[str, 
     return {"airport": clients.groups(), "carrier": np.unique(carriers, return_inverse=True)[1], **made}
 
 
-def between(labels: np.ndarray, apart: np.ndarray, shares: np.ndarray) -> float:
+def between(labels: np.ndarray, products: np.ndarray, shares: np.ndarray) -> float:
     """Return the share of the clients' differences that lies between groups, H_cluster over H_device."""
-    weights = np.bincount(labels, shares)
-    means = np.array([shares[labels == c] @ apart[labels == c] / weights[c] for c in range(len(weights))])
-    return float(weights @ (means**2).sum(axis=1) / (shares @ (apart**2).sum(axis=1)))
+    held = np.where(labels == np.arange(labels.max() + 1)[:, None], shares, 0)  # [groups, clients]
+    return float(
+        (np.einsum("gk,kl,gl->g", held, products, held) / held.sum(axis=1)).sum() / (shares @ np.diag(products))
+    )
 
 
 if __name__ == "__main__":
