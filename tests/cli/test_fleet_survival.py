@@ -108,6 +108,7 @@ def test_a_node_that_is_killed_is_done_without_and_comes_back(fleet: Machines, a
 
 
 def test_a_server_that_is_killed_goes_on_to_the_same_bits(fleet: Machines, atoll: Command) -> None:
+    fleet.file.write_text(EXPERIMENT.replace("deadline_seconds = 12", "deadline_seconds = 100"))  # nobody is to be late
     begin(fleet)
     for kill in range(KILLS):
         fleet.wait_for_rows(3 + 3 * kill)

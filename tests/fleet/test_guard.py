@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from atoll.fleet.flower import guard as guards
+from atoll.fleet.flower import holding
 from atoll.fleet.flower.guard import OVERHEAD, Asked, Guard, Message, Reply
 
 SECRET = "s" * 64
@@ -15,6 +16,7 @@ MOST = 1000
 PUSH, PART, PULL, CONFIRM = (
     f"/v1/fleet/{call}" for call in ("push-messages", "push-object", "pull-object", "confirm-message-received")
 )
+KEYS = ("seven", "eight")
 
 
 class Notes:
@@ -24,6 +26,8 @@ class Notes:
         self.messages = {"m7": Asked(7, MOST), "m8": Asked(8, MOST)}
         self.forgotten: list[Any] = []
         self.given_again: list[int] = []
+        self.whole = {7, 8}
+        self.looks = 0
 
     def node_of(self, scope: Message) -> int | None:
         return {b"seven": 7, b"eight": 8}.get(dict(scope["headers"])[b"flwr-signature"])
@@ -33,6 +37,10 @@ class Notes:
 
     def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
         self.forgotten.append((list(messages), list(replies)))
+
+    def ready(self) -> set[int]:
+        self.looks += 1
+        return self.whole
 
     def give_again(self, node: int) -> None:
         self.given_again.append(node)
@@ -153,6 +161,47 @@ def test_only_who_pulls_is_given_again_what_it_has_not_confirmed(fleet: Fleet) -
     assert fleet.notes.given_again == []
     assert fleet.call("/v1/fleet/pull-messages", b"of node 8", "seven") == 200
     assert fleet.notes.given_again == [7]
+
+
+def test_who_pulls_waits_until_a_message_is_there_for_it_alone(fleet: Fleet) -> None:
+    async def pull() -> list[str]:
+        fleet.notes.whole = set()
+        calls = [asyncio.create_task(fleet.post("/v1/fleet/pull-messages", key.encode(), key)) for key in KEYS]
+        await asyncio.sleep(3 * holding.LOOK_SECONDS)
+        assert fleet.reached == []
+        fleet.notes.whole = {8}
+        assert await asyncio.wait_for(calls[1], 5) == 200
+        passed = [body.decode() for _, body in fleet.reached]
+        calls[0].cancel()
+        return passed
+
+    assert asyncio.run(pull()) == ["eight"]
+    assert fleet.notes.looks < 10  # for all together, and not without end
+
+
+def test_who_pulls_is_answered_after_a_while(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "HOLD_SECONDS", 0.2)
+    fleet.notes.whole = set()
+    assert fleet.call("/v1/fleet/pull-messages", b"", "seven") == 200
+
+
+def test_a_node_waits_once(fleet: Fleet) -> None:
+    async def pull() -> int:
+        fleet.notes.whole = set()
+        first = asyncio.create_task(fleet.post("/v1/fleet/pull-messages", b"", "seven"))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(fleet.post("/v1/fleet/pull-messages", b"", "seven"))
+        status = await asyncio.wait_for(first, 5)
+        assert not second.done()
+        second.cancel()
+        return status
+
+    assert asyncio.run(pull()) == 200
+
+
+def test_a_pull_that_is_too_long_does_not_wait(fleet: Fleet) -> None:
+    fleet.notes.whole = set()
+    assert fleet.call("/v1/fleet/pull-messages", bytes(2 * OVERHEAD), "seven") == 413
 
 
 def test_a_part_that_was_not_announced_is_refused(fleet: Fleet) -> None:

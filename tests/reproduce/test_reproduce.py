@@ -12,7 +12,7 @@ import pytest
 from atoll.experiment.file import make_runs, read_experiment, resolved
 from atoll.report import Run
 from atoll.report.records import COLUMNS
-from atoll.reproduce import costs
+from atoll.reproduce import costs, pictures
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.judging import judge, measure_plan, measure_run
 from atoll.reproduce.page import render
@@ -189,7 +189,17 @@ def test_what_cannot_be_judged_at_a_scale_is_told_with_its_values() -> None:
 def test_runs_that_are_missing_unfinished_or_of_another_panel_do_not_count() -> None:
     for other in ([], [make_run("B", finished=False)], [make_run("B", panel="other")]):
         verdict = judge(make_claim(), [make_run("A"), *other], [], "tiny", "no data")
-        assert (verdict.status, verdict.ours, verdict.reason) == ("not run", (), "no data")
+        assert (verdict.status, verdict.reason) == ("not run", "no data")
+        assert [found and found.mean for found in verdict.ours] == [0.8, None]  # what is there is shown
+
+
+def test_all_seeds_of_a_run_look_the_same_in_a_figure() -> None:
+    runs = (*make_seeds("A", [0.8] * 3), *make_seeds("B", [0.7] * 3))
+    (_, figure), *_ = pictures._figures(Result("r", "", runs, (), 6, (), None))
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["A", "B"]
+    assert [len({line.get_color() for line in axes.lines}) for axes in figure.axes] == [2, 2]
+    assert [len(axes.lines) for axes in figure.axes] == [6, 6]
 
 
 def test_the_cost_of_paper_scale(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,14 +59,14 @@ def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: 
         missing: why runs are missing, if that is known.
     """
     measured = [_measured(claim, label, runs, plans) for label in claim.runs]
-    if not all(measured):
-        return Verdict(claim, "not run", (), reason=missing)
     values = [{seed: value for seed, value in each if value is not None} for each in measured]
+    found = tuple(summarise(each) if each else None for each in values)
+    if not all(measured):
+        return Verdict(claim, "not run", found if any(found) and claim.check != "ratio" else (), reason=missing)
     if not all(values):
-        ours = tuple(summarise(each) if each else None for each in values)
-        return Verdict(claim, "not comparable", ours, reason=claim.not_at.get(scale, "not all runs have such a value"))
+        return Verdict(claim, "not comparable", found, reason=claim.not_at.get(scale, "not all runs have such a value"))
     needs = tuple(needs_of(claim, values))
-    ours = _ratio(needs) if claim.check == "ratio" else tuple(map(summarise, values))
+    ours = _ratio(needs) if claim.check == "ratio" else found
     if reason := claim.not_at.get(scale):
         return Verdict(claim, "not comparable", ours, needs, reason)
     if not needs:

@@ -43,9 +43,10 @@ def render(papers: Sequence[Paper], results: Sequence[Result], scale: str) -> st
     """
     groups = _group(papers, results)
     verdicts = [verdict for result in results for verdict in result.verdicts]
+    claims = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
     body = [
         "<header><h1>The papers' figures, reproduced</h1>",
-        f"<p>Scale <b>{escape(scale)}</b>. {len(verdicts)} claims: {count(verdicts)}. {escape(_scale_note(scale))}</p>",
+        f"<p>Scale <b>{escape(scale)}</b>. {claims}: {count(verdicts)}. {escape(_scale_note(scale))}</p>",
         f"<p>{escape(TEST)}</p>",
         f"<nav aria-label='Contents'>{''.join(_contents(title, each) for title, _, each in groups)}</nav></header>",
         "<main>",

@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -24,12 +25,13 @@ def draw(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
-    if result.runs:
-        yield "Training loss and test accuracy against rounds", report.plot_curves(result.runs)
-        if "pattern" in result.runs[0].config.get("method", {}):  # clusters side by side, each at its own speed
-            yield "The same against virtual time", report.plot_curves(result.runs, "virtual_time")
-    if any(map(has_parameter_error, result.runs)):
-        yield "Distance to the planted parameters", plot_parameter_error(result.runs)
+    runs = [replace(run, label=without_seed(run.label)) for run in result.runs]  # so all seeds of one look the same
+    if runs:
+        yield "Training loss and test accuracy against rounds, a line a seed", report.plot_curves(runs)
+        if "pattern" in runs[0].config.get("method", {}):  # clusters side by side, each at its own speed
+            yield "The same against virtual time", report.plot_curves(runs, "virtual_time")
+    if any(map(has_parameter_error, runs)):
+        yield "Distance to the planted parameters, a line a seed", plot_parameter_error(runs)
     measures = {verdict.claim.measure for verdict in result.verdicts}
     if result.plans and "emd" in measures:
         yield "Mean EMD of the clusters", report.plot_bars(_by_panel(result.plans, "mean_emd"), "Mean EMD")

@@ -7,10 +7,11 @@ then make eight calls, as itself alone, and send no more than was asked of it.
 import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from atoll.fleet.flower.holding import Holding
 from atoll.fleet.flower.refusals import Refusals
 
 HEADER = "x-atoll-secret"
@@ -79,6 +80,10 @@ class Ledger(Protocol):
         """Delete messages and what has come in reply."""
         ...
 
+    def ready(self) -> Collection[int]:
+        """Return the nodes for which a message is there whole."""
+        ...
+
     def give_again(self, node: int) -> None:
         """Let a node be given again what it was given and has not confirmed."""
         ...
@@ -119,6 +124,7 @@ class Guard:
         self._pushes = dict[int, _Push]()  # a node sends one reply after the other
         self._busy = set[int]()
         self._in_flight = 0
+        self._holding = Holding(ledger.ready)
         self._refusals = Refusals()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -188,6 +194,8 @@ class Guard:
             return 411
         if length > limit:
             return 413
+        if scope["path"] == _PULL:
+            await self._holding.until_ready(node)
         if self._in_flight and self._in_flight + length > MOST_IN_FLIGHT:
             return 503
         self._in_flight += length

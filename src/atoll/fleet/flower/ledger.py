@@ -12,11 +12,22 @@ from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, Asked, Message, Reply
 
 _Request = TypeVar("_Request")
 
-_GIVEN = (
-    "SELECT message_id FROM message_ins WHERE dst_node_id = :node AND delivered_at <> '' AND created_at + ttl > :now "
-    "AND NOT EXISTS (SELECT 1 FROM message_res WHERE reply_to_message_id = message_ins.message_id)"
+# Messages whose reply is waited for and whose parts are all there; a confirmed one has no parts any more.
+_WHOLE = """
+WITH RECURSIVE part(message_id, object_id) AS (
+    SELECT message_id, message_id FROM message_ins WHERE created_at + ttl > :now
+    AND NOT EXISTS (SELECT 1 FROM message_res WHERE reply_to_message_id = message_ins.message_id)
+    UNION SELECT part.message_id, child_id FROM part JOIN object_children ON parent_id = part.object_id
+), whole AS (
+    SELECT message_id FROM part LEFT JOIN objects USING (object_id)
+    GROUP BY message_id HAVING min(coalesce(is_available, 0)) = 1
 )
-_GIVE_AGAIN = "UPDATE message_ins SET delivered_at = '' WHERE message_id = :identifier"
+"""
+_READY = _WHOLE + "SELECT DISTINCT dst_node_id FROM message_ins WHERE message_id IN (SELECT message_id FROM whole)"
+_GIVE_AGAIN = (
+    _WHOLE + "UPDATE message_ins SET delivered_at = '' WHERE dst_node_id = :node AND delivered_at <> '' "
+    "AND message_id IN (SELECT message_id FROM whole)"
+)
 
 
 class FlowerLedger:
@@ -57,6 +68,14 @@ class FlowerLedger:
         for identifier in (*messages, *replies):
             self._state.object_store.delete(identifier)
 
+    def ready(self) -> set[int]:
+        """Return the nodes for which a message is there whole."""
+        from flwr.supercore.utils import int64_to_uint64
+        from sqlalchemy import text
+
+        with self._state.session() as session:
+            return {int64_to_uint64(node) for (node,) in session.execute(text(_READY), {"now": time.time()})}
+
     def give_again(self, node: int) -> None:
         """Let a node be given again what it was given and has not confirmed: the answer that brought it was lost.
 
@@ -66,19 +85,7 @@ class FlowerLedger:
         from sqlalchemy import text
 
         with self._state.session() as session:
-            rows = session.execute(text(_GIVEN), {"node": uint64_to_int64(node), "now": time.time()})
-            for (identifier,) in rows.all():
-                if self._is_whole(identifier):  # a confirmed one has no parts any more
-                    session.execute(text(_GIVE_AGAIN), {"identifier": identifier})
-
-    def _is_whole(self, identifier: str) -> bool:
-        from flwr.supercore.object_store.object_store import NoObjectInStoreError
-
-        store = self._state.object_store
-        try:
-            return all(store.get(name) for name in _names_of(store.get_object_tree(identifier)))
-        except NoObjectInStoreError:
-            return False
+            session.execute(text(_GIVE_AGAIN), {"node": uint64_to_int64(node), "now": time.time()})
 
     def forget_all(self) -> None:
         """Delete all messages; the nodes that are registered stay."""

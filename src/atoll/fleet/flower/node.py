@@ -45,8 +45,6 @@ Answer = Callable[[str, bytes], bytes]
 
 _POLL_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
-# Of an answer to a node far away, from a superlink that is not busy; else it waits up to this long.
-_QUICK_SECONDS, _MOST_PAUSE = 0.5, 5.0
 # The server puts a message's parts on the superlink right after it; after this long it has died over it.
 _SENDING_SECONDS = 60.0
 # Once the node is known; what is garbled on the way is sent again.
@@ -138,17 +136,12 @@ def _answer_for_ever(
                     raise RunError(refusal(configuration, error)) from error
                 raise
             state.note(is_away=True)
-        now = time.monotonic()
-        time.sleep(_pause(now - state.since, now - began))
+        time.sleep(_pause(time.monotonic() - state.since))
 
 
-def _pause(idle: float, took: float) -> float:
-    """Return how long to wait before asking again; longer, and never all at once, where the answer took long.
-
-    A superlink that many nodes ask has then more time for those that have something to send than for those that ask.
-    """
-    least = _POLL_SECONDS if idle < 30 else _IDLE_SECONDS
-    return max(least, min(4 * (took - _QUICK_SECONDS), _MOST_PAUSE)) * random.uniform(0.8, 1.2)
+def _pause(idle: float) -> float:
+    """Return how long to wait before asking again, never all at once; the superlink itself lets who asks wait."""
+    return (_POLL_SECONDS if idle < 30 else _IDLE_SECONDS) * random.uniform(0.8, 1.2)
 
 
 def _receive(link: Link) -> "Message | None":

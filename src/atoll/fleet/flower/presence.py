@@ -19,7 +19,7 @@ from atoll.support.files import write_atomically
 if TYPE_CHECKING:
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
-_BEAT_SECONDS = 10.0
+_BEAT_SECONDS = 20.0
 # Flower counts a node as gone after twice this; it is long enough for a network that is away for a minute.
 _INTERVAL = 45.0
 _FOREVER, _AGAIN_SECONDS = float("inf"), 1.0
