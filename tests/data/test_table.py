@@ -259,6 +259,12 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"target": "y"},
         r"column 'y' is not UTF-8; save the file as UTF-8",
     ),
+    "UTF-16": ("\xff\xfex\x00,\x00y\x00", {"target": "y"}, r"table.csv: is UTF-16; save the file as UTF-8"),
+    "semicolons": (
+        "x;y\n1;2\n",
+        {"target": "y"},
+        r"table.csv: has one column 'x;y', parted by ';'; save the file with commas",
+    ),
     "a date among inputs": (
         "d,y\n2024-01-01,1\n2024-01-02,0\n",
         {"target": "y"},

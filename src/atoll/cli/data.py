@@ -72,7 +72,7 @@ def data_list(
         print_json(places)
         return
     for name, where in places.items():
-        out.print(f"{name:10}", where or f"not here; atoll data fetch {name}")
+        out.print(f"{name:13}", where or f"not here; atoll data fetch {name}")
 
 
 @data_app.command("fetch")

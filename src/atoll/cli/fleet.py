@@ -13,13 +13,20 @@ from atoll.support.errors import InputError
 if TYPE_CHECKING:
     from atoll.fleet.configuration import FleetConfiguration
 
-fleet_app = make_app(
-    no_args_is_help=True,
-    help="Run an experiment on real machines.\n\nExample: atoll fleet up quickstart --only FedAvg --nodes 4",
-)
+fleet_app = make_app(invoke_without_command=True)
 app.add_typer(fleet_app, name="fleet")
 
 ConfigDir = Annotated[Path, typer.Option("--config", metavar="DIR", help="The folder that atoll fleet init made.")]
+
+
+@fleet_app.callback()
+def fleet(context: typer.Context) -> None:
+    """Run an experiment on real machines.
+
+    Example: atoll fleet up quickstart --only FedAvg --nodes 4
+    """
+    if not context.invoked_subcommand:
+        out.print(context.get_help(), markup=False)
 
 
 @fleet_app.command("init")

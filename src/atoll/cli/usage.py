@@ -1,11 +1,18 @@
 """Usage errors in one sentence, with what those mean who have used other programs."""
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from atoll.cli.common import setting_paths
+from atoll.experiment.file import recipe_names
 from atoll.support.wording import nearest
+
+_COMMANDS = {"help": "--help", "list": "recipes", "ls": "recipes", "init": "new", "create": "new", "start": "run"}
+_COMMANDS |= {"train": "run", "fit": "run", "simulate": "run", "plot": "report", "show": "report", "tune": "sweep"}
+_NUMBER = re.compile(r"Invalid value for '(.*)': '(.*)' is not a valid (float|integer)")
+_RANGE = re.compile(r"Invalid value for '(.*)': (\S+) is not in the range (\d+)<=x<=(\d+)")
 
 
 def tell_usage(error: Any, words: Sequence[str]) -> str:
@@ -18,7 +25,21 @@ def tell_usage(error: Any, words: Sequence[str]) -> str:
     option = str(getattr(error, "option_name", ""))
     if takes_settings and option and (path := _setting(option)):
         return f"No such option {option!r}; a setting is given as --set {path}=VALUE{see}"
-    return f"{error.format_message().rstrip('.')}{_spaced(words) if 'extra argument' in str(error) else ''}{see}"
+    message = error.format_message().rstrip(".")
+    if unknown := re.fullmatch(r"No such command '(.*)'", message):
+        return f"{message}{_meant(unknown[1]) if context.parent is None else ''}{see}"
+    if odd := _NUMBER.fullmatch(message):
+        return f"{odd[1]} {odd[2]}: must be a {'whole ' * (odd[3] == 'integer')}number{see}"
+    if odd := _RANGE.fullmatch(message):
+        return f"{odd[1]} {odd[2]}: must be from {odd[3]} to {odd[4]}{see}"
+    return f"{message}{_spaced(words) if 'extra argument' in str(error) else ''}{see}"
+
+
+def _meant(command: str) -> str:
+    """Return the command that is meant, where a recipe or a file is in its place, or what others call it."""
+    if command in recipe_names() or command.endswith(".toml"):
+        return f"; did you mean atoll run {command}?"
+    return f"; did you mean atoll {_COMMANDS[command]}?" if command in _COMMANDS else ""
 
 
 def _setting(option: str) -> str | None:

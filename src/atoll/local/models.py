@@ -129,13 +129,13 @@ def tabular(shape: Shape, classes: int, hidden: list[Positive] | None = None) ->
     """Dense layers with layer normalisation and ReLU, for a table's rows.
 
     Args:
-        hidden: widths; unset: 128 and 64.
+        hidden: widths, none for a linear model; unset: 128 and 64.
     """
     from torch import nn
 
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(shape)
-    for units in hidden or (128, 64):
+    for units in (128, 64) if hidden is None else hidden:
         layers += [nn.Linear(width, units), nn.LayerNorm(units), nn.ReLU()]
         width = units
     return nn.Sequential(*layers, nn.Linear(width, classes))
@@ -202,6 +202,8 @@ def resnet(
     channels, _, _ = _image(shape, "resnet", least=4)
     if width % groups:
         raise InputError(f"model.groups = {groups}: must divide model.width = {width}")
+    if blocks == []:
+        raise InputError("model.blocks = []: must have a number for each stage, such as [2, 2, 2, 2]")
     return residual(channels, classes, width, tuple(blocks or (2, 2, 2, 2)), groups)
 
 

@@ -30,6 +30,7 @@ _ALIASES = {
     "cnn": "convnet lenet",
     "deadline_seconds": "timeout",
     "device": "gpu cuda accelerator",
+    "fedavg": "fedprox",
     "fraction": "participation participation_rate client_fraction sample_fraction fraction_fit",
     "lr": "learning_rate learningrate step_size eta local_lr",
     "local": "training client trainer optim",

@@ -85,6 +85,8 @@ class CsvFiles:
                 if pa.types.is_binary(self._types.setdefault(each.name, kind)):
                     raise _no_text(path, each.name)
             names: list[str] = schema.names
+        if len(names) == 1 and (mark := next((mark for mark in ";\t|" if mark in names[0]), None)):
+            raise InputError(f"{path}: has one column {names[0]!r}, parted by {mark!r}; save the file with commas")
         return names
 
     def _widen(self, path: Path, name: str, value: str | None) -> None:
@@ -101,8 +103,10 @@ def _reader(
 ) -> Any:
     from pyarrow import csv
 
-    if not file.peek(1):
+    if not (begin := file.peek(2)[:2]):
         raise InputError(f"{path}: is empty; a CSV file begins with a row of column names")
+    if begin in (b"\xff\xfe", b"\xfe\xff"):
+        raise InputError(f"{path}: is UTF-16; save the file as UTF-8")
     return csv.open_csv(
         file,
         read_options=csv.ReadOptions(block_size=_BLOCK),

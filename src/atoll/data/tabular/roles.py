@@ -76,4 +76,6 @@ def find_roles(
 
 def _columns(source: Source, role: str, names: Names) -> tuple[str, ...]:
     listed: Sequence[str] = [] if names is None else [names] if isinstance(names, str) else names
+    if names is not None and not listed:
+        raise InputError(f"data.{role} = []: names no column; name one, or leave it out")
     return tuple(dict.fromkeys(source.require(f"data.{role}", name) for name in listed))
