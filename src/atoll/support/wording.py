@@ -30,7 +30,6 @@ _ALIASES = {
     "cnn": "convnet lenet",
     "deadline_seconds": "timeout",
     "device": "gpu cuda accelerator",
-    "fedavg": "fedprox",
     "fraction": "participation participation_rate client_fraction sample_fraction fraction_fit",
     "lr": "learning_rate learningrate step_size eta local_lr",
     "local": "training client trainer optim",
@@ -49,6 +48,7 @@ _ALIASES = {
     "workers": "num_workers n_jobs processes jobs",
 }
 _MEANT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
+_MEANT["fedprox"] = "fedavg"  # with local.proximal
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
