@@ -341,6 +341,16 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"target": "y"},
         r"data.inputs: column 'x' holds infinite numbers",
     ),
+    "numbers whose squares overflow": (
+        "s,x,y\ntrain,1e200,0\ntrain,1,1\ntest,1,1\n",
+        {"target": "y", "split": "s"},
+        r"data.inputs: column 'x' holds numbers too large to standardise",
+    ),
+    "a test row far from the training rows": (
+        "s,x,y\ntrain,0.5,0\ntrain,1,1\ntest,7e47,1\n",
+        {"target": "y", "split": "s"},
+        r"data.inputs: column 'x' holds numbers too large to standardise",
+    ),
     "too few rows to hold one out": (
         "x,y\n1,0\n2,1\n",
         {"target": "y"},

@@ -1,7 +1,8 @@
 """How columns become numbers. What an encoder goes by is what training rows hold; test rows are only encoded."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -70,7 +71,8 @@ class Number:
             values, training = self._known(values, training)
         known = values if training.all() else values[training]
         if len(known):
-            self._add(known)
+            with _in_range(self.name):
+                self._add(known)
 
     def _known(self, values: Floats, training: Mask) -> tuple[Floats, Mask]:
         """Return the values that are not missing, and which of them are for training; note what training rows lack."""
@@ -101,7 +103,8 @@ class Number:
             standard /= deviation
             if lacking is not None:
                 standard[lacking] = 0
-            block[:, 0] = standard
+            with _in_range(self.name):
+                block[:, 0] = standard
         if self._flags and lacking is not None:
             block[:, 1] = lacking
 
@@ -269,6 +272,19 @@ def _no_rule(name: str, kind: "pa.DataType") -> InputError:
             "it holds few dates, or leave it out"
         )
     return InputError(f"data.inputs: column {name!r} holds {kind}, which there is no rule for; leave it out")
+
+
+@contextmanager
+def _in_range(name: str) -> Iterator[None]:
+    """Refuse numbers of a column that overflow, in sums of squares or when they are standardised."""
+    try:
+        with np.errstate(over="raise"):
+            yield
+    except (FloatingPointError, OverflowError):
+        raise InputError(
+            f"data.inputs: column {name!r} holds numbers too large to standardise: beyond 1e150, or more than 3e38 "
+            "deviations from the training rows' mean"
+        ) from None
 
 
 def _lacks(name: str, lacking: int) -> InputError:
