@@ -50,6 +50,7 @@ def groupings(settings: atoll.Settings, clients: atoll.Population) -> dict[str, 
     made = {
         name: atoll.Experiment(settings, method="fedcluster", clustering=each).clustering.labels
         for name, each in wanted.items()
+        if each["clusters"] <= len(clients)
     }
     return {"airport": clients.groups(), "carrier": np.unique(carriers, return_inverse=True)[1], **made}
 

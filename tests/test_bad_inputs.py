@@ -414,6 +414,11 @@ faults.availability_file=none.csv
 faults.availability_file=rows.csv
 faults.attackers=0.2 faults.claimed_samples=0
 faults.attackers=0.2 faults.claimed_loss=nan
+secure.sums=perhaps
+secure.sums=true secure.range=0
+secure.sums=true secure.fraction_bits=53
+secure.sums=true secure.threshold=0.4
+secure.sums=true secure.least_nodes=1
 privacy.trust=everyone
 privacy.trust=server
 privacy.trust=server privacy.clip=0 privacy.noise=1.0

@@ -114,7 +114,7 @@ def test_a_second_machine_with_the_same_key_is_refused(
     monkeypatch.setattr(presence, "_GONE_SECONDS", 1.0)
     with linked(node):
         assert list(running.nodes()) == ["node-0"]
-        assert running.nodes() == {"node-0": {"client": 0}}
+        assert {name: known["client"] for name, known in running.nodes().items()} == {"node-0": 0}
         there = {row["node"]: row["status"] for row in status_of_nodes(running.configuration)}
         assert there == {"node-0": "online", "node-1": "registered"}
         shutil.copytree(running.configuration.folder / "nodes" / "node-0", tmp_path / "copy")

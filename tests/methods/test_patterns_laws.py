@@ -16,6 +16,7 @@ from atoll.methods.hierarchical import Phase, cut_by_empty, hierarchical_schedul
 from atoll.network.base import Network
 from atoll.network.completion import event_seconds
 from atoll.schedules.events import FROM_SERVER
+from atoll.schedules.packed import BLOCK
 from tests.problems import quadratics
 
 CLIENTS = 8
@@ -291,8 +292,9 @@ def test_events_of_long_schedules_share_their_cohorts_and_merges(pattern: Patter
     phase = Phase(0, Clustering(np.arange(2 * clusters) % clusters, clusters), network)
     events = hierarchical_schedule(population, [phase], pattern, 50_000).events
     assert len(events) == 10_000
-    assert len({id(event.cohort) for event in events}) <= clusters
-    assert len({id(event.starts) for event in events}) <= clusters
+    early = events[: 2 * BLOCK]  # in the last block, which is shorter, cohorts come too rarely to be worth sharing
+    assert len({id(event.cohort) for event in early}) <= clusters
+    assert len({id(event.starts) for event in early}) <= clusters
 
 
 @pytest.mark.parametrize(
