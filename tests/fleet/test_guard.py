@@ -64,6 +64,7 @@ class Fleet:
         self.notes, self.reached = Notes(), list[tuple[str, bytes]]()
         self.guard = Guard(self._serve, SECRET, self.notes, 10 * MOST, is_open)
         self.read = 0
+        self.lingering: asyncio.Event | None = None
 
     async def _serve(self, scope: Message, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -73,6 +74,8 @@ class Fleet:
         self.reached.append((scope["path"], body))
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x" * 10})
+        if self.lingering is not None:
+            await self.lingering.wait()
 
     async def post(self, path: str, body: bytes = b"", key: str | None = None, **headers: str) -> int:
         """Return the status of a call; the body comes in pieces of 100 bytes, which are counted as they are read."""
@@ -265,6 +268,24 @@ def test_a_node_makes_one_large_call_at_a_time(fleet: Fleet) -> None:
         return await asyncio.gather(fleet.post(PART, part, "seven"), fleet.post(PULL, b"", "seven"))
 
     assert sorted(asyncio.run(both())) == [200, 503]
+
+
+def test_a_node_that_has_its_answer_may_ask_again(fleet: Fleet) -> None:
+    """An application that is not done after its answer's last piece does not make the node's next call one too many."""
+    fleet.push()
+
+    async def in_turn() -> tuple[int, int]:
+        fleet.lingering = asyncio.Event()
+        first = asyncio.create_task(fleet.post(PART, b"b:1", "seven"))
+        while len(fleet.reached) < 2:  # the push, and the first part, which is answered at once
+            await asyncio.sleep(0.001)
+        second = asyncio.create_task(fleet.post(PART, b"c:1", "seven"))
+        while len(fleet.reached) < 3 and not second.done():
+            await asyncio.sleep(0.001)
+        fleet.lingering.set()
+        return await first, await second
+
+    assert asyncio.run(in_turn()) == (200, 200)
 
 
 def test_the_secret_opens_everything_and_what_is_forgotten_is_deleted() -> None:

@@ -5,6 +5,7 @@ then make eight calls, as itself alone, and send no more than was asked of it.
 """
 
 import asyncio
+import contextlib
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
@@ -160,11 +161,11 @@ class Guard:
         if path == _PUSH_OBJECT and push is None:
             return UNANNOUNCED
         self._busy.add(node)
-        try:
+        with contextlib.ExitStack() as turn:
+            turn.callback(self._busy.discard, node)
             limit = OVERHEAD + (push.most if push is not None and path == _PUSH_OBJECT else 0)
-            return await self._serve_node(node, limit, headers, scope, receive, send)
-        finally:
-            self._busy.discard(node)
+            # The node may ask again as soon as it has its answer, which can be before this function ends.
+            return await self._serve_node(node, limit, headers, scope, receive, _before_last(send, turn.close))
 
     async def _serve_operator(
         self, path: str, headers: dict[bytes, bytes], scope: Message, receive: Receive, send: Send
@@ -281,6 +282,17 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return replay
+
+
+def _before_last(send: Send, do: Callable[[], None]) -> Send:
+    """Return what sends an answer, and does something before its last piece."""
+
+    async def send_piece(message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            do()
+        await send(message)
+
+    return send_piece
 
 
 def _in_pieces(send: Send) -> Send:
