@@ -50,8 +50,8 @@ def test_bad_exports(atoll: Command) -> None:
     assert atoll("export", "nowhere").refused() == "nowhere does not exist"
     atoll("run", "tiny.toml", "--out", "run").succeeded()
     assert atoll("export", "run", "--cluster", "5").refused() == "cluster 5: run has the clusters 0 to 1"
-    told = "format 'pickle': must be safetensors, state-dict, onnx"
-    assert atoll("export", "run", "--format", "pickle").refused() == told
+    told = "--format pt: unknown, did you mean 'state-dict'? Allowed: onnx, safetensors, state-dict"
+    assert atoll("export", "run", "--format", "pt").refused() == told
     assert "is a folder; give the path of a file" in atoll("export", "run", "--out", "run").refused()
     assert atoll("export", "run", "--out", "tiny.toml/m.pt").refused(1).startswith("cannot make the folder tiny.toml")
 

@@ -86,9 +86,18 @@ def data_fetch(
     """
     from atoll.data import datasets
 
+    _refuse_recipe(name)
     loaded = datasets.load(name, root)
     place = datasets.find(name, root) or "built in"
     out.print(f"{name}: {len(loaded.targets)} training and {len(loaded.test_targets)} test samples, {place}")
+
+
+def _refuse_recipe(name: str) -> None:
+    from atoll.experiment.file import make_runs, read_experiment, recipe_names
+
+    if name in recipe_names():
+        used = dict.fromkeys(each.data.dataset for each in make_runs(read_experiment(name)))
+        raise InputError(f"NAME {name}: is a recipe, not a data set; its data: atoll data fetch {' or '.join(used)}")
 
 
 @data_app.command("inspect")

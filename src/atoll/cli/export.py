@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from atoll.cli.common import JsonOption, app, check_file, err, out, print_json
+from atoll.support.errors import InputError
+from atoll.support.wording import unknown
 
 
 @app.command()
@@ -22,8 +24,10 @@ def export(
     """
     check_file("--out", file)
     from atoll.experiment.plugins import import_from
-    from atoll.runs.export import export_model
+    from atoll.runs.export import ENDINGS, export_model
 
+    if file_format not in ENDINGS:
+        raise InputError(f"--format {file_format}: {unknown(file_format, ENDINGS)}")
     import_from(run)
     made = export_model(run, file_format, file, cluster)
     if not made.is_finished:

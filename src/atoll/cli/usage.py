@@ -25,6 +25,8 @@ def tell_usage(error: Any, words: Sequence[str]) -> str:
     option = str(getattr(error, "option_name", ""))
     if takes_settings and option and (path := _setting(option)):
         return f"No such option {option!r}; a setting is given as --set {path}=VALUE{see}"
+    if option and (command := nearest(option.lstrip("-"), getattr(context.command, "commands", ()), cutoff=0.75)):
+        return f"No such option {option!r}; did you mean {context.command_path} {command}?{see}"
     message = error.format_message().rstrip(".")
     if unknown := re.fullmatch(r"No such command '(.*)'", message):
         return f"{message}{_meant(unknown[1]) if context.parent is None else ''}{see}"

@@ -22,6 +22,7 @@ from atoll.local.weights import load_model
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.files import make_folder, write_atomically
+from atoll.support.wording import unknown
 
 ENDINGS = {"safetensors": ".safetensors", "state-dict": ".pt", "onnx": ".onnx"}
 
@@ -65,7 +66,7 @@ def export_model(
         RunError: the file cannot be written.
     """
     if file_format not in ENDINGS:
-        raise InputError(f"format {file_format!r}: must be {', '.join(ENDINGS)}")
+        raise InputError(f"format {file_format!r}: {unknown(file_format, ENDINGS)}")
     _require_extra(file_format)
     saved = read_saved(run)
     model = saved.model(cluster)

@@ -44,6 +44,7 @@ _ALIASES = {
     "seed": "random_seed random_state rng_seed",
     "epochs": "local_epochs num_epochs n_epochs",
     "steps": "local_steps num_steps inner_steps",
+    "state-dict": "pt pth torch pytorch pickle",
     "standardise": "standardize normalize normalise",
     "workers": "num_workers n_jobs processes jobs",
 }
