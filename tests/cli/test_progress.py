@@ -162,6 +162,19 @@ def test_help_is_in_the_order_of_work_and_as_wide_as_the_terminal(
             assert width - 30 < longest <= width
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_list_of_commands_breaks_no_sentence_off(
+    atoll: Command, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for words in ([], ["data"], ["fleet"], ["recipes"]):
+        listed = atoll(*words, "--help").succeeded().partition("Commands:")[2].strip().splitlines()
+        assert all(line.startswith("  ") for line in listed[1:])
+        assert not [line for line in listed if "..." in line or len(line) > width]
+        assert sum(line.endswith(".") for line in listed) >= len(listed) - 1  # one has two lines at 80
+    assert "  report     Compare runs" in atoll("--help").succeeded()
+
+
 @pytest.mark.parametrize(
     ("begun", "offered"),
     [

@@ -4,7 +4,8 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TextIO
+from functools import cache
+from typing import Any, TextIO
 
 import typer
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(words: list[str]) -> int:
     try:
-        code = app(words or ["--help"], prog_name="atoll", standalone_mode=False)
+        code = _command()(words or ["--help"], prog_name="atoll", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except AtollError as error:
@@ -67,6 +68,12 @@ def _main(words: list[str]) -> int:
             _drop_output()
         where = "the output" if error.filename is None else str(error.filename)
         return _fail(f"{where}: {error.strerror or error}", 1)
+
+
+@cache
+def _command() -> Any:
+    """Return click's command, which takes longer to make than most of what is told of bad input."""
+    return typer.main.get_command(app)
 
 
 def _show(

@@ -28,7 +28,7 @@ def bench(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure this machine: every executor against the plain PyTorch loop, on random data.
+    """Measure how fast this machine trains: every executor against the plain PyTorch loop, on random data.
 
     Example: atoll bench --quick --only mlp
     """

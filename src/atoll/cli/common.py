@@ -39,6 +39,13 @@ class _Command(TyperCommand):
         """Return the help without backslashes before brackets."""
         return super().get_help(ctx).replace("\\[", "[")
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return its line in a list of commands: its first sentence, or as many clauses of it as have room."""
+        told = " ".join((self.help or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+        while len(told) >= limit and (cut := max(told.rfind(":"), told.rfind(";")) + 1 or told.rfind(",") + 1):
+            told = told[: cut - 1]
+        return f"{told}."
+
 
 class _Group(TyperGroup):
     """Commands in the order of work."""

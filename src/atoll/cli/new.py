@@ -15,7 +15,7 @@ _FILES = {"experiment.toml": "experiment.toml", "own.py": "own.py.txt", "test_ow
 
 @app.command()
 def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, new or empty.")]) -> None:
-    """Begin with your own: an experiment, a module with one function of each kind, and a test of both.
+    """Begin with your own experiment: its file, a module with one function of each kind, and a test of both.
 
     Example: atoll new mine && atoll run mine/experiment.toml
     """

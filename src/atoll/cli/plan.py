@@ -68,7 +68,7 @@ def plan(
     quiet: QuietOption = False,
     verbose: WhyOption = False,
 ) -> None:
-    """Choose pattern, clustering and limits for a network and a budget: by schedules first, then by short races.
+    """Choose pattern and clustering for a network and a budget: by schedules first, then by short races.
 
     Example: atoll plan feduc-digits --only "CenSyn, ComAw" --seconds 200 --target 0.5 --out plans/digits
     """
