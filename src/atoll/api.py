@@ -19,6 +19,7 @@ from atoll.runs.result import Result, read_result
 from atoll.runs.run import Progress, name_folders, run_events
 from atoll.runs.titles import choose_runs, title_of
 from atoll.support.errors import InputError
+from atoll.support.requiring import require_path
 from atoll.trackers import require_trackers, tracked
 
 _TITLE = 30  # characters of a bar's title, so that counter and remaining time stay in sight at 80 columns
@@ -150,7 +151,7 @@ def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool,
 def _folder(out: Path | str | None) -> Iterator[Path]:
     """Give the folder that is named, or one for the time being."""
     if out is not None:
-        yield Path(out)
+        yield require_path("out", out)
         return
     with tempfile.TemporaryDirectory(prefix="atoll-") as place:
         yield Path(place)

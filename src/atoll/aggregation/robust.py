@@ -12,8 +12,10 @@ from typing import Annotated
 from pydantic import Field
 
 from atoll.aggregation.mean import Combine, average_models
-from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, PositiveFloat
+from atoll.support.requiring import checked
+
+_checked = checked("method.{}")
 
 
 def always_mean() -> Combine:
@@ -37,6 +39,7 @@ def median() -> Combine:
     return partial(by_coordinate, middle)
 
 
+@_checked
 def trimmed_mean(trim: Annotated[float, Field(ge=0, lt=0.5)]) -> Combine:
     """Return the weighted mean of each coordinate without its lowest and highest values (Yin et al. 2018).
 
@@ -54,13 +57,12 @@ def trimmed_mean(trim: Annotated[float, Field(ge=0, lt=0.5)]) -> Combine:
     >>> trimmed_mean(0.25)(models, {}, 4.0)
     {'w': tensor([3.])}
     """
-    if not 0 <= trim < 0.5:
-        raise InputError(f"method.trim = {trim}: must be at least 0 and less than 0.5")
     from atoll.aggregation.reductions import by_coordinate, trimmed
 
     return partial(by_coordinate, partial(trimmed, trim=trim)) if trim else average_models
 
 
+@_checked
 def norm_clipping(clip_norm: PositiveFloat) -> Combine:
     """Return the mean of updates that are scaled down to the norm `clip_norm` where they are longer (Sun et al. 2019).
 
@@ -78,12 +80,12 @@ def norm_clipping(clip_norm: PositiveFloat) -> Combine:
     >>> norm_clipping(2.0)(models, {"w": torch.tensor([0.0])}, 2.0)
     {'w': tensor([1.5000])}
     """
-    _require_positive(clip_norm=clip_norm)
     from atoll.aggregation.reductions import mean_of_clipped
 
     return partial(mean_of_clipped, clip_norm)
 
 
+@_checked
 def krum(byzantine: Count) -> Combine:
     """Return the one client's model that is nearest to its n - f - 2 nearest others (Blanchard et al. 2017).
 
@@ -102,12 +104,12 @@ def krum(byzantine: Count) -> Combine:
     >>> krum(1)(models, {"w": torch.tensor([0.0])}, 5.0)
     {'w': tensor([1.1000])}
     """
-    _require_count(byzantine)
     from atoll.aggregation.whole_models import nearest_to_others
 
     return partial(nearest_to_others, byzantine)
 
 
+@_checked
 def multi_krum(byzantine: Count, keep: Positive | None = None) -> Combine:
     """Return the mean of the `keep` models with the least of Krum's scores (Blanchard et al. 2017).
 
@@ -126,14 +128,12 @@ def multi_krum(byzantine: Count, keep: Positive | None = None) -> Combine:
     >>> multi_krum(1, keep=3)(models, {"w": torch.tensor([0.0])}, 5.0)
     {'w': tensor([1.3333])}
     """
-    _require_count(byzantine)
-    if keep is not None and keep < 1:
-        raise InputError(f"method.keep = {keep}: must be at least 1")
     from atoll.aggregation.whole_models import mean_of_the_nearest
 
     return partial(mean_of_the_nearest, byzantine, keep)
 
 
+@_checked
 def bulyan(byzantine: Count) -> Combine:
     """Return the mean of each coordinate's values nearest to their median, among models that Krum chooses (Bulyan).
 
@@ -152,12 +152,12 @@ def bulyan(byzantine: Count) -> Combine:
     >>> bulyan(1)(models, {"w": torch.tensor([0.0])}, 7.0)
     {'w': tensor([1.4167])}
     """
-    _require_count(byzantine)
     from atoll.aggregation.whole_models import bulyan_of
 
     return partial(bulyan_of, byzantine)
 
 
+@_checked
 def geometric_median(iterations: Positive = 100, smoothing: PositiveFloat = 1e-6) -> Combine:
     """Return the model with the least weighted sum of distances to the clients' models (RFA, Pillutla et al. 2022).
 
@@ -177,12 +177,12 @@ def geometric_median(iterations: Positive = 100, smoothing: PositiveFloat = 1e-6
     >>> geometric_median()(models, {}, 3.0)
     {'w': tensor([0.5774, 0.0000])}
     """
-    _require_positive(iterations=iterations, smoothing=smoothing)
     from atoll.aggregation.whole_models import geometric_median_of
 
     return partial(geometric_median_of, iterations, smoothing)
 
 
+@_checked
 def centred_clipping(clip_norm: PositiveFloat, iterations: Positive = 3) -> Combine:
     """Return the centre after steps to the mean of the models clipped around it (Karimireddy et al. 2021).
 
@@ -202,21 +202,9 @@ def centred_clipping(clip_norm: PositiveFloat, iterations: Positive = 3) -> Comb
     >>> centred_clipping(1.0, iterations=2)(models, {"w": torch.tensor([0.0])}, 3.0)
     {'w': tensor([2.])}
     """
-    _require_positive(clip_norm=clip_norm, iterations=iterations)
     from atoll.aggregation.whole_models import centred_clipping_of
 
     return partial(centred_clipping_of, clip_norm, iterations)
-
-
-def _require_count(byzantine: int) -> None:
-    if byzantine < 0:
-        raise InputError(f"method.byzantine = {byzantine}: must be at least 0")
-
-
-def _require_positive(**settings: float) -> None:
-    for name, value in settings.items():
-        if not value > 0:
-            raise InputError(f"method.{name} = {value}: must be greater than 0")
 
 
 ROBUST: dict[str, Callable[..., Combine]] = {

@@ -7,6 +7,8 @@ from typing import Literal
 from atoll.local.models import Model, form_of, without_moments
 from atoll.local.task import ClientUpdate
 from atoll.support.arrays import Ids
+from atoll.support.limits import PositiveFloat
+from atoll.support.requiring import require
 
 Reason = Literal["wrong_form", "not_finite", "too_large"]
 REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
@@ -24,6 +26,10 @@ class Screening:
 
     tolerate: bool = True
     max_update_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a norm that is none."""
+        require("faults.max_update_norm", self.max_update_norm, PositiveFloat | None)
 
     def sent(self, clients: Ids, start: Model, updates: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
         """Return what these clients send, one by one, given what they trained: the same, unless they collude."""

@@ -4,6 +4,7 @@ from collections import deque
 
 import numpy as np
 
+from atoll.clustering.checking import checked_rule
 from atoll.clustering.clustering import Clustering
 from atoll.data.partition import exact_counts, major_shares
 from atoll.data.population import Population
@@ -12,6 +13,7 @@ from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive
 
 
+@checked_rule
 def random(population: Population, clusters: int, rng: np.random.Generator) -> Clustering:
     """Group clients uniformly at random into clusters whose sizes differ by at most one."""
     labels = np.empty(len(population), np.int64)
@@ -19,6 +21,7 @@ def random(population: Population, clusters: int, rng: np.random.Generator) -> C
     return Clustering(labels, clusters)
 
 
+@checked_rule
 def timezone(population: Population, clusters: int, rng: np.random.Generator, local_hour: Number = 0.0) -> Clustering:
     """Group clients by the UTC time at which it is `local_hour` where they are: equal arcs of 24 h.
 
@@ -42,6 +45,7 @@ def timezone(population: Population, clusters: int, rng: np.random.Generator, lo
     return Clustering(labels, clusters, _middles(clusters))
 
 
+@checked_rule
 def availability(
     population: Population, clusters: int, rng: np.random.Generator, slots_per_client: Positive = 3
 ) -> Clustering:
@@ -123,6 +127,7 @@ def _reducing_path(slots: Mask, members: list[list[int]], load: Ids) -> list[tup
     return []
 
 
+@checked_rule
 def major_class(
     population: Population, clusters: int, rng: np.random.Generator, rho_cluster: Number = 0.5
 ) -> Clustering:

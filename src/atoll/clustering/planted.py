@@ -1,10 +1,12 @@
 """The groups that the data itself has: hospitals of a region, airports, turned images."""
 
+from atoll.clustering.checking import checked_rule
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.support.errors import InputError
 
 
+@checked_rule
 def planted(population: Population, clusters: int) -> Clustering:
     """Group clients by their planted group (`data.group` of a table); on a network each group has its aggregator.
 

@@ -15,6 +15,7 @@ from atoll.data.download import SOURCES, download, explain_by_hand, missing
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
+from atoll.support.requiring import require, require_path
 from atoll.support.seeds import generator
 
 BUILT_IN = ("digits", "regression")  # need no files
@@ -182,6 +183,8 @@ def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Datas
     >>> digits.shape, len(digits.inputs), len(digits.test_inputs)
     ((1, 8, 8), 1437, 360)
     """
+    require("data.dataset", name, str)
+    root = None if root is None else require_path("data.root", root)
     _check_name(name)
     if name in BUILT_IN:
         return _load_digits() if name == "digits" else make_regression(generator(0, "regression"))

@@ -23,6 +23,7 @@ from atoll.schedules.events import Event, Schedule
 from atoll.schedules.timeline import Arrivals
 from atoll.support.arrays import Ids
 from atoll.support.errors import AtollError, InputError, RunError
+from atoll.support.requiring import require, require_has
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +173,10 @@ def init(method: Method, *initial: Model) -> State:
     Raises:
         InputError: neither one model nor one a cluster.
     """
+    require("method", method, Method)
+    for model in initial:
+        if not isinstance(model, dict) or not model:
+            raise InputError("model: must be tensors by name, as atoll.read_model(module) returns them")
     clusters = method.schedule.clusters
     if len(initial) not in (1, clusters):
         raise InputError(f"{len(initial)} initial models for {clusters} clusters; give one, or one a cluster")
@@ -185,7 +190,13 @@ def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
 
     Events whose clusters already have their start models are trained together, unless they share a client that keeps
     state.
+
+    Raises:
+        InputError: what is no method, executor or state.
     """
+    require("method", method, Method)
+    require("state", state, State)
+    require_has("executor", executor, "carries_through", "an executor, such as atoll.Serial")
     keeps_state = method.keeps_state
     while events := method.schedule.ready(state.events_done, apart=keeps_state):
         for trained in train_together(method, executor, state, events):

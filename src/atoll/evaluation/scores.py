@@ -18,7 +18,9 @@ from atoll.local.models import Model
 from atoll.local.weights import load_model
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
+from atoll.support.limits import Positive
 from atoll.support.process import one_thread
+from atoll.support.requiring import require
 from atoll.support.seeds import generator
 
 _BATCH = 1000  # samples in one forward pass
@@ -45,6 +47,9 @@ class Evaluator:
         self, population: Population, module: nn.Module, samples: int | None = None, seed: int = 0, threads: int = 1
     ) -> None:
         """Count how often each pool sample is held; score in so many threads, which changes no bits."""
+        require("population", population, Population)
+        require("module", module, nn.Module)
+        require("run.evaluate_samples", samples, Positive | None)
         data = population.data
         self.threads = threads
         self.module = module
@@ -245,6 +250,11 @@ def heterogeneity(population: Population, clustering: Clustering, module: nn.Mod
     Takes one full gradient per client, and memory for one gradient per cluster. Clients that belong to no cluster
     count in neither.
     """
+    require("population", population, Population)
+    require("clustering", clustering, Clustering)
+    if len(clustering.labels) != len(population):
+        told = f"{len(clustering.labels)} clients, but the population has {len(population)}"
+        raise InputError(f"clustering: has labels for {told}")
     load_model(module, model)
     module.eval()
     batches = Batches(population.data, module)

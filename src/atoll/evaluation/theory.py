@@ -9,6 +9,8 @@ import numpy as np
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.support.errors import InputError
+from atoll.support.limits import NotNegative, Positive, PositiveFloat
+from atoll.support.requiring import checked
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,15 @@ class FedClusterBound:
     unmet: tuple[str, ...]
 
 
+@checked(
+    "{}",
+    rounds=Positive,
+    steps=Positive,
+    smoothness=PositiveFloat,
+    gradient_bound=PositiveFloat,
+    gap=NotNegative,
+    h_cluster=NotNegative,
+)
 def fedcluster_bound(
     population: Population,
     clustering: Clustering,

@@ -13,6 +13,7 @@ from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
 from atoll.support.process import one_thread
+from atoll.support.requiring import require_has
 
 
 class Serial:
@@ -26,6 +27,7 @@ class Serial:
         With `debug` errors name the step too, stop at the first one that is not finite, and have the whole traceback
         as a note (`train_watched`); give it a trainer that makes no steps by hand, which cannot be watched.
         """
+        require_has("trainer", trainer, "why_one_by_one", "a trainer, such as atoll.Trainer")
         self.trainer = trainer
         self.debug = debug
 

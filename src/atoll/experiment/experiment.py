@@ -51,6 +51,7 @@ from atoll.network.base import Network
 from atoll.schedules.events import Clock, Event, Schedule
 from atoll.schedules.files import fitting
 from atoll.support.errors import InputError
+from atoll.support.requiring import require
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +109,7 @@ class Experiment:
                 "Experiment: takes Settings, or settings by name; those of a recipe or a file are "
                 "atoll.make_runs(atoll.read_experiment(NAME))"
             )
+        require("schedule", schedule, Schedule | None)
         if changes or settings is None:
             (settings,) = make_runs({} if settings is None else resolved(settings), None, named(changes))
         for name, value in (("settings", settings), ("schedule", schedule), ("known", known)):

@@ -22,8 +22,9 @@ from atoll.experiment.settings import Settings
 from atoll.experiment.signatures import asks_for
 from atoll.experiment.validation import LISTS, full_model, unused, validate, who_takes, with_repository
 from atoll.support.errors import InputError, SettingWarning
+from atoll.support.requiring import require_path
 from atoll.support.untrusted import parse_toml, read_toml
-from atoll.support.wording import natural, nearest, unknown
+from atoll.support.wording import natural, nearest, show, unknown
 
 Table = dict[str, Any]
 
@@ -36,7 +37,7 @@ def read_experiment(name: str | Path) -> Table:
     Raises:
         InputError: there is no such file or recipe, or it is not TOML.
     """
-    path = Path(name)
+    path = require_path("experiment", name)
     if path.suffix != ".toml":
         if (recipe := recipe_path(str(name))) is None:
             told = "must end in .toml" if path.is_file() else f"no recipe has this name{_nearest_recipe(str(name))}"
@@ -74,6 +75,10 @@ def make_runs(
     Raises:
         InputError: an unknown scale, a setting that is unknown, of a wrong type or out of range.
     """
+    if not isinstance(table, Mapping):
+        raise InputError(
+            f"table: must be settings by section, as atoll.read_experiment returns them, not {show(table)}"
+        )
     panels, runs = _tables(table, "panels"), _tables(table, "runs")
     known = {name for layer in (table, *panels, *runs) for name in _scales(layer)}
     if scale not in (None, "paper") and scale not in known:
@@ -186,6 +191,8 @@ def parse_changes(changes: Iterable[str]) -> Table:
     """
     table: Table = {}
     for change in changes:
+        if not isinstance(change, str):
+            raise InputError(f"changes: must be texts such as 'local.lr=0.1', or a table, not {show(change)}")
         key, equals, text = change.partition("=")
         parts = [part.strip() for part in key.split(".")]
         if not equals or not all(parts):

@@ -23,7 +23,7 @@ def explain(
     # A setting is at most two names deep; what follows in a location is an alternative that was tried.
     found = {tuple(map(str, fault["loc"][:2])): fault for fault in reversed(error.errors())}
     path, fault = list(found.items())[-1]
-    if len(fault["loc"]) > 2:  # it is told with the whole value
+    if len(fault["loc"]) > 2 and path[1] in table[path[0]]:  # it is told with the whole value
         fault = {**fault, "input": table[path[0]][path[1]]}
     more = f" (and {len(found) - 1} more such)" if len(found) > 1 else ""
     return _sentence(path, fault, table, model, why) + more

@@ -16,7 +16,8 @@ from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
-from atoll.support.limits import LARGEST
+from atoll.support.limits import LARGEST, BelowOne, Positive
+from atoll.support.requiring import require
 from atoll.support.seeds import generator
 
 Attack = Callable[[Model, Model, np.random.Generator, float], Model]
@@ -128,8 +129,7 @@ def draw_attackers(share: float, clients: int, seed: int) -> Ids:
     Raises:
         InputError: a share outside [0, 1), or one that rounds to no client at all.
     """
-    if not 0 <= share < 1:
-        raise InputError(f"faults.attackers = {share}: must be at least 0 and less than 1")
+    share, clients = require("faults.attackers", share, BelowOne), require("clients", clients, Positive)
     count = round(share * clients)
     if share and not count:
         raise InputError(f"faults.attackers = {share:g}: is none of {clients} clients; give {1 / clients:g}")

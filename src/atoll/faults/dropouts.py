@@ -14,6 +14,8 @@ from atoll.schedules.packed import pack
 from atoll.schedules.timeline import DAY_SECONDS
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
+from atoll.support.limits import BelowOne
+from atoll.support.requiring import require
 from atoll.support.seeds import generator
 
 
@@ -39,8 +41,8 @@ def lose_clients(
         InputError: a probability outside [0, 1), a deadline that no client of any cohort keeps, or an availability
             that ends before an event begins.
     """
-    if not 0 <= dropout < 1:
-        raise InputError(f"faults.dropout = {dropout}: must be at least 0 and less than 1")
+    dropout = require("faults.dropout", dropout, BelowOne)
+    require("schedule", schedule, Schedule)
     if clock is not None:
         _require_kept(schedule, clock)
 

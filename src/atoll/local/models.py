@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 from atoll.data.datasets import Dataset
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
+from atoll.support.requiring import checked, require
 from atoll.support.seeds import layers_drawing_from
 
 if TYPE_CHECKING:  # PyTorch is imported where a model is made, so that reading settings does not wait for it
     import torch
     from torch import Tensor, nn
+
+_checked = checked("model.{}", shape=tuple[int, ...] | list[int], classes=Positive)
 
 Shape = tuple[int, ...]
 
@@ -29,6 +32,7 @@ HIDDEN: dict[str, tuple[int, ...]] = {"linear": (), "mlp": (200,), "lr": (512, 5
 """Widths of the hidden layers of the dense models."""
 
 
+@_checked
 def linear(shape: Shape, classes: int, bias: bool = True) -> "nn.Module":
     """One dense layer on the flattened input.
 
@@ -38,11 +42,13 @@ def linear(shape: Shape, classes: int, bias: bool = True) -> "nn.Module":
     return dense(shape, HIDDEN["linear"], classes, bias)
 
 
+@_checked
 def mlp(shape: Shape, classes: int) -> "nn.Module":
     """Dense 200 with ReLU (784-200-10 on MNIST; CFL-MGD)."""
     return dense(shape, HIDDEN["mlp"], classes)
 
 
+@_checked
 def lr(shape: Shape, classes: int) -> "nn.Module":
     """Dense 512-512 with ReLU (784-512-512-10 on MNIST, 2.56 MiB; FedUC's "LR")."""
     return dense(shape, HIDDEN["lr"], classes)
@@ -65,6 +71,7 @@ def dense(shape: Shape, hidden: tuple[int, ...], classes: int, bias: bool = True
     return nn.Sequential(*layers, nn.Linear(width, classes, bias=bias))
 
 
+@_checked
 def cnn(shape: Shape, classes: int) -> "nn.Module":
     """Two 5x5 convolutions, each with ReLU and 2x2 max pooling, then two dense layers (FedUC, Sec. VI).
 
@@ -91,6 +98,7 @@ def cnn(shape: Shape, classes: int) -> "nn.Module":
     )
 
 
+@_checked
 def alexnet(shape: Shape, classes: int, channels: int = 64, response_norm: bool = False) -> "nn.Module":
     """The small AlexNet of Zhang et al. 2017, FedCluster's model (1,068,298 parameters on CIFAR-10).
 
@@ -125,6 +133,7 @@ def alexnet(shape: Shape, classes: int, channels: int = 64, response_norm: bool 
     )
 
 
+@_checked
 def tabular(shape: Shape, classes: int, hidden: list[Positive] | None = None) -> "nn.Module":
     """Dense layers with layer normalisation and ReLU, for a table's rows.
 
@@ -141,6 +150,7 @@ def tabular(shape: Shape, classes: int, hidden: list[Positive] | None = None) ->
     return nn.Sequential(*layers, nn.Linear(width, classes))
 
 
+@_checked
 def lstm(
     shape: Shape,
     classes: int,
@@ -163,6 +173,7 @@ def lstm(
     return Recurrent(Embedded(numbers, symbols, embedding), embedding, hidden, layers, classes)
 
 
+@_checked
 def transformer(
     shape: Shape,
     classes: int,
@@ -187,6 +198,7 @@ def transformer(
     return Attentive(Embedded(numbers, symbols, width), length, width, heads, layers, classes)
 
 
+@_checked
 def resnet(
     shape: Shape, classes: int, width: Positive = 64, blocks: list[Positive] | None = None, groups: Positive = 2
 ) -> "nn.Module":
@@ -218,9 +230,17 @@ def draw_model(make: "Callable[..., nn.Module]", data: Dataset, seed: int, clust
         seed: of the weights; PyTorch's global generator is left as it was.
         cluster: counted from 0.
     """
+    from torch import nn
+
+    if isinstance(make, nn.Module) or not callable(make):
+        raise InputError(f"make: must be a function that returns a torch.nn.Module, it is {type(make).__name__!r}")
+    require("data", data, Dataset)
     key = (cluster, 0) if cluster else ()
     with layers_drawing_from(seed, "model", *key):
-        return make(data.shape, data.outputs)
+        module = make(data.shape, data.outputs)
+    if not isinstance(module, nn.Module):
+        raise InputError(f"make: must return a torch.nn.Module, it returned {type(module).__name__!r}")
+    return module
 
 
 MODELS: dict[str, Callable[..., "nn.Module"]] = {

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from atoll.local.models import Model, Shape
 from atoll.support.errors import InputError
+from atoll.support.requiring import require
 
 LARGEST_NUMBER = (
     1e12  # of a model that a client sends; far beyond any that is of use, and sums and products stay finite
@@ -64,6 +65,7 @@ def place(module: nn.Module, device: str = "cpu") -> nn.Module:
 
 def read_model(module: nn.Module, names: Container[str] | None = None) -> Model:
     """Return a copy of the module's parameters and buffers; with `names`, of these."""
+    require("module", module, nn.Module)
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in module.state_dict().items()
@@ -99,14 +101,19 @@ def load_model(module: nn.Module, model: Model) -> None:
     """Copy a model into the module; what does not travel (`model.travels`) stays as it is there.
 
     Raises:
-        KeyError: the model has none of the module's tensors.
+        InputError: the model has none of the module's tensors, or one of another shape.
     """
+    require("module", module, nn.Module)
     own = module.state_dict()
-    if not any(name in model for name in own):
-        raise KeyError(next(iter(own)))
+    if not isinstance(model, dict) or not any(name in model for name in own):
+        raise InputError("model: has none of the module's tensors; atoll.read_model(module) is one that has")
     for name, tensor in own.items():
         if name in model:
-            tensor.copy_(model[name])
+            try:
+                tensor.copy_(model[name])
+            except RuntimeError as error:
+                told = f"{list(model[name].shape)}, the module's has {list(tensor.shape)}"
+                raise InputError(f"model: tensor {name!r} has the shape {told}") from error
 
 
 def load_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter], start: Model) -> None:

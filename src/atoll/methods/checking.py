@@ -1,11 +1,12 @@
 """Methods called from a script are held against what an experiment file would be, and told in the same sentences."""
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive
-from atoll.support.requiring import check_arguments
+from atoll.support.requiring import check_arguments, require_has
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,7 +20,14 @@ def checked(make: Callable[P, R]) -> Callable[P, R]:
 
     The function then raises an `InputError` before anything else is done.
     """
-    return check_arguments(make, _path, _COMMON, _require_same_clients)
+    module = signature(make).parameters.get("module")
+
+    def check(given: dict[str, Any]) -> None:
+        _require_same_clients(given)
+        if module is not None and given.get("module") is not module.default:
+            require_has("module", given["module"], "state_dict", "a torch.nn.Module")
+
+    return check_arguments(make, _path, _COMMON, check)
 
 
 def _path(name: str) -> str:

@@ -9,6 +9,7 @@ from atoll.network.base import check_positions, check_positive
 from atoll.network.files import POSITIONS, read_columns, whole_numbers
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
+from atoll.support.requiring import checked
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,7 @@ def read_trace(path: str | Path) -> Trace:
     return Trace(len(clients), rounds, movers, np.column_stack([columns["x"], columns["y"]])[order])
 
 
+@checked("network.{}", rounds=int)
 def random_waypoint(
     clients_xy: Floats,
     side_metres: float,
@@ -126,6 +128,8 @@ def _walk(xy: Floats, target: Floats, metres: float, side_metres: float, rng: np
 
 
 def _check_walk(clients_xy: Floats, side_metres: float, metres_per_round: float, rounds: int, every: int) -> None:
+    if not isinstance(clients_xy, np.ndarray):
+        raise InputError(f"clients_xy: must be an array [clients, 2], it is {type(clients_xy).__name__!r}")
     check_positive("network.side_metres", side_metres)
     if not 0 <= metres_per_round <= side_metres:
         raise InputError(f"network.metres_per_round = {metres_per_round}: must be from 0 to the side, {side_metres} m")

@@ -13,15 +13,19 @@ import numpy as np
 
 from atoll.support.errors import InputError, reason_of
 from atoll.support.limits import Positive, Probability
+from atoll.support.requiring import checked
 from atoll.support.untrusted import read_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
 
+_checked = checked("network.{}")
+
 _SHOWN = 5  # aggregators named in an error
 _DIGITS = 18  # of a number in a file: more than any aggregator's has
 
 
+@_checked
 def grid(rows: int, columns: int) -> "nx.Graph[int]":
     """Join each cell of a grid with those above, below, left and right; cells are numbered row by row."""
     if min(rows, columns) < 1:
@@ -32,21 +36,25 @@ def grid(rows: int, columns: int) -> "nx.Graph[int]":
     return _graph(rows * columns, [*across, *down])
 
 
+@_checked
 def ring(aggregators: int) -> "nx.Graph[int]":
     """Join each aggregator with the next one, and the last with the first; two have one link."""
     return _graph(aggregators, ((j, (j + 1) % aggregators) for j in range(aggregators if aggregators > 1 else 0)))
 
 
+@_checked
 def star(aggregators: int) -> "nx.Graph[int]":
     """Join aggregator 0 with all others."""
     return _graph(aggregators, ((0, j) for j in range(1, aggregators)))
 
 
+@_checked
 def complete(aggregators: int) -> "nx.Graph[int]":
     """Join all aggregators with each other."""
     return _graph(aggregators, ((i, j) for j in range(aggregators) for i in range(j)))
 
 
+@_checked
 def regular(aggregators: int, degree: Positive, rng: np.random.Generator) -> "nx.Graph[int]":
     """Draw a graph in which every aggregator has `degree` neighbours; it need not be connected.
 
@@ -64,6 +72,7 @@ def regular(aggregators: int, degree: Positive, rng: np.random.Generator) -> "nx
     return _graph(aggregators, drawn.edges if fewer == degree else nx.complement(drawn).edges)
 
 
+@_checked
 def erdos_renyi(aggregators: int, probability: Probability, rng: np.random.Generator) -> "nx.Graph[int]":
     """Join each pair of aggregators with this probability, independently; the graph need not be connected.
 
@@ -77,6 +86,7 @@ def erdos_renyi(aggregators: int, probability: Probability, rng: np.random.Gener
     return _graph(aggregators, nx.gnp_random_graph(aggregators, probability, seed=_seed(rng)).edges)
 
 
+@_checked
 def edges(aggregators: int, edges: list[list[int]] | str) -> "nx.Graph[int]":
     """Join the pairs given as a list, or as a text file with two numbers a line; # begins a comment.
 

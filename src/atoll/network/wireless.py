@@ -11,6 +11,8 @@ from atoll.network.base import Network, check_positions, check_positive
 from atoll.network.topology import neighbours_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.limits import Positive
+from atoll.support.requiring import checked, require_fields
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -39,6 +41,7 @@ class Radio:
 
     def __post_init__(self) -> None:
         """Refuse a bandwidth or exponent that is not positive, and powers beyond 300 decibels."""
+        require_fields(self, "network.")
         for field in fields(self):
             value = getattr(self, field.name)
             if "_db" not in field.name:
@@ -72,6 +75,7 @@ def rate(distance_metres: npt.ArrayLike, watts: npt.ArrayLike, radio: Radio) -> 
         return np.asarray(np.log1p(snr) * (radio.bandwidth_hz / math.log(2)))
 
 
+@checked("network.{}", rows=int, columns=int)
 def grid_positions(rows: int, columns: int, side_metres: float = 40.0) -> tuple[Floats, Floats]:
     """Return the aggregators' positions [aggregators, 2] and the server's [2], metres, in a square cut into cells.
 
@@ -90,12 +94,14 @@ def grid_positions(rows: int, columns: int, side_metres: float = 40.0) -> tuple[
     return np.column_stack([x.ravel(), y.ravel()]), np.array([width, height])
 
 
+@checked("network.{}", clients=Positive)
 def place_clients(clients: int, side_metres: float, rng: np.random.Generator) -> Floats:
     """Draw positions uniformly in the square, [clients, 2] metres."""
     check_positive("network.side_metres", side_metres)
     return rng.uniform(0, side_metres, (clients, 2))
 
 
+@checked("network.{}", clients=Positive)
 def draw_watts(
     clients: int, rng: np.random.Generator, low_milliwatts: float = 50.0, high_milliwatts: float = 100.0
 ) -> Floats:

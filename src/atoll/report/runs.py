@@ -8,8 +8,9 @@ from typing import Any
 
 from atoll.report.records import Columns, Tables, read_clients, read_records, to_columns, to_tables
 from atoll.support.errors import InputError
+from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_json, read_toml
-from atoll.support.wording import nearest
+from atoll.support.wording import nearest, show
 
 LONGEST_TEXT = 200
 
@@ -47,7 +48,7 @@ def read_run(folder: Path | str) -> Run:
     ignored. Raises InputError for a folder that does not exist, is not a run, has no rows yet (`NotBegun`), or holds
     what cannot be read; its files must lie in it.
     """
-    folder = Path(folder)
+    folder = require_path("folder", folder)
     if not folder.exists():
         raise InputError(f"{folder} does not exist.")
     if not _is_run(folder):
@@ -88,8 +89,10 @@ def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
 
     Raises InputError for a path without a run that has begun, and if no run is left.
     """
+    if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
+        raise InputError(f"paths = {show(paths)}: must be a list of folders")
     runs, faults = [], list[str]()
-    for path in map(Path, paths):
+    for path in (require_path("path", each) for each in paths):
         found, wrong = _read_below(path)
         if not found and not wrong:
             raise _why_empty(path)

@@ -66,6 +66,8 @@ def rounds_to_target(
     up to three multiples of 5 % are chosen that some run reaches and that tell the runs apart; a loss has no default
     targets. Raises InputError for a metric that no run has recorded.
     """
+    if not isinstance(runs, Sequence):
+        raise InputError(f"runs: must be a list, as atoll.find_runs returns it, it is {type(runs).__name__!r}")
     if runs and not any(metric in run.rows for run in runs):
         raise InputError(f"metric = {metric!r} is in no run; the columns are {', '.join(sorted(runs[0].rows))}.")
     by_time = not rounds_compare(runs)

@@ -13,6 +13,7 @@ from atoll.experiment.validation import validate
 from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
 from atoll.support.errors import InputError
+from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_toml
 
 
@@ -77,7 +78,7 @@ def read_saved(folder: Path | str) -> SavedRun:
     Raises:
         InputError: no run, settings that cannot be read, or no whole checkpoint.
     """
-    folder = Path(folder)
+    folder = require_path("run", folder)
     config = folder / "config.toml"
     if not config.is_file():
         several = sorted(child.name for child in folder.glob("*/") if (child / "config.toml").is_file())

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from atoll.experiment.settings import Settings
 from atoll.support.errors import InputError
+from atoll.support.requiring import require
 
 
 def title_of(settings: Settings) -> str:
@@ -19,6 +20,7 @@ def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
     Raises:
         InputError: no run has it in its title; names the titles.
     """
+    require("only", only, str | None)
     titles = [title_of(settings) for settings in runs]
     matching = [only] if only in titles else [title for title in titles if only is None or only in title]
     matching = matching or [title for title in titles if only is None or only.casefold() in title.casefold()]

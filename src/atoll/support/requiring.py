@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import NoneType
 from typing import Any, ParamSpec, TypeVar, get_args
 
@@ -94,6 +94,32 @@ def check_arguments(
         return make(*bound.args, **bound.kwargs)
 
     return call
+
+
+def checked(path: str, **types: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return what lets a function check its arguments first; sentences call one what `path` says, as ``method.{}``."""
+    return lambda make: check_arguments(make, path.format, types)
+
+
+def require_has(name: str, value: Any, attribute: str, what: str) -> None:
+    """Refuse what lacks this attribute, by which a class of anybody's own is known, too.
+
+    Raises:
+        InputError: it does.
+    """
+    if not hasattr(value, attribute):
+        raise InputError(f"{name}: must be {what}, it is {type(value).__name__!r}")
+
+
+def require_path(name: str, value: Any) -> Path:
+    """Return a path that a script gives as a `Path`.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not isinstance(value, str | PurePath):
+        raise InputError(f"{name} = {show(value)}: must be a path")
+    return Path(value)
 
 
 def checker_of(annotation: Any) -> Check:

@@ -9,16 +9,26 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from atoll.support.errors import InputError
+from atoll.support.wording import show
+
 
 def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
     """Return the generator of one purpose, such as ``("batches", event, client)``.
 
     Equal arguments give equal streams; different ones give independent streams.
 
+    Raises:
+        InputError: a seed or key below 0, or of another type.
+
     >>> generator(0, "cohort", 3).integers(100) == generator(0, "cohort", 3).integers(100)
     np.True_
     """
-    return np.random.default_rng([seed, int.from_bytes(purpose.encode(), "little"), *key])
+    try:
+        return np.random.default_rng([seed, int.from_bytes(purpose.encode(), "little"), *key])
+    except (AttributeError, TypeError, ValueError) as error:
+        told = f"seed = {show(seed)}, purpose = {show(purpose)}, {show(key)}"
+        raise InputError(f"{told}: must be whole numbers of at least 0, and a text for the purpose") from error
 
 
 @contextmanager

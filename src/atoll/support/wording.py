@@ -122,4 +122,5 @@ def show(value: Any) -> str:
     if callable(value):
         return f"the {'class' if isinstance(value, type) else 'function'} {getattr(value, '__name__', 'given')}"
     text = str(value).lower() if isinstance(value, bool) else "unset" if value is None else repr(value)
+    text = " ".join(text.split())
     return text if len(text) <= 100 else f"{text[:97]}..."

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from atoll.clustering.checking import checked_rule
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.network.base import Network
@@ -10,11 +11,13 @@ _TIE = 1e-12  # distances of shares this close are equal up to rounding
 _EMPTY = 1.0  # distance of a cluster without clients: farther than a single class's, so all clusters are used
 
 
+@checked_rule
 def comaw(network: Network) -> Clustering:
     """Put each client where its upload is shortest (ComAw); of equals the lower index."""
     return Clustering(network.upload_seconds.argmin(axis=1), network.aggregators)
 
 
+@checked_rule
 def dataw(population: Population, clusters: int) -> Clustering:
     """Give each cluster class shares like the population's (DatAw).
 

@@ -20,6 +20,7 @@ from atoll.local.trainer import Trainer
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.process import one_thread
+from atoll.support.requiring import require_has
 
 STACK_BYTES = 64 << 20  # where the trainer is not on a GPU: larger stacks are no faster there, or slower
 
@@ -46,6 +47,7 @@ class Stacked:
             InputError: `stack_bytes` is not positive, or CUDA graphs without a GPU.
             ValueError: the rule or the module does not fit; `why_not_stacked` says why.
         """
+        require_has("trainer", trainer, "module", "an atoll.Trainer")
         if stack_bytes is not None and stack_bytes <= 0:
             raise InputError(f"run.stack_bytes = {stack_bytes}: must be a positive number of bytes")
         device = next(trainer.module.parameters()).device
