@@ -186,6 +186,8 @@ def test_cluster(atoll: Command, folder: Path) -> None:
     assert sorted(made["membership"]) == [0, 0, 0, 1, 1, 1]
     done = atoll("cluster", "tiny.toml", "--plot", "clusters.png")
     assert "EMD" in done.succeeded()
+    assert "UTC hour" not in done.out
+    assert "UTC hour" in atoll("cluster", "tiny.toml", "--set", "clustering.method=timezone").succeeded()
     assert done.err == "wrote clusters.png\n"
     assert (folder / "clusters.png").read_bytes().startswith(b"\x89PNG")
     atoll("cluster", "tiny.toml", "--plot", "made/in/x").succeeded()

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from atoll.clustering.table import CLUSTERINGS
+from atoll.data.partition import PARTITIONS
+from atoll.experiment.file import make_runs, read_experiment
+from atoll.methods.table import METHODS
 from tests.cli.pages import ROOT, blocks, commands, shell, write_files
 
 README = ROOT / "README.md"
@@ -53,6 +57,18 @@ def test_the_python_prints_the_same_numbers_each_time(snippet: str, capsys: pyte
 
 def test_the_committed_figure_is_small() -> None:
     assert (ROOT / "docs/images/quickstart.png").stat().st_size < 100_000
+
+
+def test_what_it_counts_and_names_is_there() -> None:
+    text = " ".join(README.read_text().split())
+    rates = {run.method.name: run.local.lr for run in make_runs(read_experiment("quickstart"))}
+    assert (
+        f"{rates['fedcluster']} for FedCluster, whose model moves ten times a round, and {rates['fedavg']} for" in text
+    )
+    assert "in twelve partitions" in text
+    assert "eight clusterings" in text
+    assert (len(PARTITIONS), len(CLUSTERINGS)) == (12, 8)
+    assert [name for name in (*PARTITIONS, *METHODS) if f"`{name}`" not in text] == []
 
 
 def test_links_lead_somewhere() -> None:

@@ -84,12 +84,13 @@ def cluster(
 
 
 def _profile_table(profiles: "Sequence[ClusterProfile]", title: str) -> Table:
-    names = ("cluster", "clients", "samples", "EMD", "major class", "UTC hour")
+    has_hours = any(p.hour is not None for p in profiles)
+    names = ("cluster", "clients", "samples", "EMD", "major class", *(["UTC hour"] if has_hours else []))
     table = Table(*names, title=title, box=None)
     for number, p in enumerate(profiles):
         hour = "" if p.hour is None else f"{p.hour:.2f}"
         major = f"{p.major_class} ({p.major_share:.0%})"
-        table.add_row(str(number), str(p.size), str(p.samples), f"{p.emd:.3f}", major, hour)
+        table.add_row(str(number), str(p.size), str(p.samples), f"{p.emd:.3f}", major, *([hour] if has_hours else []))
     return table
 
 

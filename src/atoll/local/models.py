@@ -233,13 +233,13 @@ def draw_model(make: "Callable[..., nn.Module]", data: Dataset, seed: int, clust
     from torch import nn
 
     if isinstance(make, nn.Module) or not callable(make):
-        raise InputError(f"make: must be a function that returns a torch.nn.Module, it is {type(make).__name__!r}")
+        raise InputError(f"make: must be a function that returns a PyTorch module, it is {type(make).__name__!r}")
     require("data", data, Dataset)
     key = (cluster, 0) if cluster else ()
     with layers_drawing_from(seed, "model", *key):
         module = make(data.shape, data.outputs)
     if not isinstance(module, nn.Module):
-        raise InputError(f"make: must return a torch.nn.Module, it returned {type(module).__name__!r}")
+        raise InputError(f"make: must return a PyTorch module, it returned {type(module).__name__!r}")
     return module
 
 

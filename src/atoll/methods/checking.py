@@ -25,7 +25,7 @@ def checked(make: Callable[P, R]) -> Callable[P, R]:
     def check(given: dict[str, Any]) -> None:
         _require_same_clients(given)
         if module is not None and given.get("module") is not module.default:
-            require_has("module", given["module"], "state_dict", "a torch.nn.Module")
+            require_has("module", given["module"], "state_dict", "a PyTorch module")
 
     return check_arguments(make, _path, _COMMON, check)
 

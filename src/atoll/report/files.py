@@ -28,6 +28,7 @@ from atoll.report.tables import rounds_to_target
 from atoll.report.writing import as_csv, as_dicts, as_latex, as_markdown
 from atoll.runs.folder import slug
 from atoll.support.files import write_atomically
+from atoll.support.requiring import require_has, require_path
 
 DPI = 150
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -113,7 +114,8 @@ def save_figure(figure: Figure, path: Path | str) -> list[Path]:
 
     A path that ends in .png (150 dpi), .svg or .pdf is the file; without such an ending it is written as PNG and SVG.
     """
-    path = Path(path)
+    require_has("figure", figure, "savefig", "a Matplotlib figure")
+    path = require_path("path", path)
     named = path.suffix.lower() in SUFFIXES
     files = [path] if named else [path.with_name(f"{path.name}{suffix}") for suffix in SUFFIXES[:2]]
     for file in files:
