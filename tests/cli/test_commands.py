@@ -204,6 +204,10 @@ def test_schedule(atoll: Command, folder: Path) -> None:
     printed = atoll("schedule", "tiny.toml", "--plot", "gantt").succeeded()
     assert "client updates" in printed
     assert (folder / "gantt.svg").is_file()
+    small = atoll("schedule", "tiny.toml", "--set", "model.name=linear").succeeded()
+    assert "kB up" in small
+    assert " 0.0" not in small
+    assert "MB up" in atoll("schedule", "quickstart", "--only", "FedAvg").succeeded()
     several = json.loads(atoll("schedule", "quickstart", "--json", "--set", "rounds=1").succeeded())
     assert [len(each["rows"]) for each in several] == [10, 1]
 

@@ -144,7 +144,10 @@ def _as_dict(experiment: "Experiment") -> dict[str, Any]:
 def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Table:
     from atoll.report.style import format_seconds
 
-    table = Table("run", "rounds", "events", "virtual time", "client updates", "MB up", "MB down", box=None)
+    largest = max(max(totals["bytes_up"], totals["bytes_down"]) for totals in shown)
+    unit, size = ("MB", 1e6) if largest >= 1e6 else ("kB", 1e3)
+    names = ("run", "rounds", "events", "virtual time", "client updates", f"{unit} up", f"{unit} down")
+    table = Table(*names, box=None)
     for experiment, totals in zip(runs, shown, strict=True):
         table.add_row(
             title_of(experiment),
@@ -152,8 +155,8 @@ def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Tabl
             f"{totals['events']:,}",
             format_seconds(totals["virtual_seconds"]),
             f"{totals['client_updates']:,}",
-            f"{totals['bytes_up'] / 1e6:,.1f}",
-            f"{totals['bytes_down'] / 1e6:,.1f}",
+            f"{totals['bytes_up'] / size:,.1f}",
+            f"{totals['bytes_down'] / size:,.1f}",
         )
     return table
 
