@@ -195,18 +195,18 @@ def test_large_tensors_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: trimmed_mean(0.5), r"method\.trim = 0\.5: must be at least 0 and less than 0\.5"),
+        (lambda: trimmed_mean(0.5), r"method\.trim = 0\.5: must be a finite number of at least 0 and less than 0\.5"),
         (lambda: trimmed_mean(-0.1), r"method\.trim = -0\.1"),
         (lambda: trimmed_mean(float("nan")), r"method\.trim = nan"),
-        (lambda: norm_clipping(0), r"method\.clip_norm = 0: must be greater than 0"),
-        (lambda: krum(-1), r"method\.byzantine = -1: must be at least 0"),
-        (lambda: multi_krum(-1), r"method\.byzantine = -1: must be at least 0"),
-        (lambda: multi_krum(1, keep=0), r"method\.keep = 0: must be at least 1"),
-        (lambda: bulyan(-1), r"method\.byzantine = -1: must be at least 0"),
-        (lambda: geometric_median(iterations=0), r"method\.iterations = 0: must be greater than 0"),
-        (lambda: geometric_median(smoothing=0), r"method\.smoothing = 0: must be greater than 0"),
-        (lambda: centred_clipping(float("nan")), r"method\.clip_norm = nan: must be greater than 0"),
-        (lambda: centred_clipping(1.0, iterations=0), r"method\.iterations = 0: must be greater than 0"),
+        (lambda: norm_clipping(0), r"method\.clip_norm = 0: must be a finite number greater than 0"),
+        (lambda: krum(-1), r"method\.byzantine = -1: must be a whole number of at least 0"),
+        (lambda: multi_krum(-1), r"method\.byzantine = -1: must be a whole number of at least 0"),
+        (lambda: multi_krum(1, keep=0), r"method\.keep = 0: must be a whole number of at least 1"),
+        (lambda: bulyan(-1), r"method\.byzantine = -1: must be a whole number of at least 0"),
+        (lambda: geometric_median(iterations=0), r"method\.iterations = 0: must be a whole number of at least 1"),
+        (lambda: geometric_median(smoothing=0), r"method\.smoothing = 0: must be a finite number greater than 0"),
+        (lambda: centred_clipping(float("nan")), r"method\.clip_norm = nan: must be a finite number greater than 0"),
+        (lambda: centred_clipping(1.0, iterations=0), r"method\.iterations = 0: must be a whole number of at least 1"),
     ],
 )
 def test_bad_numbers_are_refused(make: Callable[[], Combine], message: str) -> None:

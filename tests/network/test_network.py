@@ -278,8 +278,14 @@ def test_every_topology_can_be_called_by_name(tmp_path: Path) -> None:
         (lambda rng: ring(0), "clustering.clusters = 0: must be at least 1"),
         (lambda rng: regular(4, 4, rng), "network.degree = 4: must be from 0 to 3, the others there are"),
         (lambda rng: regular(5, 3, rng), "network.degree = 3: must be even, since the number of aggregators is 5"),
-        (lambda rng: erdos_renyi(4, 1.5, rng), "network.probability = 1.5: must be from 0 to 1"),
-        (lambda rng: erdos_renyi(4, math.nan, rng), "network.probability = nan: must be from 0 to 1"),
+        (
+            lambda rng: erdos_renyi(4, 1.5, rng),
+            "network.probability = 1.5: must be a finite number of at least 0 and at most 1",
+        ),
+        (
+            lambda rng: erdos_renyi(4, math.nan, rng),
+            "network.probability = nan: must be a finite number of at least 0 and at most 1",
+        ),
         (lambda rng: edges(3, [[0, 1], [1, 3]]), "network.edges: [1, 3] names aggregator 3, but they are 0 to 2"),
         (lambda rng: edges(3, [[0, -1]]), "network.edges: [0, -1] names aggregator -1, but they are 0 to 2"),
         (lambda rng: edges(3, [[1, 1]]), "network.edges: [1, 1] joins aggregator 1 with itself"),

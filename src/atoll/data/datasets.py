@@ -184,7 +184,8 @@ def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Datas
     ((1, 8, 8), 1437, 360)
     """
     require("data.dataset", name, str)
-    root = None if root is None else require_path("data.root", root)
+    if root is not None:
+        require_path("data.root", root)
     _check_name(name)
     if name in BUILT_IN:
         return _load_digits() if name == "digits" else make_regression(generator(0, "regression"))

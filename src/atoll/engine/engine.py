@@ -175,7 +175,7 @@ def init(method: Method, *initial: Model) -> State:
     """
     require("method", method, Method)
     for model in initial:
-        if not isinstance(model, dict) or not model:
+        if not isinstance(model, Mapping) or not model:
             raise InputError("model: must be tensors by name, as atoll.read_model(module) returns them")
     clusters = method.schedule.clusters
     if len(initial) not in (1, clusters):

@@ -1,7 +1,7 @@
 """Models as they are sent: read from a module, loaded into one, compared, counted and checked."""
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -105,13 +105,15 @@ def load_model(module: nn.Module, model: Model) -> None:
     """
     require("module", module, nn.Module)
     own = module.state_dict()
-    if not isinstance(model, dict) or not any(name in model for name in own):
+    if not isinstance(model, Mapping) or not any(name in model for name in own):
         raise InputError("model: has none of the module's tensors; atoll.read_model(module) is one that has")
     for name, tensor in own.items():
         if name in model:
             try:
                 tensor.copy_(model[name])
             except RuntimeError as error:
+                if tensor.shape == model[name].shape:
+                    raise
                 told = f"{list(model[name].shape)}, the module's has {list(tensor.shape)}"
                 raise InputError(f"model: tensor {name!r} has the shape {told}") from error
 

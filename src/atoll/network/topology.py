@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atoll.support.errors import InputError, reason_of
-from atoll.support.limits import Positive, Probability
+from atoll.support.limits import Count, Positive, Probability
 from atoll.support.requiring import checked
 from atoll.support.untrusted import read_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
 
-_checked = checked("network.{}")
+_checked = checked("network.{}", degree=Count)
 
 _SHOWN = 5  # aggregators named in an error
 _DIGITS = 18  # of a number in a file: more than any aggregator's has
@@ -81,8 +81,6 @@ def erdos_renyi(aggregators: int, probability: Probability, rng: np.random.Gener
     """
     import networkx as nx
 
-    if not 0 <= probability <= 1:
-        raise InputError(f"network.probability = {probability}: must be from 0 to 1")
     return _graph(aggregators, nx.gnp_random_graph(aggregators, probability, seed=_seed(rng)).edges)
 
 
