@@ -1,6 +1,7 @@
 """Whole runs in one call, to the same numbers as `atoll run`."""
 
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -138,13 +139,13 @@ def _run_each(
 
 def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool, title: str | None) -> Result:
     """Carry a run out, under a bar of this title; None: nothing is shown."""
-    warnings: list[str] = []
+    told = list[str]()
     live = tracked(run_events(experiment, place, resume, overwrite), experiment.settings, place, resume)
     with closing(live) as steps, _bar(title) as show:
         for step in steps:
-            warnings += step.warnings
+            told += step.warnings
             show(step)
-    return read_result(place, warnings)
+    return read_result(place, told)
 
 
 @contextmanager
@@ -157,15 +158,21 @@ def _folder(out: Path | str | None) -> Iterator[Path]:
         yield Path(place)
 
 
+def _tqdm() -> Any:
+    """Return tqdm's bar for this place, without its warning in notebooks that lack widgets: the bar is text there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tqdm.auto import tqdm
+    return tqdm
+
+
 @contextmanager
 def _counter(runs: int, is_shown: bool) -> Iterator[Callable[[], object]]:
     """Give what counts runs that are over: in a bar of its own, above theirs, if there are several."""
     if not is_shown or runs == 1:
         yield lambda: None
         return
-    from tqdm.auto import tqdm
-
-    with tqdm(desc="all runs", total=runs, unit=" runs", dynamic_ncols=True) as bar:
+    with _tqdm()(desc="all runs", total=runs, unit=" runs", dynamic_ncols=True) as bar:
         yield bar.update
 
 
@@ -175,10 +182,8 @@ def _bar(title: str | None) -> Iterator[Callable[[Progress], None]]:
     if title is None:
         yield lambda _: None
         return
-    from tqdm.auto import tqdm
-
     short = title if len(title) <= _TITLE else f"{title[: _TITLE - 3]}..."
-    with tqdm(desc=short, unit=" events", dynamic_ncols=True) as bar:
+    with _tqdm()(desc=short, unit=" events", dynamic_ncols=True) as bar:
 
         def show(step: Progress) -> None:
             bar.total = step.events

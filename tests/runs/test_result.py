@@ -3,7 +3,9 @@
 import inspect
 import json
 import sys
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,6 +73,17 @@ def test_progress_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> N
     events = len(atoll.Experiment(atoll.make_runs(SETTINGS)[0]).method.schedule)
     assert f"{events}/{events} [" in told.err
     assert "all runs" not in told.err
+
+
+def test_a_notebook_without_widgets_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(config={"IPKernelApp": {}}))
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    for name in ("tqdm.auto", "tqdm.autonotebook", "tqdm.notebook"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert callable(atoll.api._tqdm())
 
 
 def test_progress_of_several_runs_counts_them(capfd: pytest.CaptureFixture[str]) -> None:
