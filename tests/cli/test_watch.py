@@ -157,7 +157,7 @@ def test_it_rests_ten_times_as_long_as_it_reads(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["tiny.toml"], "tiny.toml is a file: give the folder of a run, or one in which runs are or will be"),
+        (["tiny.toml"], "tiny.toml is a file, or lies below one (tiny.toml); give the path of a folder"),
         ([".", "--target", "0"], "--target 0: must be greater than 0 and at most 1"),
         (
             [".", "--port", "0", "--host", "no.such.host.invalid"],

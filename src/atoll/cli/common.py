@@ -198,6 +198,17 @@ def check_file(option: str, path: Path | None) -> None:
         raise InputError(f"{option} {path}: is a folder; give the path of a file")
 
 
+def refuse_below_file(folder: Path) -> None:
+    """Refuse a folder that can never be, since it is a file or lies below one.
+
+    Raises:
+        InputError: it is.
+    """
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise InputError(f"{folder} is a file, or lies below one ({place}); give the path of a folder")
+
+
 def claim_file(option: str, path: Path | None) -> None:
     """Make the folder that an option's file goes to, before the work whose result it will hold.
 

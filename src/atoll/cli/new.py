@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import app, out
+from atoll.cli.common import app, out, refuse_below_file
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder, write_atomically
 
@@ -19,8 +19,7 @@ def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, ne
 
     Example: atoll new mine && atoll run mine/experiment.toml
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; give a folder, new or empty")
+    refuse_below_file(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder}: is not empty; give a folder, new or empty")
     make_folder(folder)

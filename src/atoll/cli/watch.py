@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import app, err, out
+from atoll.cli.common import app, err, out, refuse_below_file
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.reporting import OverlayOption, TargetOption, check_targets
-from atoll.support.errors import InputError
 
 
 @app.command("watch")
@@ -31,8 +30,7 @@ def watch_command(
     """
     check_targets(target)
     for folder in folders:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file: give the folder of a run, or one in which runs are or will be")
+        refuse_below_file(folder)
     from atoll.report.server import Watch, make_server
 
     command = shlex.join(["atoll", "watch", *map(str, folders), *(["--overlay"] if overlay else [])])

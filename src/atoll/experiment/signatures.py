@@ -42,7 +42,10 @@ def parameters_of(function: Function) -> dict[str, inspect.Parameter]:
 
 def takes_any(function: Function) -> bool:
     """Return whether a function has ``**parameters``."""
-    return any(each.kind is each.VAR_KEYWORD for each in _signature(function).parameters.values())
+    try:
+        return any(each.kind is each.VAR_KEYWORD for each in _signature(function).parameters.values())
+    except ValueError:  # `bind` refuses it, and says so
+        return False
 
 
 def asks_for(function: Function, name: str) -> bool:

@@ -21,6 +21,8 @@ def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
         InputError: no run has it in its title; names the titles.
     """
     require("only", only, str | None)
+    if only == "":
+        raise InputError("--only '': must be a text that panels or labels have; leave it out for all runs")
     titles = [title_of(settings) for settings in runs]
     matching = [only] if only in titles else [title for title in titles if only is None or only in title]
     matching = matching or [title for title in titles if only is None or only.casefold() in title.casefold()]
