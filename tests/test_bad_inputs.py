@@ -723,6 +723,7 @@ reproduce fedcluster --seeds x
 reproduce fedcluster --out tiny.toml
 reproduce fedcluster --no-run --out tiny.toml
 bench --quick more
+bench --only ""
 fleet up none
 fleet up tiny.toml --nodes 0
 fleet up tiny.toml --nodes x

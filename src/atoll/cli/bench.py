@@ -42,7 +42,7 @@ def bench(
             f"{slowness_of_bfloat16():.2g} times as long as in float32",
             markup=False,
         )
-    cases = [case for case in benchmark.CASES if only is None or only in case.name]
+    cases = [case for case in benchmark.CASES if only is None or (only and only in case.name)]
     if not cases:
         names = "; ".join(case.name for case in benchmark.CASES)
         raise InputError(f"--only {only}: no case has this in its name; they are {names}")
