@@ -202,6 +202,19 @@ def test_all_seeds_of_a_run_look_the_same_in_a_figure() -> None:
     assert [len(axes.lines) for axes in figure.axes] == [6, 6]
 
 
+def test_a_figure_is_called_what_it_shows() -> None:
+    run = make_run("A")
+    runs = (run, _without_accuracy(run))
+    told = [next(pictures._figures(Result("r", "", (each,), (), 6, (), None)))[0] for each in runs]
+    assert told == [f"Training loss and test {what} against rounds, a line a seed" for what in ("accuracy", "loss")]
+
+
+def _without_accuracy(run: Run) -> Run:
+    """Return the run as one of a regression."""
+    rows = dict(run.rows)
+    return replace(run, rows=rows | {"test_loss": rows["train_loss"], "test_accuracy": rows["test_accuracy"] * np.nan})
+
+
 def test_the_cost_of_paper_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 3 at the small scale: 10 of 100 rounds, 200 of 1000 clients or of 1000 central steps; steps are timed."""
     recipe = "fedcluster-figure-3"

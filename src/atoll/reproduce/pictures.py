@@ -27,7 +27,9 @@ def draw(result: Result) -> Iterator[tuple[str, str]]:
 def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
     runs = [replace(run, label=without_seed(run.label)) for run in result.runs]  # so all seeds of one look the same
     if runs:
-        yield "Training loss and test accuracy against rounds, a line a seed", report.plot_curves(runs)
+        curves = report.plot_curves(runs)
+        tested = "test loss" if any(axes.get_ylabel() == "Test loss" for axes in curves.axes) else "test accuracy"
+        yield f"Training loss and {tested} against rounds, a line a seed", curves
         if "pattern" in runs[0].config.get("method", {}):  # clusters side by side, each at its own speed
             yield "The same against virtual time", report.plot_curves(runs, "virtual_time")
     if any(map(has_parameter_error, runs)):
