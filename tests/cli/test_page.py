@@ -78,7 +78,7 @@ def page_file(tmp_path: Path, atoll: Command) -> Path:
 
 def until(page: Any, expression: str, expected: Any = True) -> None:
     """Wait for what JavaScript says; the page's policy forbids playwright's own way of doing so."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60  # at once where nobody else computes
     while (found := page.evaluate(expression)) != expected:
         assert time.monotonic() < deadline, f"{expression}: {found!r}, not {expected!r}"
         page.wait_for_timeout(20)
