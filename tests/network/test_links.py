@@ -131,6 +131,12 @@ def test_without_a_way_down_downloads_are_free() -> None:
     assert network.upload_seconds.tolist() == network_of().upload_seconds.tolist()
 
 
+def test_rows_that_a_spreadsheet_leaves_empty_say_nothing() -> None:
+    before = network_of()
+    Path("links.csv").write_text(LINKS + ",,,,,\n , ,,,,\n\n")
+    assert network_of().upload_seconds.tolist() == before.upload_seconds.tolist()
+
+
 def test_links_between_aggregators_make_them_neighbours() -> None:
     Path("links.csv").write_text(LINKS + "north,south,8,,8,\n")
     network = network_of()

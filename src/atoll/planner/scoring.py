@@ -67,7 +67,7 @@ def score_all(
             seen[mark] = candidate.name
             found = Scored(replace(candidate, settings=experiment.settings), score(experiment))
         except InputError as error:
-            yield Dropped(candidate.name, candidate.values, str(error))
+            yield Dropped(candidate.name, candidate.values, str(error), cannot_be=True)
             continue
         yield found
 

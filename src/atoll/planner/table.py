@@ -128,7 +128,7 @@ def why(ranked: Sequence[Entrant], budget: Budget) -> str:
     told.append(_against(first, rival, budget))
     gains, pays = (list(_differences(*pair)) for pair in ((first, rival), (rival, first)))
     if gains:
-        told.append(f"It has {_joined(gains)}.")
+        told.append(f"The first has {_joined(gains)}.")
     if pays:
         told.append(
             f"{in_words(rival.name)} has {_joined(pays)}, which {'counts for less here' if gains else 'did not help'}."
