@@ -137,7 +137,8 @@ def _forecast(asked: Asked, field: Field, race: Race) -> str:
     took = seconds_an_update(field.plans[0], field.pool) * race.updates
     settings = field.plans[0].candidate.settings
     return (
-        f"the race: {rungs} of virtual time{seeds}; at most about {format_seconds(max(took, 1.0))} of training here, and measuring\n"
+        f"the race: {rungs} of virtual time{seeds}; at most about {format_seconds(max(took, 1.0))} of training here, "
+        "measuring besides\n"
         f"it trains {settings.model.name} on {settings.data.dataset}: if your clients hold other data, seconds and "
         "bytes stay, accuracies do not"
     )

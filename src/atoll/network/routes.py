@@ -68,8 +68,7 @@ def linked_network(
         averages: whether nodes on the way to the server average what they pass on.
 
     Raises:
-        InputError: a client that reaches no aggregator, an id that nothing else names, nodes that no path joins, or
-            nobody on the way who could average.
+        InputError: a client that reaches no aggregator, an id that nothing else names, or nodes that no path joins.
     """
     nodes = _sort_out(path, links, names, server)
     ways = _ways(nodes.inner)
@@ -96,7 +95,7 @@ def linked_network(
         download_seconds=down if is_counted else None,
         down_transfer_seconds=back if is_counted else None,
         sharing=sharing,
-        regions=_regions(path, graph, nodes, ways, server, is_counted) if averages and has_server else None,
+        regions=_regions(graph, nodes, ways, server, is_counted) if averages and has_server else None,
         power=power,
         prices=_prices(own_prices, inner_prices, between, is_counted) if has_prices else None,
         client_names=tuple(names),
@@ -257,14 +256,12 @@ def _to_server(
 
 
 def _regions(
-    path: str, graph: "nx.DiGraph[str]", nodes: _Nodes, ways: Mapping[_Hop, Way], server: str, is_counted: bool
+    graph: "nx.DiGraph[str]", nodes: _Nodes, ways: Mapping[_Hop, Way], server: str, is_counted: bool
 ) -> Regions:
     """Return the quickest ways to the server as a tree."""
     paths = nx.single_source_dijkstra_path(graph.reverse(copy=False), server)  # from one source: their links are a tree
     hops = {hop for name in nodes.aggregators for hop in pairwise(reversed(paths[name]))}
     above = dict(hops)
-    if set(above.values()) == {server}:
-        raise InputError(f"network.regions = 'average': {path}: no aggregator's way to {server!r} leads over a region")
     order = [*nodes.aggregators, *sorted(above.keys() - set(nodes.aggregators))]
     pipe = nodes.pipes.get(server)
     pipe_up, pipe_down = (_NOTHING, _NOTHING) if pipe is None else (pipe.up, pipe.down or _NOTHING)
