@@ -327,7 +327,8 @@ def _from_links(
 def _pattern_of(settings: Settings) -> str | None:
     """Return how clusters merge: as the settings say, else as the method does by itself; None where it has no say."""
     own = parameters_of(method_kind(settings).make).get("pattern")
-    return settings.method.get("pattern", None if own is None else own.default)
+    found: str | None = settings.method.get("pattern", None if own is None else own.default)
+    return found
 
 
 def vectors(length: int) -> tuple[tuple[int, ...], ...]:
