@@ -162,9 +162,9 @@ def merged_seconds(network: Network, pattern: str, ready: Floats, sends: Mask) -
     """
     if pattern != "censyn" or network.sharing is None:
         return ready + pattern_transfer_seconds(network, pattern)
-    shared, ends = network.sharing, ready.copy()
     if network.regions is not None:
         return network.regions.received(ready, sends) + network.regions.returned()
+    shared, ends = network.sharing, ready.copy()
     crosses = shared.crosses[:, sends]
     up = network.transfer_seconds[sends]
     ends[sends] = finish_seconds(ready[sends], up, crosses, shared.trunk_up_seconds)
