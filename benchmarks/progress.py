@@ -27,6 +27,7 @@ from atoll import Experiment, Settings, make_runs, read_experiment
 from atoll.experiment.network import speeds
 from atoll.network.wireless import draw_watts
 from atoll.runs.run import Progress, run_events
+from atoll.support.estimates import estimate
 from atoll.support.seeds import generator
 
 PATTERNS = ("censyn", "cenasy", "decsyn", "decasy")
@@ -117,7 +118,7 @@ def seconds_of(row: dict[str, Any]) -> list[float]:
 
 
 def report(rows: list[dict[str, Any]]) -> None:
-    """Print each row of the table: mean seconds over what all clusterings have run, and progress against the best."""
+    """Print the table's rows over what all clusterings have run: means with 95 % intervals, and against the best."""
     for pattern in PATTERNS:
         found: dict[tuple[int, int], dict[str, list[float]]] = {}
         for row in rows:
@@ -125,11 +126,24 @@ def report(rows: list[dict[str, Any]]) -> None:
                 found.setdefault((row["network"], row["seed"]), {})[row["clustering"]] = seconds_of(row)
         whole = [each for each in found.values() if len(each) == len(CLUSTERINGS)]
         for place, target in enumerate(TARGETS if whole else ()):
-            means = {name: float(np.mean([each[name][place] for each in whole])) for name in CLUSTERINGS}
-            best = min(seconds for name, seconds in means.items() if name != "progress")
-            cells = "  ".join(f"{name} {seconds:5.0f}" for name, seconds in means.items())
-            ratio = means["progress"] / best
-            print(f"{pattern} {target:.0%}, {len(whole)} runs each: {cells}  against the best {ratio:.3f}")
+            runs = {name: [each[name][place] for each in whole] for name in CLUSTERINGS}
+            rivals = [name for name in CLUSTERINGS if name != "progress"]
+            best = min(rivals, key=lambda name: float(np.mean(runs[name])))
+            ratio = np.divide(runs["progress"], runs[best])
+            cells = " | ".join(with_interval(runs[name], 0) for name in CLUSTERINGS)
+            print(
+                f"{pattern} | {target:.0%} | {cells} | {np.mean(runs['progress']) / np.mean(runs[best]):.3f}, ", end=""
+            )
+            print(f"run by run {with_interval(ratio.tolist(), 2)} of {best}, {len(whole)} runs each")
+
+
+def with_interval(values: list[float], digits: int) -> str:
+    """Return a mean with its 95 % interval over all runs; only how many met the target where some did not."""
+    if not np.isfinite(values).all():
+        return f"{np.isfinite(values).sum()} of {len(values)}"
+    found = estimate(values)
+    half = "" if found.high is None else f" ± {found.high - found.mean:.{digits}f}"
+    return f"{found.mean:.{digits}f}{half}"
 
 
 def main() -> None:

@@ -132,6 +132,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
     done = atoll(*PLAN, *over, "--target", "0.99", "--out", "plan", "--quiet")
     assert done.code == 1
     assert "error: --target 0.99: no plan reaches it in the budget; the furthest: " in done.err
+    assert str(Path("plan/index.html")) in done.err
     assert not (folder / "plan/experiment.toml").exists()
 
 
@@ -145,7 +146,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
         (("--seconds", "0.5"), "--seconds 0.5: no plan's first event fits"),
         (("--bytes", "5"), "--bytes 5: no plan's first event fits; the least that one needs: "),
         (("--over", "method.pattern=cenasy", "--over", "method.pattern=censyn"), "is given twice"),
-        (("--over", "method.patern=censyn"), "no plan can be carried out"),
+        (("--over", "method.patern=censyn"), "method.patern: unknown, did you mean 'pattern'?"),
         (("--set", "network.file=u.csv"), "network.file"),
     ],
 )
@@ -195,6 +196,30 @@ def test_files_that_make_no_plan(words: str, instead: str, told: str, atoll: Com
     over = ("--over", "method.pattern=censyn,cenasy")
     assert told in atoll(*PLAN, *over, "--out", "plan").refused()
     assert not (folder / "plan").exists()
+
+
+def write_site(folder: Path, **words: str) -> None:
+    """Write an experiment of three clients and the files of its network, each with these words in place of others."""
+    for name, text in (("links.csv", LINKS), ("sites.csv", SITES)):
+        for word, instead in words.items():
+            text = text.replace(word, instead)
+        (folder / name).write_text(text)
+    small = FILE.replace("clients = 10", "clients = 3").replace("clusters = 4", "clusters = 2")
+    files = 'clients_file = "sites.csv"\nfile = "links.csv"'
+    (folder / "site.toml").write_text(small.replace("seconds_per_sample = [0.01, 0.03]\nbandwidth_hz = 3e5", files))
+
+
+def test_patterns_that_the_network_does_not_allow_are_told_unasked(atoll: Command, folder: Path) -> None:
+    write_site(folder, server="dc-paris")
+    done = atoll(*PLAN, "--over", "method.pattern=censyn,cenasy,decsyn", "--no-race")
+    assert "4 cannot be carried out: network.file: links.csv: no aggregator's link leads to 'server'" in done.err
+    assert done.code == 0
+
+
+def test_a_fault_of_a_file_is_told_once(atoll: Command, folder: Path) -> None:
+    write_site(folder, seconds_per_sample="seconds_per_picture")
+    refused = atoll(*PLAN, "--no-race").refused()
+    assert refused.startswith("network.file: sites.csv: row 1: unknown column 'seconds_per_picture'; allowed are ")
 
 
 def test_one_run_is_planned(atoll: Command) -> None:

@@ -131,6 +131,12 @@ def test_without_a_way_down_downloads_are_free() -> None:
     assert network.upload_seconds.tolist() == network_of().upload_seconds.tolist()
 
 
+def test_rows_that_a_spreadsheet_leaves_empty_say_nothing() -> None:
+    before = network_of()
+    Path("links.csv").write_text(LINKS + ",,,,,\n , ,,,,\n\n")
+    assert network_of().upload_seconds.tolist() == before.upload_seconds.tolist()
+
+
 def test_links_between_aggregators_make_them_neighbours() -> None:
     Path("links.csv").write_text(LINKS + "north,south,8,,8,\n")
     network = network_of()
@@ -203,18 +209,20 @@ def test_prices_by_hand() -> None:
     assert prices is not None
     assert (1000 * prices.upload).ravel() == pytest.approx([1100, 1100 + 10 + 80, 100, 5000, 3000 + 40 + 20, 3000])
     assert (1000 * prices.download).ravel() == pytest.approx([2200, 2200 + 20 + 40, 200, 0, 10 + 80, 0])
-    paid = training_prices(network, np.array([0, 1, -1]))
+    labels = np.array([0, 1, -1])
+    paid = training_prices(network, labels)
     assert paid is not None
     assert (1000 * paid).tolist() == pytest.approx([1100 + 2200, 5000, 0])
-    merged = merge_prices(network, has_server=True)
+    merged = merge_prices(network, labels, has_server=True)
     assert merged is not None
     assert (1000 * merged).tolist() == pytest.approx([10 + 7 + 20 + 9, 40 + 7 + 80 + 9])
-    assert training_prices(network_of(), np.array([0, 1, -1])) is merge_prices(network_of(), has_server=True) is None
+    assert training_prices(network_of(), labels) is merge_prices(network_of(), labels, has_server=True) is None
 
 
 def test_neighbours_pay_for_each_model_that_they_send_each_other() -> None:
     Path("priced.csv").write_text(PRICED + "north,south,1,300,1,500\n")
-    merged = merge_prices(network_of("priced.csv", has_prices=True), has_server=False)
+    network = network_of("priced.csv", has_prices=True)
+    merged = merge_prices(network, np.array([0, 1, -1]), has_server=False)
     assert merged is not None
     assert (1000 * merged).tolist() == pytest.approx([300, 500])
 

@@ -14,7 +14,7 @@ from atoll.planner.planning import Field, sort_out
 from atoll.planner.pool import Pool
 from atoll.planner.scores import Hop, Score, score
 from atoll.planner.scoring import Scored, prune
-from atoll.planner.table import score_cells
+from atoll.planner.table import note_of, score_cells
 from atoll.sweep.axes import parse_axes
 
 MODEL_BYTES = 4 * (64 * 10 + 10)
@@ -200,13 +200,34 @@ def test_a_plan_that_another_one_of_its_pattern_outdoes_is_not_raced(tmp_path: P
         scored("censyn,b", settings, merges=8, emd=1.0),
         scored("censyn,c", settings, merges=8, emd=0.5),  # fewer merges, but better mixed
         scored("cenasy,b", settings, merges=8, emd=1.0),  # another pattern
-        scored("censyn,d", settings, merges=9.9, emd=1.0),  # 1 % fewer are as many
+        scored("censyn,d", settings, merges=9.9, emd=1.0, predicted=1.03),  # 1 % fewer are as many
     ]
     kept, dropped = prune(plans)
     assert [plan.name for plan in kept] == ["censyn,a", "censyn,c", "cenasy,b", "censyn,d"]
     assert [(each.name, each.why) for each in dropped] == [
         ("censyn,b", "censyn,a has more merges, and nothing clearly worse")
     ]
+
+
+def test_of_two_plans_that_nothing_tells_apart_the_earlier_is_raced(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    plans = [
+        scored("censyn,a", settings, merges=48, emd=0.994, predicted=12.31),
+        scored("censyn,b", settings, merges=48, emd=0.993, predicted=12.30),
+        scored("censyn,c", settings, merges=48, emd=0.99, predicted=12.8),  # 4 % later, which a prediction may miss
+        scored("cenasy,a", settings, merges=48, emd=0.994, predicted=12.31),  # another pattern
+    ]
+    kept, dropped = prune(plans)
+    assert [plan.name for plan in kept] == ["censyn,b", "censyn,c", "cenasy,a"]
+    assert [(each.name, each.why) for each in dropped] == [
+        ("censyn,a", "is, to 2%, as censyn,b by all that its schedule says")
+    ]
+
+
+def test_who_compares_patterns_is_told_that_only_censyn_shares_links(tmp_path: Path) -> None:
+    patterns = [f"method.pattern={pattern}" for pattern in ("censyn", "censyn,cenasy")]
+    notes = [note_of(sorted_out(settings_of(tmp_path), [*ONE, each], seconds=30.0).plans) for each in patterns]
+    assert ["Aggregators share links in censyn only" in note for note in notes] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from atoll.report.style import format_seconds
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 from atoll.sweep.axes import parse_axes
+
+MOST_REASONS = 3  # why plans cannot be carried out, told unasked
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ def plan_it(asked: Asked, experiment: Experiment, race: bool, resume: bool) -> N
         f"{len(field.plans) + len(field.dropped)} plans scored by their schedules in "
         f"{format_seconds(time.monotonic() - begun)}; {len(field.plans)} are worth a race"
     )
+    for why, count in Counter(each.why for each in field.dropped if each.cannot_be).most_common(MOST_REASONS):
+        asked.say(f"{count} cannot be carried out: {why}")
     if asked.verbose:
         for dropped in field.dropped:
             asked.say(f"dropped: {dropped.name}: {dropped.why}")
@@ -132,7 +137,8 @@ def _forecast(asked: Asked, field: Field, race: Race) -> str:
     took = seconds_an_update(field.plans[0], field.pool) * race.updates
     settings = field.plans[0].candidate.settings
     return (
-        f"the race: {rungs} of virtual time{seeds}; at most about {format_seconds(max(took, 1.0))} of training here\n"
+        f"the race: {rungs} of virtual time{seeds}; at most about {format_seconds(max(took, 1.0))} of training here, "
+        "measuring besides\n"
         f"it trains {settings.model.name} on {settings.data.dataset}: if your clients hold other data, seconds and "
         "bytes stay, accuracies do not"
     )
@@ -169,7 +175,10 @@ def _finish(asked: Asked, ranked: Sequence[Entrant], field: Field) -> None:
         out.print(rich_table(*table.cells_of(ranked, budget), note=table.note_of([each.plan for each in ranked])))
     if missed:
         far = "; ".join(f"{each.name} {table.level_in_words(each.level, budget)}" for each in ranked[:5])
-        raise RunError(f"--target {budget.target:g}: no plan reaches it in the budget; the furthest: {far}")
+        raise RunError(
+            f"--target {budget.target:g}: no plan reaches it in the budget; the furthest: {far}; curves: "
+            f"{asked.folder / folders.PAGE}"
+        )
     if not asked.as_json:
         out.print(reason, markup=False)
         if asked.verbose and (told := _bound_of(field.pool.make(first.plan.candidate.settings))):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from atoll.experiment.choices import method_kind
 from atoll.experiment.plugins import call, resolve
 from atoll.experiment.settings import NetworkSettings, Settings
-from atoll.experiment.signatures import asks_for
+from atoll.experiment.signatures import asks_for, parameters_of
 from atoll.methods.hierarchical import CENTRAL, SYNCHRONOUS
 from atoll.network.base import Network
 from atoll.network.completion import pattern_transfer_seconds
@@ -270,6 +270,8 @@ def _check_timing(settings: Settings) -> None:
             if getattr(wanted, name):
                 why = "says what is counted" if name == "downloads" else "knows no positions"
                 raise InputError(f"network.{name}: does not go with network.file, which {why}")
+    elif wanted.regions == "average":
+        raise InputError("network.regions = 'average': needs network.file, whose links say where regions are")
     if wanted.frequencies is None:
         return
     if isinstance(wanted.frequencies, list) and wanted.file is not None:
@@ -298,7 +300,7 @@ def _from_links(
     settings: Settings, file: LinksFile, compute_seconds: Floats, model_bytes: int, upload_share: float
 ) -> Network:
     """Make the network of a file of links; aggregators without links to each other have the topology's."""
-    wanted, pattern, table = settings.network, settings.method.get("pattern"), file.table
+    wanted, pattern, table = settings.network, _pattern_of(settings), file.table
     assert wanted.file is not None
     names = None if table is None else table.names
     with reading("network.file"):
@@ -312,6 +314,7 @@ def _from_links(
             None if table is None else table.power,
             needs_server=pattern in CENTRAL and asks_for(method_kind(settings).make, "network"),
             has_prices=file.has_prices,
+            averages=wanted.regions == "average" and pattern == "censyn",
         )
     if network.aggregators != settings.clustering.clusters:
         raise InputError(
@@ -319,6 +322,13 @@ def _from_links(
             f"but clustering.clusters = {settings.clustering.clusters}"
         )
     return network if any(network.neighbours) else replace(network, neighbours=neighbours_of(_topology(settings)))
+
+
+def _pattern_of(settings: Settings) -> str | None:
+    """Return how clusters merge: as the settings say, else as the method does by itself; None where it has no say."""
+    own = parameters_of(method_kind(settings).make).get("pattern")
+    found: str | None = settings.method.get("pattern", None if own is None else own.default)
+    return found
 
 
 def vectors(length: int) -> tuple[tuple[int, ...], ...]:

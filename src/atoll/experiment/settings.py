@@ -140,6 +140,11 @@ class NetworkSettings(Section):
         None,
         description="links by name, with rates and latencies: CSV, or TOML or JSON with clients and devices besides",
     )
+    regions: Literal["pass", "average"] = Field(
+        "pass",
+        description="what nodes between aggregators and server do with models: pass each on or, in censyn, average "
+        "them (network.file)",
+    )
     aggregators_file: str | None = Field(
         None, description="CSV or Parquet of where aggregators are: aggregator, x, y; the server is in their middle"
     )

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from atoll.network.regions import Regions
 from atoll.network.sharing import Sharing
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
@@ -62,6 +63,7 @@ class Network:
             the same as up.
         sharing: links over which several send at once; None: clients of an aggregator send one after the other, and
             nothing else is shared.
+        regions: the ways to the server whose nodes average, in CenSyn; None: they pass each model on.
         power: of the clients; None: not known.
         prices: of sending; None: not known.
         client_names: what clients are called; None: their numbers.
@@ -85,6 +87,7 @@ class Network:
     frequencies: Floats | None = None
     down_transfer_seconds: Floats | None = None
     sharing: Sharing | None = None
+    regions: Regions | None = None
     power: Power | None = None
     prices: Prices | None = None
     client_names: tuple[str, ...] | None = None

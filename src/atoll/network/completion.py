@@ -155,13 +155,15 @@ def event_seconds(
 def merged_seconds(network: Network, pattern: str, ready: Floats, sends: Mask) -> Floats:
     """Return when each aggregator's work has also been transferred, if its average is `ready` then, [aggregators].
 
-    In CenSyn the aggregators that send share the links to the server, if the network says which.
+    In CenSyn the aggregators that send share the links to the server, if the network says which, or regions average.
 
     Raises:
         InputError: an unknown pattern.
     """
     if pattern != "censyn" or network.sharing is None:
         return ready + pattern_transfer_seconds(network, pattern)
+    if network.regions is not None:
+        return network.regions.received(ready, sends) + network.regions.returned()
     shared, ends = network.sharing, ready.copy()
     crosses = shared.crosses[:, sends]
     up = network.transfer_seconds[sends]
@@ -228,10 +230,9 @@ def pattern_transfer_seconds(network: Network, pattern: str) -> Floats:
     _check_pattern(pattern)
     if not _CENTRAL[pattern]:
         return broadcast_seconds(network)
-    up, down, shared = network.transfer_seconds, network.return_seconds, network.sharing
-    if pattern == "censyn" and shared is not None:
-        all_sent = finish_seconds(np.zeros(len(up)), up, shared.crosses, shared.trunk_up_seconds)
-        return all_sent + _sent_down(network, shared)
+    up, down = network.transfer_seconds, network.return_seconds
+    if pattern == "censyn" and network.sharing is not None:
+        return merged_seconds(network, pattern, np.zeros(len(up)), np.ones(len(up), bool))
     if down is None:
         return up
     return up + (down.max() if pattern == "censyn" else down)

@@ -22,13 +22,16 @@ def training_prices(network: Network, labels: npt.NDArray[Any]) -> Floats | None
     return paid
 
 
-def merge_prices(network: Network, has_server: bool) -> Floats | None:
+def merge_prices(network: Network, labels: npt.NDArray[Any], has_server: bool) -> Floats | None:
     """Return what an aggregator's part in a merge costs, [aggregators]; None: not known.
 
-    It is the way to the server and back or, without one, a model to each of its neighbours.
+    It is the way to the server and back, shared where regions average, or, without one, a model to each of its
+    neighbours. `labels` are those of `training_prices`.
     """
     if network.prices is None:
         return None
+    if has_server and network.regions is not None:
+        return network.regions.paid(np.bincount(labels[labels >= 0], minlength=network.aggregators) > 0)
     if has_server:
         return network.prices.transfer + network.prices.back
     near = network.closed_neighbourhoods - np.eye(network.aggregators)

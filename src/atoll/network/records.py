@@ -114,15 +114,17 @@ def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return a CSV file's header, and the cells below it.
+    """Return a CSV file's header, and the cells below it; rows without any text, as spreadsheets add, are left out.
 
     Raises:
         InputError: it cannot be read, its columns are not separated by commas, or a row has more or fewer cells.
     """
     try:
         text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if any(map(str.strip, row))]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8; save the file as UTF-8") from error
+    except (OSError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
     if rows and len(rows[0]) == 1 and (other := next((sign for sign in ";\t|" if sign in rows[0][0]), "")):
         raise InputError(f"{path}: its columns are separated by {other!r}; they must be by commas")

@@ -1,7 +1,7 @@
 """From links by name to a network's seconds: the quickest ways from clients to aggregators, and on to the server.
 
 A node passes on what it has whole, so a way takes as long as its links in turn. Nodes that are no clients, no
-aggregators and not the server, such as a region's, pass on and do not average.
+aggregators and not the server, such as a region's, pass on; where they are asked to, they average first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ import numpy as np
 
 from atoll.network.base import Network, Power, Prices
 from atoll.network.links import ALL, Link, Way
+from atoll.network.regions import Regions
 from atoll.network.sharing import Sharing
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
@@ -50,6 +51,7 @@ def linked_network(
     power: Power | None = None,
     needs_server: bool = False,
     has_prices: bool = False,
+    averages: bool = False,
 ) -> Network:
     """Return the network of these links, without neighbours where no two aggregators are linked.
 
@@ -63,6 +65,7 @@ def linked_network(
         power: of the clients.
         needs_server: whether some link must lead to it.
         has_prices: whether links say what sending costs; of ways that are equally quick the first counts.
+        averages: whether nodes on the way to the server average what they pass on.
 
     Raises:
         InputError: a client that reaches no aggregator, an id that nothing else names, or nodes that no path joins.
@@ -92,6 +95,7 @@ def linked_network(
         download_seconds=down if is_counted else None,
         down_transfer_seconds=back if is_counted else None,
         sharing=sharing,
+        regions=_regions(graph, nodes, ways, server, is_counted) if averages and has_server else None,
         power=power,
         prices=_prices(own_prices, inner_prices, between, is_counted) if has_prices else None,
         client_names=tuple(names),
@@ -249,3 +253,34 @@ def _to_server(
     shared, shared_back = both.get(server, (_NOTHING, _NOTHING))
     paid = np.array([way.price + shared.price for way in there])
     return up, down, sharing, paid, np.array([way.price + shared_back.price for way in back])
+
+
+def _regions(
+    graph: "nx.DiGraph[str]", nodes: _Nodes, ways: Mapping[_Hop, Way], server: str, is_counted: bool
+) -> Regions:
+    """Return the quickest ways to the server as a tree."""
+    paths = nx.single_source_dijkstra_path(graph.reverse(copy=False), server)  # from one source: their links are a tree
+    hops = {hop for name in nodes.aggregators for hop in pairwise(reversed(paths[name]))}
+    above = dict(hops)
+    order = [*nodes.aggregators, *sorted(above.keys() - set(nodes.aggregators))]
+    pipe = nodes.pipes.get(server)
+    pipe_up, pipe_down = (_NOTHING, _NOTHING) if pipe is None else (pipe.up, pipe.down or _NOTHING)
+
+    def through(lower: str, upper: str, pipe: Way) -> Way:
+        """Return a direction of the link above a node, with the server's pipe if it leads there."""
+        way = ways[lower, upper]
+        if server not in (lower, upper):
+            return way
+        return Way(way.latency, max(way.carries, pipe.carries), way.price + pipe.price)
+
+    up = [through(name, above[name], pipe_up) for name in order]
+    down = [through(above[name], name, pipe_down) if is_counted else _NOTHING for name in order]
+    return Regions(
+        above=np.array([order.index(above[name]) if above[name] != server else -1 for name in order]),
+        upwards=np.array(sorted(range(len(order)), key=lambda k: -len(paths[order[k]]))),
+        up_seconds=np.array([way.latency + way.carries for way in up]),
+        down_seconds=np.array([way.latency + way.carries for way in down]),
+        prices=np.array([there.price + back.price for there, back in zip(up, down, strict=True)]),
+        pipe_up=pipe_up.carries,
+        pipe_down=pipe_down.carries,
+    )

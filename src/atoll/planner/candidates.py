@@ -53,11 +53,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A plan that is not raced, and why, as the end of a sentence."""
+    """A plan that is not raced, and why, as the end of a sentence.
+
+    Attributes:
+        name: what tells it from others.
+        values: of what is planned, by setting.
+        why: it is not raced.
+        cannot_be: whether it is no experiment, rather than no better than another one.
+    """
 
     name: str
     values: Mapping[str, str]
     why: str
+    cannot_be: bool = False
 
 
 def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
@@ -112,7 +120,7 @@ def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) ->
             whole = with_rounds(changed, changed.rounds)
             made.append(Candidate(name, values, whole.model_copy(update={"label": name, "panel": ""})))
         except InputError as error:
-            dropped.append(Dropped(name, values, str(error)))
+            dropped.append(Dropped(name, values, str(error), cannot_be=True))
     return made, dropped
 
 

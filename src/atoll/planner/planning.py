@@ -85,6 +85,8 @@ def _why_none(dropped: Sequence[Dropped], budget: Budget) -> str:
     if len(short) == len(dropped):
         given = f"--bytes {budget.size:g}" if budget.size is not None else f"--seconds {budget.seconds or 0:g}"
         return f"{given}: no plan's first event fits; the least that one needs: {first.name}: {first.why}"
+    if all(plan.why == first.why for plan in dropped):  # such as a fault in a file
+        return first.why
     return f"no plan can be carried out; {first.name}: {first.why}"
 
 

@@ -67,7 +67,7 @@ def score_all(
             seen[mark] = candidate.name
             found = Scored(replace(candidate, settings=experiment.settings), score(experiment))
         except InputError as error:
-            yield Dropped(candidate.name, candidate.values, str(error))
+            yield Dropped(candidate.name, candidate.values, str(error), cannot_be=True)
             continue
         yield found
 
@@ -129,9 +129,10 @@ def _mark(experiment: Experiment) -> tuple[object, ...]:
 def prune(plans: Sequence[Scored]) -> tuple[list[Scored], list[Dropped]]:
     """Return the plans that no other one makes needless, and those others.
 
-    A plan is needless if one that differs in its clustering alone is predicted to reach a target much earlier, or if
-    another one of the same pattern and method is nowhere clearly worse and somewhere clearly better: in merges, local
-    steps, clients that take part, staleness, and how unlike all data its clusters are.
+    A plan is needless if one that differs in its clustering alone is predicted to reach a target much earlier, or to be
+    as good and alike in all else; or if another one of the same pattern and method is nowhere clearly worse and
+    somewhere clearly better: in merges, local steps, clients that take part, staleness, and how unlike all data its
+    clusters are.
     """
     kept, dropped = _by_prediction(plans)
     for plan in list(kept):
@@ -154,12 +155,22 @@ def _by_prediction(plans: Sequence[Scored]) -> tuple[list[Scored], list[Dropped]
     for plan in plans:
         first = best.get(_but_clustering(plan), plan)
         later = (plan.score.predicted or 1.0) / (first.score.predicted or 1.0)
-        if later <= MUCH_LATER:
+        if plan is not first and _is_twin(plan.score, first.score):
+            why = f"is, to {ALIKE:.0%}, as {first.name} by all that its schedule says"
+            dropped.append(Dropped(plan.name, plan.candidate.values, why))
+        elif later <= MUCH_LATER:
             kept.append(plan)
         else:
             why = f"is predicted to take {later:.2g} times as long to a target as {first.name}"
             dropped.append(Dropped(plan.name, plan.candidate.values, why))
     return kept, dropped
+
+
+def _is_twin(one: Score, other: Score) -> bool:
+    """Return whether nothing tells two plans apart but their clustering, so that a race would only say it twice."""
+    alike = ((mine, theirs) for _, mine, theirs in _qualities(one, other))
+    pairs = [*alike, (one.predicted or math.nan, other.predicted or math.nan)]
+    return all(abs(mine - theirs) <= ALIKE * max(abs(mine), abs(theirs)) for mine, theirs in pairs)
 
 
 def _but_clustering(plan: Scored) -> tuple[tuple[str, str], ...]:

@@ -55,6 +55,7 @@ def price_of(experiment: Experiment) -> Spending | None:
     """Return what sending costs, in the currency of `network.file`; None where it does not say."""
     if not experiment.needs("network"):
         return None
-    network, has_server = experiment.networks[0], experiment.method.schedule.has_server
-    training, merge = training_prices(network, experiment.clustering.labels), merge_prices(network, has_server)
+    network, labels = experiment.networks[0], experiment.clustering.labels
+    training = training_prices(network, labels)
+    merge = merge_prices(network, labels, experiment.method.schedule.has_server)
     return None if training is None or merge is None else Spending(training, merge)

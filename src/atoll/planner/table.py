@@ -108,10 +108,13 @@ def _spent(score: Score) -> dict[str, str]:
 def note_of(plans: Sequence[Scored]) -> str:
     """Say what the columns mean."""
     hops = "; ".join(dict.fromkeys(" + ".join(hop.name for hop in plan.score.hops) for plan in plans))
+    tables = [plan.candidate.settings for plan in plans]
+    alone = any(each.network.file is not None and each.method.get("pattern") != "censyn" for each in tables)
+    told = " Aggregators share links in censyn only: in other patterns each sends as if nobody else did."
     return (
         "In brackets: 95 % interval over seeds. Waiting: share of the time in which clients neither compute nor send. "
         "Slowest client: who it is, and the seconds of a training with its upload. "
-        f"MB per hop: in both directions, {hops}. Staleness: mean, in merges."
+        f"MB per hop: in both directions, {hops}. Staleness: mean, in merges." + (told if alone else "")
     )
 
 
@@ -125,7 +128,7 @@ def why(ranked: Sequence[Entrant], budget: Budget) -> str:
     told.append(_against(first, rival, budget))
     gains, pays = (list(_differences(*pair)) for pair in ((first, rival), (rival, first)))
     if gains:
-        told.append(f"It has {_joined(gains)}.")
+        told.append(f"The first has {_joined(gains)}.")
     if pays:
         told.append(
             f"{in_words(rival.name)} has {_joined(pays)}, which {'counts for less here' if gains else 'did not help'}."

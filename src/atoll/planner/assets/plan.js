@@ -52,10 +52,12 @@ function drawCurves(plan) {
 }
 
 const name = (kind, i) => (data.names[kind] ? data.names[kind][i] : i);
+const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function drawMap(plan) {
   const { x, y, ax, ay, server, links, classes, placed } = data.network, kind = byId("colour").value, n = x.length;
-  byId("map-note").textContent = `${n ? NOTES[kind] : ""} ${data.network.why}`;
+  const called = data.names.aggregators && ax.length <= 25 ? ` ${data.names.aggregators.map((each, j) => `${j} is ${each}`).join(", ")}.` : "";
+  byId("map-note").textContent = `${n ? NOTES[kind] + called : ""} ${data.network.why}`;
   byId("map").hidden = !n;
   if (!n) return;
   const most = Math.max(...plan.seconds) || 1, own = plan.owner, paper = color("--paper"), ink = color("--ink");
@@ -92,7 +94,7 @@ function drawGantt(plan) {
   ];
   tall(byId("gantt"), 90 + 22 * plan.clusters);
   const step = [1, 2, 5, 10, 20, 50, 100].find((by) => plan.clusters <= by * 20) || plan.clusters;
-  const ticks = indices(plan.clusters).filter((j) => j % step === 0).map((at) => ({ at, text: `${name("aggregators", at)}`.slice(0, 9) }));
+  const ticks = indices(plan.clusters).filter((j) => j % step === 0).map((at) => ({ at, text: data.names.aggregators ? cut(`${at} ${name("aggregators", at)}`, 10) : `${at}` }));
   const down = { title: "Cluster", domain: [-0.6, plan.clusters - 0.4], reversed: true, bare: true, ticks };
   plot(byId("gantt"), { key: plan.title, x: { title: `Virtual time (${unit})`, zero: true, tight: true }, y: down, marks });
 }
