@@ -1,10 +1,11 @@
-"""Measure how many events a second Atoll and FLGo train, asynchronous and hierarchical, in turn with the plain loop.
+"""Measure how many events a second Atoll, FLGo and Plato train, in turn with the plain loop.
 
 Run:  python benchmarks/events.py --envs DIR [--only TEXT] [--rounds 5]
 
 An asynchronous event is one client's work and its merge, ``w <- (1 - 1/10) w + w_k / 10``: 10 clients of the same
 speed, each of which starts again from what it has merged into. A hierarchical event is all of six edge servers' work,
-five averages over six clients each, and the mean over them. FLGo is installed below --envs. Nobody evaluates.
+some averages over six clients each, and the mean over them. FLGo and Plato (asynchronous alone) are installed below
+--envs. Nobody evaluates.
 """
 
 import argparse
@@ -42,6 +43,11 @@ from atoll.network.base import Network
 from atoll.support.process import keep_freed_memory
 
 FLGO = Peer("FLGo", ((TORCH, "flgo==0.4.4"),), "run_flgo.py")
+# Newer versions of Lightly have dropped a loss that Plato names.
+PLATO = Peer(
+    "Plato", ((TORCH, "lightly==1.5.22", "plato-learn==1.4.3"),), "run_plato.py", pythons=("python3.13", "python3.14")
+)
+PEERS = {"asynchronous": (FLGO, PLATO), "hierarchical": (FLGO,)}
 OWN = (PLAIN, "serial", "cores")
 EVENTS = 20_000  # more than are ever asked for
 CASES = {
@@ -140,22 +146,23 @@ def main() -> None:
         serve(sys.argv[2], Case(**json.loads(sys.argv[3])))
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--envs", type=Path, required=True, help="folder of FLGo's virtual environment")
+    parser.add_argument("--envs", type=Path, required=True, help="folder of their virtual environments")
     parser.add_argument(
         "--only", default="", help="only cases with this in their name, such as 'mlp' or 'hierarchical'"
     )
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each contender")
     given = parser.parse_args()
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
-    reason = make_environment(FLGO, given.envs)
+    reasons = {peer.name: make_environment(peer, given.envs) for peer in PEERS["asynchronous"]}
     for kind, cases in CASES.items():
-        flgo = replace(each := peer_contender(FLGO, given.envs), command=(*each.command, kind))
+        able = [peer_contender(peer, given.envs) for peer in PEERS[kind] if not reasons[peer.name]]
+        theirs = [replace(each, command=(*each.command, kind)) for each in able]
         for case in cases:
             title = f"{kind}: {case.model}, {case.clusters} x {case.clients} clients, {case.steps} steps"
             if given.only not in title:
                 continue
-            results = race(case, [*contenders_for(kind, case), *([] if reason else [flgo])], given.rounds)
-            results += [Result(title, FLGO.name, failure=reason)] if reason else []
+            results = race(case, [*contenders_for(kind, case), *theirs], given.rounds)
+            results += [Result(title, peer.name, failure=why) for peer in PEERS[kind] if (why := reasons[peer.name])]
             console.print(show(title, events_of(kind, case), results))
 
 

@@ -86,10 +86,11 @@ ALL_PEERS = (
         "run_fedlab.py",
     ),
     Peer("APPFL", ((TORCH, "appfl==1.12.0"),), "run_appfl.py"),
-    # Its threads run at the same time on a Python without the global lock only; versions from 3 on need 3.14.
+    # Its threads run at the same time on a Python without the global lock only, for which this PyTorch is the last on
+    # 3.13; its versions from 3 on need 3.14.
     Peer(
         "BlazeFL",
-        ((TORCH, "blazefl[contrib,reproducibility]==2.0.3"),),
+        (("torch==2.12.0", "blazefl[contrib,reproducibility]==2.0.3"),),
         "run_blazefl.py",
         pythons=("python3.13t", "python3.13", "python3.12"),
     ),

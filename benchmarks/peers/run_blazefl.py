@@ -4,12 +4,15 @@ import os
 import sys
 from typing import Any
 
-import torch
-from blazefl.contrib.fedavg import FedAvgBaseServerHandler, FedAvgThreadPoolClientTrainer
-from shared import ROUNDS, read_case, work
-from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from torch_models import MODELS, copies, count, datasets, distance
+# Triton, which PyTorch imports with the first optimiser where it finds it, would bring the global lock back.
+sys.modules["triton"] = None  # type: ignore[assignment]
+
+import torch  # noqa: E402
+from blazefl.contrib.fedavg import FedAvgBaseServerHandler, FedAvgThreadPoolClientTrainer  # noqa: E402
+from shared import ROUNDS, read_case, work  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+from torch_models import MODELS, copies, count, datasets, distance  # noqa: E402
 
 
 class Models:

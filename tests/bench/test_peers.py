@@ -89,7 +89,8 @@ def test_every_peer_has_its_runner(load: "type[ModuleType]") -> None:
     speed = load("speed")
     for peer in speed.ALL_PEERS:
         assert (ROOT / "benchmarks/peers" / peer.runner).is_file()
-    assert (ROOT / "benchmarks/peers" / load("events").FLGO.runner).is_file()
+    for peer in load("events").PEERS["asynchronous"]:
+        assert (ROOT / "benchmarks/peers" / peer.runner).is_file()
     assert {case.clients for case in speed.COHORTS} == {10, 100}
     assert {case.model for case in speed.COHORTS} == {"mlp", "cnn", "alexnet"}
 
