@@ -81,19 +81,20 @@ def serve(name: str, case: Case) -> None:
     """Train a round of asynchronous events whenever told to, until there are no more."""
     module = make_module(case)
     first = model = read_model(module)
-    train_round = (make_plain_events if name == PLAIN else make_events)(name, case, module)
+    train_round = make_plain_events(case, module) if name == PLAIN else make_events(name, case, module)
     pace = Pace(sum(tensor.numel() for tensor in first.values()), lambda: update_norm(model, first))
     while pace.next_round():
         model = train_round(model)
 
 
-def make_plain_events(name: str, case: Case, module: nn.Module) -> Round:
+def make_plain_events(case: Case, module: nn.Module) -> Round:
     """Return the events as a user would write them in PyTorch."""
     train_client = make_plain_client(case, module)
     share = 1 / case.clusters
     starts = [read_model(module)] * case.clusters
 
-    def train_round(server: Model) -> Model:
+    def train_round(start: Model) -> Model:
+        server = start
         for client in [*range(case.clusters)] * case.cohorts:
             trained = train_client(client, starts[client])
             server = {key: (1 - share) * tensor + share * trained[key] for key, tensor in server.items()}
@@ -110,7 +111,7 @@ def make_events(name: str, case: Case, module: nn.Module) -> Round:
     method = one_by_one(case, trainer.population, trainer.rule)
     steps = train(method, EXECUTORS[name](trainer), init(method, read_model(module)))
 
-    def train_round(server: Model) -> Model:
+    def train_round(start: Model) -> Model:
         for _ in range(events_of("asynchronous", case)):
             step = next(steps)
         assert step.state.server is not None

@@ -37,7 +37,8 @@ class Module(FModule):
         self.body = MODELS[case.model]()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.body(inputs)
+        outputs: Tensor = self.body(inputs)
+        return outputs
 
 
 class Model:
@@ -56,7 +57,11 @@ class TaskPipe(BasicTaskPipe):
     def __init__(self, task_path: str) -> None:
         names = [f"client{k}" for members in case.members for k in members]
         groups = {f"client{k}": j for j, members in enumerate(case.members) for k in members}
-        self.feddata = {"client_names": names, "client_group": groups, "num_edge_servers": case.clusters}
+        self.feddata: dict[str, Any] = {
+            "client_names": names,
+            "client_group": groups,
+            "num_edge_servers": case.clusters,
+        }
 
     def load_data(self, running_time_option: Any) -> dict[str, Any]:
         return {name: {"train": data} for name, data in zip(self.feddata["client_names"], datasets(case), strict=True)}
@@ -105,7 +110,7 @@ def main() -> None:
     asynchronous = KIND == "asynchronous"
     core = sys.modules["task.core"] = ModuleType("task.core")  # where it looks for these two
     core.__dict__.update(TaskPipe=TaskPipe, TaskCalculator=GeneralCalculator)
-    option = {
+    option: dict[str, Any] = {
         "sample": "full_available" if asynchronous else "full",
         "aggregate": "uniform",
         "num_rounds": ROUNDS,
