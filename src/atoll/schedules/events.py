@@ -1,10 +1,12 @@
 """What a schedule is: events, and how models are mixed in them."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -146,7 +148,7 @@ class Schedule:
         Raises:
             InputError: none is over by then.
         """
-        count = int(np.searchsorted([event.seconds for event in self.events], seconds, side="right"))
+        count = bisect_right(self.events, seconds, key=attrgetter("seconds"))
         if not count:
             raise InputError(
                 f"run.virtual_seconds = {seconds:g}: the first event ends after {self.events[0].seconds:g} s"
