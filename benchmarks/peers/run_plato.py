@@ -85,7 +85,8 @@ class Source(base.DataSource):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trainset = self.testset = ConcatDataset(datasets(case))
+        self.trainset: Any = ConcatDataset(datasets(case))
+        self.testset: Any = self.trainset
 
     def num_train_examples(self) -> int:
         return len(self.trainset)
