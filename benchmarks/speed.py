@@ -2,8 +2,9 @@
 
 Run:  python benchmarks/speed.py --envs DIR --out DIR [--only TEXT] [--without NAME] [--quick]
 
-Peers: Flower's simulation, pfl, FedLab, APPFL and FedJAX, each in an environment that this command makes below --envs
-and keeps; one that cannot be made, or does not run, is skipped with the reason. Everyone does the same work: FedAvg
+Peers: Flower's simulation, pfl, FedLab, APPFL, BlazeFL and FedJAX, each in an environment that this command makes below
+--envs and keeps; one that cannot be made, or does not run, is skipped with the reason. BlazeFL runs on another Python
+than Atoll, which is looked for on PATH. Everyone does the same work: FedAvg
 on the same random data, each client 20 steps of SGD with batches of 30 from its 600 samples. Start-up and the first
 round, in which libraries compile, are not counted. Writes speed.md, speed.json and speed.png.
 """
@@ -11,9 +12,9 @@ round, in which libraries compile, are not counted. Writes speed.md, speed.json 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,6 +58,7 @@ class Peer:
         runner: its script below `peers`.
         launch: what comes between the interpreter and the script.
         environment: variables that are set for it.
+        pythons: names of interpreters that it runs on, the best first, if not on Atoll's own.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Peer:
     runner: str
     launch: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    pythons: tuple[str, ...] = ()
 
 
 TORCH = "torch==2.13.0"
@@ -83,6 +86,14 @@ ALL_PEERS = (
         "run_fedlab.py",
     ),
     Peer("APPFL", ((TORCH, "appfl==1.12.0"),), "run_appfl.py"),
+    # Its threads run at the same time on a Python without the global lock only, for which this PyTorch is the last on
+    # 3.13; its versions from 3 on need 3.14.
+    Peer(
+        "BlazeFL",
+        (("torch==2.12.0", "blazefl[contrib,reproducibility]==2.0.3"),),
+        "run_blazefl.py",
+        pythons=("python3.13t", "python3.13", "python3.12"),
+    ),
     # Newer versions of JAX have dropped functions that FedJAX calls.
     Peer("FedJAX", (("fedjax==0.0.17", "jax==0.5.3", "jaxlib==0.5.3"),), "run_fedjax.py"),
 )
@@ -94,8 +105,11 @@ def make_environment(peer: Peer, envs: Path) -> str:
     stamp, wanted = folder / "installed.json", json.dumps(peer.installs)
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return ""
+    interpreter = find_interpreter(peer)
+    if not interpreter:
+        return f"needs one of {', '.join(peer.pythons)} on PATH"
     print(f"making the environment of {peer.name} in {folder}", file=sys.stderr, flush=True)
-    venv.create(folder, clear=True, with_pip=True)
+    subprocess.run([interpreter, "-m", "venv", "--clear", str(folder)], check=True)
     for words in peer.installs:
         command = [str(python_of(peer, envs)), "-m", "pip", "install", "--quiet", *words]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -104,6 +118,15 @@ def make_environment(peer: Peer, envs: Path) -> str:
             return f"pip install {' '.join(words)} failed ({errors[-1] if errors else done.returncode})"
     stamp.write_text(wanted, encoding="utf-8")
     return ""
+
+
+def find_interpreter(peer: Peer) -> str:
+    """Return a Python for a peer's environment: this one, or the first that it names; an empty text without any."""
+    if not peer.pythons:
+        return sys.executable
+    found = filter(None, map(shutil.which, peer.pythons))
+    # A version manager's stand-in is on PATH for versions that it does not run.
+    return next((each for each in found if not subprocess.run([each, "-c", ""], capture_output=True).returncode), "")
 
 
 def python_of(peer: Peer, envs: Path) -> Path:

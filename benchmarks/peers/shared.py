@@ -43,5 +43,5 @@ def client_arrays(case: work.Case) -> list[tuple[npt.NDArray[np.float32], npt.ND
     """Return each client's images as float32 in [0, 1], channels first, and its labels."""
     images, labels = work.make_pool(case)
     inputs = images.astype(np.float32) / np.float32(255)
-    places = [work.samples_of(case, client) for client in range(case.clients)]
+    places = [work.samples_of(case, client) for client in range(case.clusters * case.clients)]
     return [(inputs[own], labels[own]) for own in places]

@@ -147,6 +147,7 @@ def test_each_client_holds_one_epoch_of_its_steps() -> None:
 
 def test_quick_is_the_same_with_fewer_steps() -> None:
     assert quick(Case("mlp", 10)) == Case("mlp", 10, steps=4)
+    assert quick(Case("alexnet", 10)) == Case("alexnet", 10, steps=2)
     assert quick(Case("lr", 6, steps=1, cohorts=10)) == Case("lr", 6, steps=1, cohorts=4)
     assert quick(Case("lr", 6, steps=1, cohorts=2)) == Case("lr", 6, steps=1, cohorts=2)
 

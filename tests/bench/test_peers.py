@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,8 @@ from atoll.bench import Case, Result
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, make_clients, make_module
 from atoll.local.batches import Batches
 from atoll.local.models import MODELS
+from atoll.local.rule import LocalRule, sgd
+from atoll.schedules.events import Mix
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +30,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     monkeypatch.syspath_prepend(ROOT / "benchmarks/peers")
     yield importlib.import_module
     for name in set(sys.modules) - before:
-        if name in ("work", "shared", "torch_models", "speed"):
+        if name in ("work", "shared", "torch_models", "speed", "events"):
             del sys.modules[name]
 
 
@@ -86,8 +89,40 @@ def test_every_peer_has_its_runner(load: "type[ModuleType]") -> None:
     speed = load("speed")
     for peer in speed.ALL_PEERS:
         assert (ROOT / "benchmarks/peers" / peer.runner).is_file()
+    for peer in load("events").PEERS["asynchronous"]:
+        assert (ROOT / "benchmarks/peers" / peer.runner).is_file()
     assert {case.clients for case in speed.COHORTS} == {10, 100}
     assert {case.model for case in speed.COHORTS} == {"mlp", "cnn", "alexnet"}
+
+
+def test_clients_of_all_clusters_have_data(load: "type[ModuleType]") -> None:
+    assert len(load("shared").client_arrays(Case("mlp", 2, steps=1, clusters=3))) == 6
+
+
+def test_asynchronous_events_come_one_by_one(load: "type[ModuleType]") -> None:
+    """As FLGo's simulator has them in `run_flgo.py`: in turn, each with its share of the model."""
+    case = Case("mlp", 1, steps=2, batch_size=3, clusters=4)
+    method = load("events").one_by_one(case, make_clients(case), LocalRule(sgd, 0.1, steps=case.steps))
+    first = [method.schedule.events[index] for index in range(8)]
+    assert [event.active for event in first] == [(0,), (1,), (2,), (3,)] * 2
+    assert [event.server for event in first] == [Mix(0.75, ((j, 0.25),)) for j in (0, 1, 2, 3)] * 2
+    assert [event.staleness for event in first] == [(0,), (1,), (2,), (3,)] + [(3,)] * 4
+
+
+def test_a_peer_runs_on_the_first_python_that_runs(
+    load: "type[ModuleType]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version manager has stand-ins on PATH for versions that it does not run."""
+    speed = load("speed")
+    for name, code in (("python9.1", 127), ("python9.0", 0)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    peer = speed.Peer("None", (), "run_none.py", pythons=("python9.2", "python9.1", "python9.0"))
+    assert speed.find_interpreter(peer) == str(tmp_path / "python9.0")
+    none = replace(peer, pythons=("python9.2", "python9.1"))
+    assert speed.make_environment(none, tmp_path) == "needs one of python9.2, python9.1 on PATH"
+    assert speed.find_interpreter(replace(peer, pythons=())) == sys.executable
 
 
 @pytest.mark.slow

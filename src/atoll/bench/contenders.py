@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
@@ -128,10 +128,27 @@ def make_executor_round(case: Case, executor: Executor) -> Round:
 
 def make_plain_round(case: Case, module: nn.Module) -> Round:
     """Return a round as a user would write it in PyTorch: one client after the other, with its default threads."""
+    train_client = make_plain_client(case, module)
+
+    def train(start: Model) -> Model:
+        return mean_of([train_cluster(clients, start) for clients in case.members])
+
+    def train_cluster(clients: range, model: Model) -> Model:
+        for _ in range(case.cohorts):
+            model = mean_of([train_client(client, model) for client in clients])
+        return model
+
+    return train
+
+
+def make_plain_client(case: Case, module: nn.Module) -> Callable[[int, Model], Model]:
+    """Return what trains a client by its number, as a user would write it."""
     images, labels = make_pool(case)
     inputs, targets = torch.from_numpy(images).float() / 255, torch.from_numpy(labels)
 
-    def train_client(x: Tensor, y: Tensor, start: Model) -> Model:
+    def train_client(client: int, start: Model) -> Model:
+        own = samples_of(case, client)
+        x, y = inputs[own], targets[own]
         module.load_state_dict(start)
         optimizer = torch.optim.SGD(module.parameters(), lr=case.lr)
         for _ in range(case.steps):
@@ -142,16 +159,7 @@ def make_plain_round(case: Case, module: nn.Module) -> Round:
             optimizer.step()
         return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
-    def train(start: Model) -> Model:
-        return mean_of([train_cluster(clients, start) for clients in case.members])
-
-    def train_cluster(clients: range, model: Model) -> Model:
-        places = [samples_of(case, client) for client in clients]
-        for _ in range(case.cohorts):
-            model = mean_of([train_client(inputs[own], targets[own], model) for own in places])
-        return model
-
-    return train
+    return train_client
 
 
 def mean_of(models: Sequence[Model]) -> Model:

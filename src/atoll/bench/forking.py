@@ -25,7 +25,7 @@ class Fork:
     def __init__(self, name: str, case: Case, errors: IO[str]) -> None:
         """Start it; what goes wrong is written to `errors`, a file that is open."""
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["atoll.bench.contenders"])
+        context.set_forkserver_preload(["atoll.bench.contenders", "torch._dynamo"])  # optimisers import the latter
         with ExitStack() as stack:
             asked, asks = context.Pipe(duplex=False)
             answers, answered = context.Pipe(duplex=False)

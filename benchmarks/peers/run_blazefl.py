@@ -1,0 +1,62 @@
+"""FedAvg in BlazeFL: its server handler, and clients in as many threads as there are cores."""
+
+import os
+import sys
+from typing import Any
+
+# Triton, which PyTorch imports with the first optimiser where it finds it, would bring the global lock back.
+sys.modules["triton"] = None  # type: ignore[assignment]
+
+import torch  # noqa: E402
+from blazefl.contrib.fedavg import FedAvgBaseServerHandler, FedAvgThreadPoolClientTrainer  # noqa: E402
+from shared import ROUNDS, read_case, work  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+from torch_models import MODELS, copies, count, datasets, distance  # noqa: E402
+
+
+class Models:
+    """Makes a model by its name, each time a new one, as its threads ask for it."""
+
+    def select_model(self, model_name: str) -> nn.Module:
+        return MODELS[model_name]()
+
+
+class Clients:
+    """Each client's samples, shuffled into batches by the generator that its thread brings."""
+
+    def __init__(self, case: work.Case) -> None:
+        self.datasets = datasets(case)
+
+    def get_dataloader(
+        self, type_: str, cid: int, batch_size: int, generator: torch.Generator
+    ) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(self.datasets[cid], batch_size, shuffle=True, generator=generator)
+
+
+def main() -> None:
+    case = read_case(sys.argv[-1])
+    torch.manual_seed(0)
+    cores = len(os.sched_getaffinity(0))
+    shared: dict[str, Any] = {
+        "model_selector": Models(),
+        "model_name": case.model,
+        "dataset": Clients(case),
+        "num_clients": case.clients,
+        "device": "cpu",
+        "batch_size": case.batch_size,
+        "seed": 0,
+    }
+    handler = FedAvgBaseServerHandler(global_round=ROUNDS, sample_ratio=1.0, **shared)
+    trainer = FedAvgThreadPoolClientTrainer(epochs=1, lr=case.lr, num_parallels=cores, **shared)
+    first = copies(handler.model)
+    pace = work.Pace(count(handler.model), lambda: distance(first, copies(handler.model)))
+    while pace.next_round():  # as the loop of its quickstart does
+        sampled = handler.sample_clients()
+        trainer.local_process(handler.downlink_package(), sampled)
+        for package in trainer.uplink_package():
+            handler.load(package)
+
+
+if __name__ == "__main__":
+    main()
