@@ -17,7 +17,7 @@ from atoll.support.files import make_folder, to_json, write_atomically
 def bench(
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Under two minutes on two cores: fewer local steps and rounds, for a first look."),
+        typer.Option("--quick", help="About a minute on two cores: fewer local steps and rounds, for a first look."),
     ] = False,
     only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only the cases with TEXT in their name.")] = None,
     bfloat16: Annotated[
