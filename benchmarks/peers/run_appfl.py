@@ -55,6 +55,9 @@ def main() -> None:
         settings = settings_of(case, folder)
         server = SimServerAgent(settings, num_clients=case.clients)
         clients = [SimClientAgent(settings, str(k), data) for k, data in enumerate(datasets(case))]
+        for agent in (server, *clients):
+            # They would collect garbage at each exchange; the simulation's configuration does not reach this switch.
+            agent.optimize_memory = False
         first = copies(server.model)
         pace = work.Pace(count(server.model), lambda: distance(first, copies(server.model)))
         while pace.next_round():  # as its synchronous driver does
