@@ -76,6 +76,13 @@ def test_what_settings_are_read_from_loads_nothing(module: str) -> None:
     assert loaded_by(f"import {module}") == []
 
 
+def test_a_dense_network_trains_without_pytorchs_compiler(tmp_path: Path) -> None:
+    """Its import takes a second, and PyTorch's optimisers begin with it: steps by hand make none."""
+    words = ["run", "quickstart", "--quiet", "--only", "FedAvg", "--set", "rounds=1", "--out", "one"]
+    code = f"from atoll.cli import main\nassert main({words!r}) == 0\nassert 'torch._dynamo' not in sys.modules"
+    assert "torch" in loaded_by(code, tmp_path)
+
+
 def test_help_answers_at_once() -> None:
     seconds = []
     for _ in range(5):

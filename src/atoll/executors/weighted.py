@@ -16,7 +16,7 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.serial import Serial
 from atoll.local.models import Model
 from atoll.local.precision import products_in
-from atoll.local.rule import LocalRule
+from atoll.local.rule import LocalRule, sgd
 from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import is_finite, load_model, read_model
 from atoll.support.arrays import Floats, Ids
@@ -105,10 +105,10 @@ class Weighted:
 
 def why_not_weighted(rule: LocalRule, module: nn.Module) -> str:
     """Return why one weighted pass would not equal the mean over clients; an empty text if it does."""
-    made = rule.optimizer([nn.Parameter(torch.zeros(1))], rule.lr)
     if rule.steps != 1:
         return f"local.steps = {rule.steps}: must be 1"
-    if type(made) is not torch.optim.SGD or rule.carry_moments:
+    is_sgd = rule.optimizer is sgd or type(rule.optimizer([nn.Parameter(torch.zeros(1))], rule.lr)) is torch.optim.SGD
+    if not is_sgd or rule.carry_moments:
         return "the optimizer must be SGD, whose step is linear in the gradient, without a state that is carried on"
     for layer in module.modules():
         if isinstance(layer, _DropoutNd | _NormBase):

@@ -59,7 +59,8 @@ def make_rule(settings: Settings) -> LocalRule:
     make = resolve("local.optimizer", wanted.optimizer, OPTIMIZERS)
     fixed = {key: value for key, value in dict(wanted).items() if key != "lr"}
     optimizer = bind("local.optimizer", make, fixed, wanted.model_extra, later=("parameters", "params", "lr"))
-    _try_optimizer(settings, optimizer)
+    if wanted.optimizer not in OPTIMIZERS:
+        _try_optimizer(settings, optimizer)
     return LocalRule(
         optimizer=optimizer,
         lr=wanted.lr * wanted.lr_factor,

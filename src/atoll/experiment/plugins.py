@@ -145,6 +145,9 @@ def bind(
         section = setting.partition(".")[0]
         raise InputError(f"{section}.{missing[0]} is not set, but {setting} = {_name(rule)!r} needs it")
 
+    if _is_ours(rule) and not arguments:
+        return rule
+
     def bound(*values: Any) -> Any:
         if _is_ours(rule):
             return rule(*values, **arguments)

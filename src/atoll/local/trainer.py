@@ -17,7 +17,7 @@ from atoll.local.dense import Dense, MakesLosses, is_plain_sgd
 from atoll.local.models import Model
 from atoll.local.precision import Precision
 from atoll.local.rounded import Rounded
-from atoll.local.rule import LocalRule
+from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.weights import (
     count_bytes,
@@ -184,8 +184,13 @@ class Trainer:
 
 def dense_steps(rule: LocalRule, module: nn.Module, losses: MakesLosses) -> Dense | None:
     """Return the network whose steps can be made by hand: dense, trained by plain SGD without a proximal term."""
-    plain = not rule.proximal and is_plain_sgd(rule.optimizer(module.parameters(), rule.lr), rule.lr)
+    plain = not rule.proximal and _is_plain(rule, module)
     return Dense.of(module, losses) if plain else None
+
+
+def _is_plain(rule: LocalRule, module: nn.Module) -> bool:
+    """Return whether steps are plain SGD's; `sgd` is not made for that, since PyTorch then loads its compiler: 1 s."""
+    return rule.optimizer is sgd or is_plain_sgd(rule.optimizer(module.parameters(), rule.lr), rule.lr)
 
 
 def descend(
