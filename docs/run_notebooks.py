@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).with_name("notebooks")
-SECONDS = 120  # a cell may take; in all, a notebook takes some ten
+SECONDS = 300  # a cell, or a kernel to start, may take on a busy machine; in all, a notebook takes some ten
 _PICTURES = {"image/svg+xml": "svg", "image/png": "png"}
 _STYLE = re.compile(r"<style.*?</style>\s*", re.DOTALL)
 
@@ -46,7 +46,9 @@ def carried_out(path: Path) -> Page:
     with tempfile.TemporaryDirectory() as folder:
         quiet = ["--log-level=ERROR"]
         where = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=SECONDS, resources=where, extra_arguments=quiet).execute()
+        NotebookClient(
+            notebook, timeout=SECONDS, startup_timeout=SECONDS, resources=where, extra_arguments=quiet
+        ).execute()
     return page_of(notebook, path.name)
 
 
