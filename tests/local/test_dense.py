@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from atoll import LocalRule, Population, Trainer, read_model
 from atoll.local.batches import binary_cross_entropy, cross_entropy, half_squared
-from atoll.local.dense import Dense, is_plain_sgd
+from atoll.local.dense import Dense
 from atoll.local.models import dense, linear
 from atoll.local.rule import adam, momentum, sgd
 from atoll.local.task import ClientTask
-from tests.problems import as_vector, classification, quadratics
+from tests.problems import as_vector, classification, network, quadratics
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 
@@ -55,9 +55,9 @@ def test_steps_are_those_of_autograd(hidden: tuple[int, ...], bias: bool, losses
 def test_an_empty_layer_does_not_pass_a_slope_on() -> None:
     """ReLU's slope at zero is zero, as autograd has it."""
     networks = [some_network((4,)) for _ in range(2)]
-    for network in networks:
-        nn.init.zeros_(network[1].weight)  # type: ignore[index]
-        nn.init.zeros_(network[1].bias)  # type: ignore[index]
+    for each in networks:
+        nn.init.zeros_(each[1].weight)  # type: ignore[index]
+        nn.init.zeros_(each[1].bias)  # type: ignore[index]
     inputs, targets = torch.ones(2, 2, 3, dtype=torch.float64), torch.tensor([1, 2])
     cross_entropy(networks[0](inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
     torch.optim.SGD(networks[0].parameters(), lr=1.0).step()
@@ -116,11 +116,30 @@ def test_another_rule_is_left_to_autograd(rule: LocalRule) -> None:
     assert not Trainer(module, classification(), rule, seed=0).dense
 
 
-def test_plain_sgd_is_told_from_others() -> None:
-    parameters = list(linear((2,), 2).parameters())
-    groups = [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": 0.2}]
-    assert is_plain_sgd(sgd(parameters, 0.1), 0.1)
-    assert not is_plain_sgd(torch.optim.SGD(groups, lr=0.1), 0.1)
+def with_a_floor(parameters: object, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=max(lr, 0.05))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("proximal", [0.0, 1e-9], ids=["by hand", "by autograd"])
+def test_a_rate_that_an_optimizer_keeps_from_falling_does_not_fall(proximal: float) -> None:
+    module = dense((4,), (3,), 3).double()
+    task = ClientTask(event=9, round=9, repeat=0, cluster=0, client=1, start=read_model(module))
+    falling = LocalRule(with_a_floor, lr=0.1, lr_decay=0.5, proximal=proximal)
+    kept = replace(falling, lr=0.05, lr_decay=1.0)
+    ours, theirs = (Trainer(module, classification(), rule, 0).train(task) for rule in (falling, kept))
+    assert all(ours.model[name].equal(each) for name, each in theirs.model.items())
+
+
+@pytest.mark.parametrize("optimizer", [sgd, torch.optim.SGD])
+def test_steps_by_hand_without_an_optimizer_are_the_optimizers_to_the_bit(optimizer: type[torch.optim.SGD]) -> None:
+    module = network()
+    rule = LocalRule(optimizer, lr=0.1, steps=3, lr_decay=0.5)
+    task = ClientTask(event=1, round=1, repeat=0, cluster=0, client=1, start=read_model(module))
+    trainers = [Trainer(module, classification(), rule, 0, by_hand=by_hand) for by_hand in (True, False)]
+    assert [each.by_hand for each in trainers] == [True, False]
+    ours, theirs = (each.train(task) for each in trainers)
+    assert ours.loss == theirs.loss
+    assert all(ours.model[name].equal(each) for name, each in theirs.model.items())
 
 
 class Renamed(nn.Sequential):

@@ -76,15 +76,6 @@ class Dense:
         return outputs
 
 
-def is_plain_sgd(optimizer: torch.optim.Optimizer, lr: float) -> bool:
-    """Return whether the optimiser's step is ``w <- w - lr * g`` and no more."""
-    if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) != 1:
-        return False
-    group = optimizer.param_groups[0]
-    others = ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
-    return group["lr"] == lr and not any(group[key] for key in others)
-
-
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the gradient of each sample's loss with respect to its outputs."""
     slopes = outputs.softmax(dim=1)

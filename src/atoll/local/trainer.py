@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from atoll.data.population import Population
 from atoll.local.batches import Batches, measure_models, measure_samples
-from atoll.local.dense import Dense, MakesLosses, is_plain_sgd
+from atoll.local.dense import Dense
 from atoll.local.models import Model
 from atoll.local.precision import Precision
 from atoll.local.rounded import Rounded
@@ -77,7 +77,7 @@ class Trainer:
             seed: what random numbers are derived from.
             device: where to train.
             precision: what executors let products be computed in.
-            by_hand: whether steps may be made by hand, where `dense_steps` can; else autograd and the optimiser do.
+            by_hand: whether steps of plain SGD may be taken without an optimiser, and dense networks' without autograd.
             tolerant: whether results that are not finite are sent back, for the method's `Screening` to leave out;
                 else they are an error.
 
@@ -91,10 +91,13 @@ class Trainer:
         self.precision = precision
         self.tolerant = tolerant
         self.batches = Batches(population.data, module)
+        # Another function may return plain SGD at this rate and something else at a later round's.
+        plain = by_hand and rule.optimizer in (sgd, torch.optim.SGD)
         # A GPU takes the optimiser's step for all parameters at once.
-        self.by_hand = by_hand and self.batches.inputs.device.type == "cpu"
+        self.by_hand = plain and self.batches.inputs.device.type == "cpu"
         # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
-        self.dense = dense_steps(rule, module, self.batches.losses) if by_hand and precision != "bfloat16" else None
+        dense = plain and not rule.proximal and precision != "bfloat16"
+        self.dense = Dense.of(module, self.batches.losses) if dense else None
         self.outputs: Callable[[Tensor], Tensor] = (
             Rounded.of(self.module) if precision == "bfloat16" else None
         ) or self.module
@@ -182,17 +185,6 @@ class Trainer:
         return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
 
 
-def dense_steps(rule: LocalRule, module: nn.Module, losses: MakesLosses) -> Dense | None:
-    """Return the network whose steps can be made by hand: dense, trained by plain SGD without a proximal term."""
-    plain = not rule.proximal and _is_plain(rule, module)
-    return Dense.of(module, losses) if plain else None
-
-
-def _is_plain(rule: LocalRule, module: nn.Module) -> bool:
-    """Return whether steps are plain SGD's; `sgd` is not made for that, since PyTorch then loads its compiler: 1 s."""
-    return rule.optimizer is sgd or is_plain_sgd(rule.optimizer(module.parameters(), rule.lr), rule.lr)
-
-
 def descend(
     rule: LocalRule,
     parameters: dict[str, nn.Parameter],
@@ -202,15 +194,14 @@ def descend(
 ) -> tuple[float, Model]:
     """Take a step of the rule down each loss; each loss is computed only after the step before it.
 
-    With `by_hand` plain SGD's steps are made here, to the same bits. Returns the mean loss, and the optimiser's
-    moments of these parameters if the rule carries them.
+    With `by_hand`, which plain SGD alone can have, no optimiser is made; the bits are the same. Returns the mean loss,
+    and the optimiser's moments of these parameters if the rule carries them.
     """
     lr = rule.lr_at(task.round)
-    optimizer = rule.optimizer(parameters.values(), lr)
-    if rule.carry_moments:
+    optimizer = None if by_hand else rule.optimizer(parameters.values(), lr)
+    step = optimizer.step if optimizer else partial(_sgd_step, parameters, lr)
+    if optimizer and rule.carry_moments:
         load_moments(optimizer, parameters, task.start)
-    plain = by_hand and is_plain_sgd(optimizer, lr)
-    step = partial(_sgd_step, parameters, lr) if plain else optimizer.step
     total = torch.zeros((), device=next(iter(parameters.values())).device)
     taken = 0
     for taken, loss in enumerate(losses, 1):  # noqa: B007
@@ -221,7 +212,8 @@ def descend(
             _add_proximal(parameters, task.start, rule.proximal)
         step()
         total += loss.detach()
-    return total.item() / taken, read_moments(optimizer, parameters) if rule.carry_moments else {}
+    moments = read_moments(optimizer, parameters) if optimizer and rule.carry_moments else {}
+    return total.item() / taken, moments
 
 
 @torch.no_grad()

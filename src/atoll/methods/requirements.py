@@ -1,7 +1,12 @@
 """What methods ask of a local rule, refused in one sentence where it is not met."""
 
-from atoll.local.rule import LocalRule
+from typing import TYPE_CHECKING
+
+from atoll.local.rule import LocalRule, sgd
 from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
 def require_sgd(rule: LocalRule, why: str) -> None:
@@ -12,12 +17,23 @@ def require_sgd(rule: LocalRule, why: str) -> None:
     """
     import torch
 
-    from atoll.local.dense import is_plain_sgd
-
+    if rule.optimizer is sgd:
+        return
     made = rule.optimizer([torch.nn.Parameter(torch.zeros(1))], rule.lr)
-    if not is_plain_sgd(made, rule.lr):
+    if not _is_plain_sgd(made, rule.lr):
         found = f"{type(made).__name__}{' with momentum' if made.defaults.get('momentum') else ''}"
         raise InputError(f"local.optimizer = {found}: must be 'sgd' with {why}")
+
+
+def _is_plain_sgd(optimizer: "Optimizer", lr: float) -> bool:
+    """Return whether the optimiser's step is ``w <- w - lr * g`` and no more."""
+    from torch.optim import SGD
+
+    if type(optimizer) is not SGD or len(optimizer.param_groups) != 1:
+        return False
+    group = optimizer.param_groups[0]
+    others = ("momentum", "weight_decay", "dampening", "nesterov", "maximize")
+    return group["lr"] == lr and not any(group[key] for key in others)
 
 
 def refuse_proximal(rule: LocalRule, why: str) -> None:
