@@ -28,7 +28,6 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     watch,
 )
 from atoll.cli.common import app, err
-from atoll.cli.usage import tell_usage
 from atoll.support.errors import AtollError, SettingWarning
 
 __all__ = ["app", "main"]
@@ -57,6 +56,8 @@ def _main(words: list[str]) -> int:
             err.print(note, markup=False)
         return _fail(str(error), error.exit_code)
     except _UsageError as error:
+        from atoll.cli.usage import tell_usage
+
         return _fail(tell_usage(error, words), 2)
     except (KeyboardInterrupt, typer.Abort):  # which click makes of it; `atoll run` says how to go on
         return _fail("interrupted", 130)

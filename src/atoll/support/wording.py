@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from atoll.support.limits import LARGEST
-
 _KINDS = {
     "integer": "a whole number",
     "number": "a finite number",
@@ -99,6 +97,8 @@ def allowed(schema: Mapping[str, Any]) -> str:
     >>> allowed({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
     'a list of 2, each entry a whole number'
     """
+    from atoll.support.limits import LARGEST
+
     if "anyOf" in schema:
         return ", or ".join(allowed(one) for one in schema["anyOf"] if one.get("type") != "null")
     if "const" in schema or "enum" in schema:
