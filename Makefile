@@ -14,7 +14,8 @@ PYTEST := $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
-# Not compiled here: Python compiles what it imports, a tenth of it.
+# Not compiled here: Python compiles what it imports, a tenth of it, and keeps that; else each process would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
 .venv/.demo: requirements.lock pyproject.toml
 	@test -x $(BIN)/python || { echo "Making .venv with $$($(PYTHON) --version)"; $(PYTHON) -m venv .venv; }
 	@echo "Installing the $$(grep -c == requirements.lock) packages of requirements.lock (about a minute the first time)"

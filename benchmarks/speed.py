@@ -38,7 +38,7 @@ from atoll.bench import (
 )
 from atoll.bench.contenders import MATRIX_PRODUCT
 from atoll.experiment.executor import count_cores
-from atoll.report import save_figure
+from atoll.report.files import save_figure
 from atoll.report.style import BLUE, PALETTE, STYLE, WIDTH_INCHES
 from atoll.support.environment import describe_environment
 from atoll.support.files import write_atomically

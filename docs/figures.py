@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from mkdocs.structure.files import File, Files
 
 import atoll
-from atoll import report
 from atoll.clustering.describe import class_shares
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.experiment import file as config
@@ -26,6 +25,12 @@ from atoll.methods.hierarchical import Phase, hierarchical_schedule
 from atoll.network.base import Network
 from atoll.network.completion import event_seconds
 from atoll.network.files import matrix_network
+from atoll.report import plot
+from atoll.report.comparisons import plot_completion
+from atoll.report.curves import plot_curves
+from atoll.report.figures import plot_clusters, plot_gantt
+from atoll.report.network import plot_map
+from atoll.report.runs import find_runs
 from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
 from atoll.runs.run import run_events
 from atoll.schedules.events import Event, Schedule
@@ -82,17 +87,17 @@ def quickstart_curves() -> Figure:
         for number, experiment in enumerate(quickstart()):
             for _ in run_events(experiment, Path(folder) / str(number)):
                 pass
-        return report.plot_curves(report.find_runs([Path(folder)]))
+        return plot_curves(find_runs([Path(folder)]))
 
 
 def clusters_of(experiment: Experiment) -> Figure:
     """Draw what `atoll cluster --plot` draws."""
-    return report.plot_clusters(experiment.clustering.sizes, class_shares(experiment.population, experiment.clustering))
+    return plot_clusters(experiment.clustering.sizes, class_shares(experiment.population, experiment.clustering))
 
 
 def gantt_of(experiment: Experiment) -> Figure:
     """Draw what `atoll schedule --plot` draws."""
-    return report.plot_gantt(bars_of(experiment.method.schedule), done=work_ends(experiment))
+    return plot_gantt(bars_of(experiment.method.schedule), done=work_ends(experiment))
 
 
 def bars_of(schedule: Schedule) -> list[tuple[int, float, float, int]]:
@@ -131,10 +136,10 @@ def plan_figures() -> Iterator[tuple[str, Figure]]:
         experiment = Experiment(settings)
         network, plan = experiment.networks[0], experiment.plan
         positions = (network.clients_xy, network.aggregators_xy, experiment.clustering.labels, network.server_xy)
-        yield "plan-map", report.plot_map(*positions)  # type: ignore[arg-type]  # drawn, so there are positions
+        yield "plan-map", plot_map(*positions)  # type: ignore[arg-type]  # drawn, so there are positions
         seconds = [cluster.completion_seconds for cluster in plan.clusters]
-        yield "plan-completion", report.plot_completion(seconds, experiment.problem.limits)
-        yield "plan-gantt", report.plot_gantt(bars_of(experiment.method.schedule.until(120.0)))
+        yield "plan-completion", plot_completion(seconds, experiment.problem.limits)
+        yield "plan-gantt", plot_gantt(bars_of(experiment.method.schedule.until(120.0)))
 
 
 def _timeline(pattern: Pattern) -> Callable[[], Figure]:
@@ -150,7 +155,7 @@ def timeline(pattern: Pattern) -> Figure:
     figure = Figure(figsize=(4.6, 2.3), layout="constrained")
     with mpl.rc_context(STYLE):
         axes = figure.subplots()
-        report.plot.gantt(axes, bars, NAMES[pattern])
+        plot.gantt(axes, bars, NAMES[pattern])
         axes.set(xlim=(0, SHOWN_SECONDS + 0.6), xlabel="Virtual time (seconds)", ylabel="")
         axes.set_xticks(np.arange(0, SHOWN_SECONDS + 1, 5))
         axes.set_yticks([0, 1, 2], ["Cluster 0", "Cluster 1", "Cluster 2"])

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from mkdocs.structure.files import File, Files
 
 import atoll
-from atoll import report
 from atoll.methods.fedbcd import exchanging
 from atoll.methods.fedcluster import cycling
 from atoll.methods.ifca import all_together
+from atoll.report import plot
 from atoll.report.style import PALETTE, STYLE
 from atoll.schedules.events import Clock, Event, Schedule
 
@@ -83,7 +83,7 @@ def timeline(name: str) -> Figure:
     bars = [bar for event in events for bar in _bars(event)]
     figure = Figure(figsize=(4.6, 2.3), layout="constrained")
     axes = figure.subplots()
-    report.plot.gantt(axes, bars, _TITLES[name])
+    plot.gantt(axes, bars, _TITLES[name])
     rows = {-1: above, **{k: f"{one} {k}" for k in range(3)}, 3: below}
     rows = {row: label for row, label in rows.items() if label}
     axes.set_yticks(list(rows), list(rows.values()))

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 import atoll
-from atoll.report import as_markdown
+from atoll.report.writing import as_markdown
 
 SETTINGS = {
     "name": "compare",

@@ -78,6 +78,15 @@ def test_what_settings_are_read_from_loads_nothing(module: str) -> None:
     assert loaded_by(f"import {module}") == []
 
 
+@pytest.mark.parametrize(
+    "words", ["run quickstart --only FedAvg --set rounds=1 --quiet --out one", "schedule quickstart"]
+)
+def test_what_draws_nothing_loads_no_figures_and_no_graphs(words: str, tmp_path: Path) -> None:
+    loaded = loaded_by_command(words, tmp_path)
+    assert "torch" in loaded
+    assert not {"flwr", "matplotlib", "networkx", "ray"} & set(loaded)
+
+
 @pytest.mark.parametrize("proximal", [0.0, 0.1], ids=["by hand", "by autograd"])
 def test_plain_sgd_trains_without_pytorchs_compiler(proximal: float, tmp_path: Path) -> None:
     """Its import takes a second, and PyTorch's optimisers begin with it: plain SGD makes none."""

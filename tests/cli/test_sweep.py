@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from atoll import report
+from atoll.report.runs import read_run
 from tests.cli.conftest import Command, Done
 from tests.cli.pages import ROOT, write_files
 
@@ -38,7 +38,7 @@ def test_a_grid_over_seeds(atoll: Command, folder: Path) -> None:
     assert list(json.loads((folder / "s/sweep.json").read_bytes())["runs"]) == names
     rows = list(csv.DictReader((folder / "s/table.csv").read_text().splitlines()))
     assert [row["local.lr"] for row in rows] == ["0.1", "0.2"]
-    finals = [report.read_run(folder / "s" / name).rows["test_accuracy"][-1] for name in names[:2]]
+    finals = [read_run(folder / "s" / name).rows["test_accuracy"][-1] for name in names[:2]]
     assert float(rows[0]["last_mean"]) == pytest.approx(sum(finals) / 2)
     # each run is that of `atoll run`
     atoll("run", "tiny.toml", "--set", "local.lr=0.2", "--set", "seed=1", "--out", "alone").succeeded()
@@ -133,7 +133,7 @@ def test_a_search(atoll: Command, folder: Path) -> None:
     assert (folder / "s/trial-001/summary.json").is_file()
     found = json.loads(atoll(*words, "--trials", 3, "--out", "s", "--resume", "--json").succeeded())
     assert [trial["trial"] for trial in found["trials"]] == [0, 1, 2]
-    accuracies = [report.read_run(folder / "s" / f"trial-00{i}").rows["test_accuracy"][-1] for i in range(3)]
+    accuracies = [read_run(folder / "s" / f"trial-00{i}").rows["test_accuracy"][-1] for i in range(3)]
     assert [trial["value"] for trial in found["trials"]] == accuracies
     (best,) = [trial for trial in found["trials"] if trial["is_best"]]
     assert best["value"] == max(accuracies)

@@ -9,7 +9,7 @@ import atoll
 from atoll import Experiment, make_population
 from atoll.data.feature_means import MOST, feature_means
 from atoll.experiment.validation import validate
-from atoll.report import plot_holdings
+from atoll.report.holdings import plot_holdings
 from atoll.support.errors import InputError
 
 

@@ -14,11 +14,12 @@ import pytest
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.validation import validate
 from atoll.experiment.waiting import work_ends
-from atoll.report import find_runs, write_report
+from atoll.report.files import write_report
 from atoll.report.page import Content, make_content, render
 from atoll.report.page.compared import warnings
 from atoll.report.page.groups import group_runs, make_panels
 from atoll.report.page.scenes import Scene, make_scene
+from atoll.report.runs import find_runs
 from atoll.schedules.files import write_schedule
 from tests.made_runs import make_rows, write_run
 

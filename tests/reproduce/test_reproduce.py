@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from atoll.experiment.file import make_runs, read_experiment, resolved
-from atoll.report import Run
 from atoll.report.records import COLUMNS
+from atoll.report.runs import Run
 from atoll.reproduce import costs, pictures
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.judging import judge, measure_plan, measure_run

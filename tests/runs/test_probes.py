@@ -15,7 +15,8 @@ from atoll.evaluation.scores import heterogeneity
 from atoll.experiment.validation import validate
 from atoll.fleet.memory import MemoryFleet
 from atoll.local.models import Model
-from atoll.report import page, write_report
+from atoll.report import page
+from atoll.report.files import write_report
 from atoll.report.tables import rounds_to_target
 from atoll.report.writing import as_dicts, as_markdown
 from atoll.runs.columns import is_built_in

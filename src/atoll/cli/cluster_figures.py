@@ -5,12 +5,15 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
-from atoll import report
 from atoll.cli.common import title_of
 from atoll.clustering.describe import class_shares
 from atoll.clustering.feduc.summary import ClusteringSummary
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
+from atoll.report.comparisons import plot_bars, plot_completion
+from atoll.report.figures import plot_clusters
+from atoll.report.network import plot_map
+from atoll.report.sizes import plot_size_against
 
 
 def draw_clusterings(
@@ -22,7 +25,7 @@ def draw_clusterings(
     """
     first, plan, title = runs[0], plans[0], title_of(runs[0])
     shares = class_shares(first.population, first.clustering)
-    figures = [("", report.plot_clusters(first.clustering.sizes, shares, title))]
+    figures = [("", plot_clusters(first.clustering.sizes, shares, title))]
     if plan is None:
         return figures
     network = first.networks[0]
@@ -30,16 +33,16 @@ def draw_clusterings(
         positions = (network.clients_xy, network.aggregators_xy, first.clustering.labels)
         neighbours = network.neighbours if plan.pattern.startswith("dec") else None
         server = None if neighbours else network.server_xy
-        figures.append(("-map", report.plot_map(*positions, server, neighbours, title, ids)))
+        figures.append(("-map", plot_map(*positions, server, neighbours, title, ids)))
     seconds = [c.completion_seconds for c in plan.clusters]
-    figures.append(("-completion", report.plot_completion(seconds, first.problem.limits, title)))
+    figures.append(("-completion", plot_completion(seconds, first.problem.limits, title)))
     found = [(each.settings, made) for each, made in zip(runs, plans, strict=True) if made is not None]
     figures.append(("-sizes", _plot_sizes(found)))
     if len(found) > 1:
         emd = _by_group(found, lambda made: made.mean_emd)
         longest = _by_group(found, lambda made: made.max_completion_seconds)
-        figures.append(("-emd", report.plot_bars(emd, "Mean EMD", first.settings.name)))
-        figures.append(("-longest", report.plot_bars(longest, "Longest completion (s)", first.settings.name)))
+        figures.append(("-emd", plot_bars(emd, "Mean EMD", first.settings.name)))
+        figures.append(("-longest", plot_bars(longest, "Longest completion (s)", first.settings.name)))
     return figures
 
 
@@ -53,7 +56,7 @@ def _plot_sizes(found: Sequence[tuple[Settings, ClusteringSummary]]) -> Figure:
         x.setdefault(name, []).append([c.psi if frequency else float(c.links) for c in made.clusters])
         sizes.setdefault(name, []).append([float(c.size) for c in made.clusters])
     label = "Share of the inter-cluster aggregations" if frequency else "Neighbours"
-    return report.plot_size_against(x, sizes, label, found[0][0].name)
+    return plot_size_against(x, sizes, label, found[0][0].name)
 
 
 def _by_group(

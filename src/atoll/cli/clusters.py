@@ -95,7 +95,7 @@ def _profile_table(profiles: "Sequence[ClusterProfile]", title: str) -> Table:
 
 
 def _plan_table(plan: "ClusteringSummary", title: str) -> Table:
-    from atoll.report.style import format_seconds
+    from atoll.report.units import format_seconds
 
     told = (
         f"bound {plan.bound:.4g} = kappa {plan.kappa:.4g} x {plan.initial_gap:.4g} + delta {plan.delta:.4g}; "

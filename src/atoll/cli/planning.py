@@ -25,7 +25,7 @@ from atoll.planner.page import render
 from atoll.planner.planning import Field, facts_of, sort_out
 from atoll.planner.race import Race, carry_out, lay_out, seconds_an_update
 from atoll.report.formats import rich_table
-from atoll.report.style import format_seconds
+from atoll.report.units import format_seconds
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 from atoll.sweep.axes import parse_axes

@@ -78,7 +78,7 @@ class Runs:
 
 def describe(row: dict[str, Any]) -> str:
     """Return what a row of metrics says, in short."""
-    from atoll.report.style import format_seconds
+    from atoll.report.units import format_seconds
 
     accuracy = "" if row["test_accuracy"] is None else f"  accuracy {row['test_accuracy']:.3f}"
     return f"loss {row['train_loss']:.4f}{accuracy}  virtual {format_seconds(row['virtual_time'])}"

@@ -55,17 +55,21 @@ def report_command(
     inches = read_width(width)
     if page is not None:
         _check_page(page)
-    from atoll import report
+    from atoll.report.files import write_report
+    from atoll.report.spread import spread_over_seeds, tables_as_rich
+    from atoll.report.style import figure_width
+    from atoll.report.tables import rounds_to_target
+    from atoll.report.writing import as_dicts
 
     runs, notices = _read(folders, overlay)
     for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
         claim_file(option, file)
-    rows = report.rounds_to_target(runs, target or None, stable=stable)
+    rows = rounds_to_target(runs, target or None, stable=stable)
     place = folder or (None if page or as_csv or as_parquet else folders[0] / "report")
     if place and place.exists() and not place.is_dir():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
-    with report.figure_width(inches):
-        files = report.write_report(runs, place, target or None, stable, against) if place else []
+    with figure_width(inches):
+        files = write_report(runs, place, target or None, stable, against) if place else []
     if page:
         from atoll.report.page import write_page
 
@@ -73,22 +77,22 @@ def report_command(
         files.append(page)
     files += _write_probes(runs, as_csv, as_parquet)
     if as_json:
-        print_json(report.as_dicts(rows))
+        print_json(as_dicts(rows))
         return
-    for table in report.tables_as_rich(rows, report.spread_over_seeds(runs)):
+    for table in tables_as_rich(rows, spread_over_seeds(runs)):
         out.print(table)
     for file in files:
         out.print(str(file), markup=False)
 
 
-def _read(folders: Sequence[Path], overlay: bool) -> "tuple[Sequence[Run], list[str]]":
+def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], list[str]]":
     """Return the runs, and what was left out of them, which is told."""
-    from atoll import report
+    from atoll.report.runs import find_readable, overlay
 
-    runs, faults = report.find_readable(folders)
+    runs, faults = find_readable(folders)
     for fault in faults:
         err.print(f"warning: left out: {fault}", markup=False)
-    return report.overlay(runs) if overlay else runs, [f"Left out: {fault}" for fault in faults]
+    return overlay(runs) if is_overlay else runs, [f"Left out: {fault}" for fault in faults]
 
 
 def _write_probes(runs: "Sequence[Run]", as_csv: Path | None, as_parquet: Path | None) -> list[Path]:

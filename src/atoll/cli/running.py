@@ -102,16 +102,22 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
 
 def _tell_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     """Print the table of finished runs; of several also write the report beside them."""
-    from atoll import report
+    from atoll.report.runs import find_runs
+    from atoll.report.spread import spread_over_seeds, tables_as_rich
+    from atoll.report.tables import rounds_to_target
+    from atoll.report.writing import as_dicts
 
-    results = report.find_runs(folders)
-    files = report.write_report(results, parent / "report") if len(folders) > 1 else []
+    results = find_runs(folders)
+    if len(folders) > 1:
+        from atoll.report.files import write_report
+
+        write_report(results, parent / "report")
     if as_json:
-        print_json(report.as_dicts(report.rounds_to_target(results)))
+        print_json(as_dicts(rounds_to_target(results)))
         return
-    for table in report.tables_as_rich(report.rounds_to_target(results), report.spread_over_seeds(results)):
+    for table in tables_as_rich(rounds_to_target(results), spread_over_seeds(results)):
         out.print(table)
-    if files:
+    if len(folders) > 1:
         out.print(f"Figures and table: {parent / 'report'}", markup=False)
     out.print(f"Results: {parent}", markup=False)
 

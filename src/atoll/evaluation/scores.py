@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from atoll.clustering.clustering import Clustering
@@ -218,6 +217,8 @@ def parameter_error(models: Sequence[Model], planted: Floats) -> float:
     Raises:
         InputError: the models have another number of parameters, or are too few.
     """
+    from scipy.optimize import linear_sum_assignment  # SciPy's solvers load slowly
+
     flat = [torch.cat([t.reshape(-1) for name, t in model.items() if "@" not in name]) for model in models]
     if len(flat) < len(planted) or flat[0].numel() != planted.shape[1]:
         raise InputError(

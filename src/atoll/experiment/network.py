@@ -1,9 +1,8 @@
 """From settings to networks: where everyone is, how fast, and who is linked with whom."""
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
@@ -17,12 +16,14 @@ from atoll.network.completion import pattern_transfer_seconds
 from atoll.network.files import ClientTable, read_aggregators, read_matrix, read_network_clients
 from atoll.network.links import LinksFile, read_links
 from atoll.network.mobility import Trace, random_waypoint, read_trace
-from atoll.network.routes import linked_network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MOVES = 100  # positions in a run of clients that move but are not clustered anew
 
@@ -241,6 +242,8 @@ def _first_positions(settings: Settings, table: ClientTable | None, clients: int
 
 
 def _topology(settings: Settings) -> "nx.Graph[int]":
+    import networkx as nx  # loads slowly
+
     wanted = settings.network
     rule = resolve("network.topology", wanted.topology, TOPOLOGIES)
     given: dict[str, Any] = {
@@ -300,6 +303,8 @@ def _from_links(
     settings: Settings, file: LinksFile, compute_seconds: Floats, model_bytes: int, upload_share: float
 ) -> Network:
     """Make the network of a file of links; aggregators without links to each other have the topology's."""
+    from atoll.network.routes import linked_network  # NetworkX loads slowly
+
     wanted, pattern, table = settings.network, _pattern_of(settings), file.table
     assert wanted.file is not None
     names = None if table is None else table.names

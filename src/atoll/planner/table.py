@@ -9,7 +9,7 @@ from atoll.planner.entrants import Entrant, estimate_of
 from atoll.planner.scores import Score
 from atoll.planner.scoring import ALIKE, Scored
 from atoll.report.formats import DASH, Cells
-from atoll.report.style import format_seconds
+from atoll.report.units import format_seconds
 from atoll.support.estimates import Estimate
 
 _FACTS = ("events", "waiting", "slowest client", "MB per hop", "staleness")

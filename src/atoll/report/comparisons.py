@@ -15,16 +15,8 @@ from numpy.typing import ArrayLike
 
 from atoll.report.figures import index_ticks
 from atoll.report.network import as_finite
-from atoll.report.style import (
-    BLUE,
-    PALETTE,
-    STYLE,
-    WIDTH_INCHES,
-    drawn_width,
-    legend_columns,
-    new_figure,
-    time_unit,
-)
+from atoll.report.style import BLUE, PALETTE, STYLE, WIDTH_INCHES, drawn_width, legend_columns, new_figure
+from atoll.report.units import time_unit
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 

@@ -13,18 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from atoll.report.runs import Run
-from atoll.report.style import (
-    STYLE,
-    WIDTH_INCHES,
-    byte_unit,
-    drawn_width,
-    format_count,
-    legend_columns,
-    line_styles,
-    new_figure,
-    time_unit,
-    use_log_scale,
-)
+from atoll.report.style import STYLE, WIDTH_INCHES, drawn_width, legend_columns, line_styles, new_figure, use_log_scale
+from atoll.report.units import byte_unit, format_count, time_unit
 from atoll.runs.columns import is_built_in, title_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError

@@ -13,17 +13,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
-from atoll.report.style import (
-    BLUE,
-    PALE_BLUE,
-    STYLE,
-    WIDTH_INCHES,
-    format_count,
-    legend_columns,
-    new_figure,
-    strip_frame,
-    time_unit,
-)
+from atoll.report.style import BLUE, PALE_BLUE, STYLE, WIDTH_INCHES, legend_columns, new_figure, strip_frame
+from atoll.report.units import format_count, time_unit
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 

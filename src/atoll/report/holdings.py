@@ -10,7 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from atoll.report.figures import MAX_CLIENTS, draw_shares
-from atoll.report.style import BLUE, STYLE, WIDTH_INCHES, format_count, new_figure, strip_frame
+from atoll.report.style import BLUE, STYLE, WIDTH_INCHES, new_figure, strip_frame
+from atoll.report.units import format_count
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 

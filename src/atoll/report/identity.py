@@ -13,20 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
-from scipy.optimize import linear_sum_assignment
 
 from atoll.report.records import is_number
 from atoll.report.runs import Run
-from atoll.report.style import (
-    PALETTE,
-    STYLE,
-    WIDTH_INCHES,
-    format_count,
-    legend_columns,
-    new_figure,
-    strip_frame,
-    use_log_scale,
-)
+from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES, legend_columns, new_figure, strip_frame, use_log_scale
+from atoll.report.units import format_count
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -240,6 +231,8 @@ def _matched_order(counts: Ids) -> Ids:
     >>> _matched_order(np.array([[0, 1, 9], [7, 0, 0]]))
     array([2, 0, 1])
     """
+    from scipy.optimize import linear_sum_assignment  # SciPy's solvers load slowly
+
     models = linear_sum_assignment(counts, maximize=True)[1]
     return np.concatenate([models, np.setdiff1d(np.arange(counts.shape[1]), models)])
 

@@ -6,7 +6,7 @@
     figure.savefig("figure.pdf")
 
 What has a legend beside its axes returns the entries, for ``ax.legend(handles=...)``. Bad input is an `InputError`, as
-of the functions in `atoll.report` that make whole figures.
+of the functions that make whole figures.
 """
 
 from atoll.report.clients import draw_clients as clients

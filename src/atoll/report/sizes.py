@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
-from scipy.stats import spearmanr
 
 from atoll.report.comparisons import LINE_COLOR, STEPS, add_legend, from_zero, not_negative
 from atoll.report.network import as_finite
@@ -73,6 +72,8 @@ def rank_correlation(x: Floats, sizes: Floats) -> float | None:
     >>> rank_correlation(np.array([0.1, 0.2, 0.0, 0.4]), np.array([2.0, 3.0, 0.0, 9.0]))
     1.0
     """
+    from scipy.stats import spearmanr  # loads slowly
+
     x, sizes = x[x != 0], sizes[x != 0]
     if min(len(np.unique(x)), len(np.unique(sizes))) < 2:
         return None

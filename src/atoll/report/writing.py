@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 
 from atoll.report.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
-from atoll.report.style import format_bytes, format_seconds
 from atoll.report.tables import FIRST, STABLE, Reached, Row
+from atoll.report.units import format_bytes, format_seconds
 from atoll.runs.columns import title_of
 
 MAX_PROBED = 2  # columns of users' own probes beyond which a terminal is too narrow

@@ -15,7 +15,7 @@ from atoll.experiment.validation import validate
 from atoll.local.batches import cross_entropy
 from atoll.local.models import MODELS, Shape
 from atoll.local.weights import place
-from atoll.report import Run
+from atoll.report.runs import Run
 from atoll.reproduce.judging import without_seed
 from atoll.reproduce.running import settings_of
 from atoll.support.process import one_thread

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from atoll.report import Run
+from atoll.report.runs import Run
 from atoll.report.sizes import rank_correlation
 from atoll.report.spread import seed_of
 from atoll.report.tables import falls, first_met

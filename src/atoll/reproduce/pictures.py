@@ -10,8 +10,9 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from atoll import report
-from atoll.report.curves import has_parameter_error, plot_parameter_error
+from atoll.report.comparisons import plot_bars
+from atoll.report.curves import has_parameter_error, plot_curves, plot_parameter_error
+from atoll.report.sizes import plot_size_against
 from atoll.reproduce.judging import without_seed
 from atoll.reproduce.results import Result
 
@@ -27,20 +28,20 @@ def draw(result: Result) -> Iterator[tuple[str, str]]:
 def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
     runs = [replace(run, label=without_seed(run.label)) for run in result.runs]  # so all seeds of one look the same
     if runs:
-        curves = report.plot_curves(runs)
+        curves = plot_curves(runs)
         tested = "test loss" if any(axes.get_ylabel() == "Test loss" for axes in curves.axes) else "test accuracy"
         yield f"Training loss and {tested} against rounds, a line a seed", curves
         if "pattern" in runs[0].config.get("method", {}):  # clusters side by side, each at its own speed
-            yield "The same against virtual time", report.plot_curves(runs, "virtual_time")
+            yield "The same against virtual time", plot_curves(runs, "virtual_time")
     if any(map(has_parameter_error, runs)):
         yield "Distance to the planted parameters, a line a seed", plot_parameter_error(runs)
     measures = {verdict.claim.measure for verdict in result.verdicts}
     if result.plans and "emd" in measures:
-        yield "Mean EMD of the clusters", report.plot_bars(_by_panel(result.plans, "mean_emd"), "Mean EMD")
+        yield "Mean EMD of the clusters", plot_bars(_by_panel(result.plans, "mean_emd"), "Mean EMD")
     if result.plans and "longest" in measures:
         yield (
             "Longest completion in a cluster",
-            report.plot_bars(_by_panel(result.plans, "max_completion_seconds"), "Seconds"),
+            plot_bars(_by_panel(result.plans, "max_completion_seconds"), "Seconds"),
         )
     if result.plans and measures & {"size-frequency", "size-links"}:
         frequency = "size-frequency" in measures
@@ -64,7 +65,7 @@ def _plot_sizes(plans: Plans, against: str) -> Figure:
         name = ", ".join(filter(None, (plan["panel"], _series(plan))))
         x.setdefault(name, []).append([float(cluster[against]) for cluster in plan["clusters"]])
         sizes.setdefault(name, []).append([float(cluster["size"]) for cluster in plan["clusters"]])
-    return report.plot_size_against(x, sizes, "Share of the merges" if against == "psi" else "Neighbours")
+    return plot_size_against(x, sizes, "Share of the merges" if against == "psi" else "Neighbours")
 
 
 def _series(plan: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from atoll.report import format_seconds
+from atoll.report.units import format_seconds
 from atoll.reproduce.costs import work_of
 from atoll.reproduce.running import Task
 from atoll.runs.folder import RunFolder

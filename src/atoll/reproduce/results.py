@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll import report
 from atoll.experiment import file as config
-from atoll.report.runs import read_begun
+from atoll.report.runs import Run, read_begun
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.costs import Cost, cost_of
 from atoll.reproduce.judging import Verdict, judge
@@ -31,7 +30,7 @@ class Result:
 
     recipe: str
     description: str
-    runs: tuple[report.Run, ...]
+    runs: tuple[Run, ...]
     plans: tuple[Mapping[str, Any], ...]
     expected: int
     verdicts: tuple[Verdict, ...]
@@ -65,7 +64,7 @@ def gather(
     )
 
 
-def _find_runs(folder: Path) -> tuple[tuple[report.Run, ...], list[str]]:
+def _find_runs(folder: Path) -> tuple[tuple[Run, ...], list[str]]:
     """Return the runs that have begun, and a sentence for each that cannot be read."""
     runs, faults = read_begun([folder])
     return tuple(runs), faults

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import get_args
 
-from atoll.report import format_seconds
+from atoll.report.units import format_seconds
 from atoll.reproduce.claims import Claim
 from atoll.reproduce.evidence import Need
 from atoll.reproduce.judging import Status, Verdict

@@ -7,10 +7,9 @@ from warnings import warn
 
 import numpy as np
 
-from atoll import report
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
-from atoll.report.runs import NotBegun
+from atoll.report.runs import NotBegun, read_run
 from atoll.report.tables import falls, first_met
 from atoll.runs.folder import RunFolder
 from atoll.runs.probes import check_probes
@@ -69,7 +68,7 @@ class Goal:
         A run that has not met the target has inf. None is a run that is not finished, or has not recorded the column.
         """
         try:
-            run = report.read_run(folder)
+            run = read_run(folder)
         except InputError as error:
             if RunFolder(folder).is_run and not isinstance(error, NotBegun):
                 warn(f"left out: {error}", SettingWarning, 2)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.report.formats import DASH, csv_table, markdown_table
-from atoll.report.style import time_unit
+from atoll.report.units import time_unit
 from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal

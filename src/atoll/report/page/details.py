@@ -14,7 +14,8 @@ from atoll.report.page.groups import Group
 from atoll.report.page.numbers import Pool
 from atoll.report.page.scenes import Scene, make_scene
 from atoll.report.runs import Run
-from atoll.report.style import PALETTE, format_seconds
+from atoll.report.style import PALETTE
+from atoll.report.units import format_seconds
 from atoll.support.arrays import Floats, Ids
 from atoll.support.numpy_files import read_npz
 

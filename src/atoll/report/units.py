@@ -1,0 +1,65 @@
+"""The units in which times, bytes and counts are read."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """A unit of time fit for a span: its length in seconds, its name and its symbol."""
+
+    seconds: float
+    name: str
+    symbol: str
+
+
+_SECONDS = TimeUnit(1.0, "seconds", "s")
+_MINUTES = TimeUnit(60.0, "minutes", "min")
+_HOURS = TimeUnit(3600.0, "hours", "h")
+_DAYS = TimeUnit(86400.0, "days", "d")
+
+
+def time_unit(span_seconds: float) -> TimeUnit:
+    """Choose the largest unit of which the span holds at least two.
+
+    >>> time_unit(90).name, time_unit(7200).name
+    ('seconds', 'hours')
+    """
+    return next((unit for unit in (_DAYS, _HOURS, _MINUTES) if span_seconds >= 2 * unit.seconds), _SECONDS)
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a time in its own best unit, to three digits.
+
+    >>> format_seconds(150)
+    '2.5 min'
+    """
+    unit = time_unit(seconds)
+    return f"{seconds / unit.seconds:.3g} {unit.symbol}"
+
+
+def format_bytes(size: float) -> str:
+    """Write a number of bytes, to three digits.
+
+    >>> format_bytes(1_234_000), format_bytes(512)
+    ('1.23 MB', '512 B')
+    """
+    length, symbol = byte_unit(size)
+    return f"{size / length:.3g} {symbol}"
+
+
+def byte_unit(size: float) -> tuple[float, str]:
+    """Choose the largest unit of which there is at least one: its bytes and its symbol."""
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+    return next((each for each in units if size >= each[0]), units[-1])
+
+
+def format_count(value: float, _position: object = None) -> str:
+    """Write a count briefly, as tick labels do (matplotlib passes the tick's position, which is not needed).
+
+    >>> format_count(2500), format_count(20_000), format_count(1_500_000)
+    ('2500', '20k', '1.5M')
+    """
+    for size, symbol in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= (1e4 if symbol == "k" else size):
+            return f"{value / size:.4g}{symbol}"
+    return f"{value:g}"
