@@ -6,9 +6,9 @@ know has a row from each that has judged it.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.running import SEEDS
@@ -16,10 +16,24 @@ from atoll.reproduce.wording import NONE, STATUSES
 
 FOLDER = Path(__file__).parent / "papers/verdicts"
 MARK = "<!-- the verdicts -->"
-HEADS = ("Claim", "The paper", "Measured", "Verdict", "Command")
+STATED = "The paper"
+HEADS = ("Claim", STATED, "Measured", "Verdict", "Scale")
 
 Row = dict[str, Any]
-Key = tuple[str, str, str, str, str]
+"""A verdict as its file has it, with the file's scale and number of seeds; empty for a claim without one."""
+
+
+class Key(NamedTuple):
+    """What tells claims apart."""
+
+    recipe: str
+    source: str
+    panel: str
+    says: str
+    reading: str
+
+
+Rows = Sequence[tuple[Key, Row]]
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -40,7 +54,7 @@ def tables(files: Sequence[dict[str, Any]]) -> str:
     known = {key for paper in papers for key in _keys(paper)}
     if stale := [key for key in measured if key not in known]:
         raise ValueError(f"docs/papers/verdicts: no claim is called {', '.join(stale[0])}; make its file again")
-    return "\n\n".join(part for paper in papers for part in _table(paper, measured))
+    return "\n\n".join(part for paper in papers for part in _sections(paper, measured))
 
 
 def _by_claim(files: Sequence[dict[str, Any]]) -> dict[Key, list[Row]]:
@@ -50,41 +64,80 @@ def _by_claim(files: Sequence[dict[str, Any]]) -> dict[Key, list[Row]]:
         for recipe in file["recipes"]:
             for claim in recipe["claims"]:
                 if claim["status"] != "not run":
-                    key = (recipe["recipe"], claim["source"], claim["panel"], claim["says"], claim["reading"])
+                    key = Key(recipe["recipe"], claim["source"], claim["panel"], claim["says"], claim["reading"])
                     found.setdefault(key, []).append({**claim, "scale": file["scale"], "of": file["seeds"]})
     return found
 
 
 def _keys(paper: Paper) -> list[Key]:
-    return list(dict.fromkeys((c.recipe, c.source, c.panel, c.says, c.reading) for c in paper.claims))
+    return list(dict.fromkeys(Key(c.recipe, c.source, c.panel, c.says, c.reading) for c in paper.claims))
 
 
-def _table(paper: Paper, measured: dict[Key, list[Row]]) -> Iterator[str]:
-    """Yield a paper's heading, how many verdicts of each kind there are, and its table."""
+def _sections(paper: Paper, measured: dict[Key, list[Row]]) -> Iterator[str]:
+    """Yield a paper's heading, how many verdicts of each kind its recipes have, and a table for each recipe."""
     rows = [(key, row) for key in _keys(paper) for row in measured.get(key) or [{}]]
-    counted = Counter(row.get("status", "not run") for _, row in rows)
+    recipes = {key.recipe: [each for each in rows if each[0].recipe == key.recipe] for key, _ in rows}
     yield f"## {paper.title}"
-    yield f"{', '.join(f'{counted[each]} {each}' for each in STATUSES if counted[each])}."
-    lines = [" | ".join(HEADS), " | ".join("---" for _ in HEADS)]
-    lines += [" | ".join(cell.replace("|", "\\|") for cell in _cells(key, row)) for key, row in rows]
-    yield "\n".join(f"| {line} |" for line in lines)
+    yield _counted(recipes)
+    for recipe, own in recipes.items():
+        yield f"### {_title(own)} {{ #{recipe} }}"
+        yield ", ".join(dict.fromkeys(_command(recipe, row) for _, row in own))
+        has_sources = len({key.source for key, _ in own}) > 1
+        cells = [_cells(key, row, has_sources) for key, row in own]
+        shown = [k for k in range(len(HEADS)) if HEADS[k] != STATED or any(line[k] != NONE for line in cells)]
+        yield _as_table([HEADS[k] for k in shown], [[line[k] for k in shown] for line in cells])
 
 
-def _cells(key: Key, row: Row) -> list[str]:
-    recipe, source, panel, says, taken = key
-    claim = f"**{', '.join(filter(None, (source, panel)))}** {says}"
-    reading = f"<br>Reading: {taken}" if taken else ""
-    if not row:
-        return [claim + reading, NONE, NONE, "not run", f"`atoll reproduce {recipe}`"]
-    reason = f"<br>{row['reason']}" if row["reason"] else ""
-    seeds = f" --seeds {row['of']}" if row["of"] != SEEDS else ""
-    return [
-        claim + reading,
-        _pairs(row["runs"], row["stated_in_words"]) or NONE,
-        "<br>".join(filter(None, (_pairs(row["runs"], row["ours_in_words"]), *row["needs"], f"{row['seeds']} seeds"))),
-        f"**{row['status']}**{reason}",
-        f"`atoll reproduce {recipe} --scale {row['scale']}{seeds}`",
+def _counted(recipes: Mapping[str, Rows]) -> str:
+    """Return a table with a row for each recipe, and one for all."""
+    rows = [each for own in recipes.values() for each in own]
+    told = [status for status in STATUSES if any(_status(row) == status for _, row in rows)]
+    lines = [
+        [name, *(str(Counter(_status(row) for _, row in own)[status] or "") for status in told)]
+        for name, own in ((f"[{_title(own)}](#{recipe})", own) for recipe, own in recipes.items())
     ]
+    total = Counter(_status(row) for _, row in rows)
+    return _as_table(["Figure or table", *told], [*lines, ["**All**", *(f"**{total[status]}**" for status in told)]])
+
+
+def _status(row: Row) -> str:
+    return str(row.get("status", "not run"))
+
+
+def _title(rows: Rows) -> str:
+    return "; ".join(dict.fromkeys(key.source for key, _ in rows))
+
+
+def _command(recipe: str, row: Row) -> str:
+    if not row:
+        return f"`atoll reproduce {recipe}`"
+    seeds = f" --seeds {row['of']}" if row["of"] != SEEDS else ""
+    return f"`atoll reproduce {recipe} --scale {row['scale']}{seeds}`"
+
+
+def _cells(key: Key, row: Row, has_sources: bool) -> list[str]:
+    place = ", ".join(filter(None, (key.source if has_sources else "", key.panel)))
+    claim = (f"**{place}** " if place else "") + key.says + (f"<br>Reading: {key.reading}" if key.reading else "")
+    if not row:
+        return [claim, NONE, NONE, "not run", NONE]
+    reason = f"<br>{row['reason']}" if row["reason"] else ""
+    return [
+        claim,
+        _pairs(row["runs"], row["stated_in_words"]) or NONE,
+        "<br>".join(filter(None, (_pairs(row["runs"], row["ours_in_words"]), *row["needs"]))),
+        f"**{row['status']}**{reason}",
+        f"{row['scale']}<br>{row['seeds']} seeds",
+    ]
+
+
+def _as_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as Markdown, in whose cells a number and its interval stay together."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    kept = (
+        [cell.replace("|", "\\|").replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}") for cell in line]
+        for line in lines
+    )
+    return "\n".join(f"| {' | '.join(line)} |" for line in kept)
 
 
 def _pairs(labels: Sequence[str], values: Sequence[str]) -> str:

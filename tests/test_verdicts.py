@@ -29,17 +29,19 @@ def test_every_claim_has_a_row_and_a_measured_one_its_numbers() -> None:
     text = hook_of("verdicts").tables([make_file(), make_file("paper", status="fails", reason="so it is")])
     known = (claim for name in PAPERS for claim in read_paper(name).claims)
     claims = len({(c.recipe, c.source, c.panel, c.says, c.reading) for c in known})
-    assert len([line for line in text.splitlines() if line.startswith("| **")]) == claims + 1
+    sections = [part for part in text.split("\n\n") if part.startswith("| Claim")]
+    assert sum(len(part.splitlines()) - 2 for part in sections) == claims + 1
     assert f"`atoll reproduce {CLAIM.recipe} --scale small`" in text
     assert f"`atoll reproduce {CLAIM.recipe} --scale paper`" in text
     for words in (
         "Reading: inputs standardised, every cluster has data",
-        "FedCluster 0.5 ± 0.1<br>FedAvg 0.7",
+        "FedCluster 0.5\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.1<br>FedAvg 0.7",
         r"lead of A \| B",
         "**fails**<br>so it",
     ):
         assert words in text
-    assert "1 holds, 1 fails, " in text
+    assert f"| [{CLAIM.source}](#{CLAIM.recipe}) | 1 | 1 |" in text  # holds, fails
+    assert f"### {CLAIM.source} {{ #{CLAIM.recipe} }}" in text
 
 
 def test_a_verdict_on_a_claim_that_is_gone_is_refused() -> None:
@@ -49,7 +51,7 @@ def test_a_verdict_on_a_claim_that_is_gone_is_refused() -> None:
 
 def test_what_was_not_run_says_so() -> None:
     text = hook_of("verdicts").tables([make_file(status="not run")])
-    assert "holds" not in text.partition("##")[2].partition("|")[0]
+    assert "| Figure or table | not run |" in text
     assert f"`atoll reproduce {CLAIM.recipe}`" in text
     page = hook_of("verdicts").on_page_markdown("before <!-- the verdicts --> after")
     assert page.startswith("before ## FedCluster")
