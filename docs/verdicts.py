@@ -126,7 +126,7 @@ def _cells(key: Key, row: Row, has_sources: bool) -> list[str]:
         _pairs(row["runs"], row["stated_in_words"]) or NONE,
         "<br>".join(filter(None, (_pairs(row["runs"], row["ours_in_words"]), *row["needs"]))),
         f"**{row['status']}**{reason}",
-        f"{row['scale']}<br>{row['seeds']} seeds",
+        f"{row['scale']}<br>{row['seeds']} seed{'s' * (row['seeds'] != 1)}",
     ]
 
 
