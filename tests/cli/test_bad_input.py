@@ -248,6 +248,8 @@ MEANT = {
     "report runs --target 80%": "--target 80%: must be a number; see atoll report --help",
     "fleet init --host here --nodes 0": "--nodes 0: must be from 1 to 10000; see atoll fleet init --help",
     "quickstart": "No such command 'quickstart'; did you mean atoll run quickstart?; see atoll --help",
+    "runn": "No such command 'runn'; did you mean atoll run?; see atoll --help",
+    "fleet statuss": "No such command 'statuss'; did you mean atoll fleet status?; see atoll fleet --help",
     "help": "No such command 'help'; did you mean atoll --help?",
     "run tiny.toml --set method.name=fedprox": "method.name = 'fedprox': unknown, did you mean 'fedavg'?",
     "recipes --show quickstart": "No such option '--show'; did you mean atoll recipes show?; see atoll recipes --help",

@@ -11,6 +11,7 @@ from atoll.support.wording import nearest
 
 _COMMANDS = {"help": "--help", "list": "recipes", "ls": "recipes", "init": "new", "create": "new", "start": "run"}
 _COMMANDS |= {"train": "run", "fit": "run", "simulate": "run", "plot": "report", "show": "report", "tune": "sweep"}
+_UNKNOWN = re.compile(r"No such command '([^']*)'")
 _NUMBER = re.compile(r"Invalid value for '(.*)': '(.*)' is not a valid (float|integer)")
 _RANGE = re.compile(r"Invalid value for '(.*)': (\S+) is not in the range (\d+)<=x<=(\d+)")
 
@@ -28,8 +29,8 @@ def tell_usage(error: Any, words: Sequence[str]) -> str:
     if option and (command := nearest(option.lstrip("-"), getattr(context.command, "commands", ()), cutoff=0.75)):
         return f"No such option {option!r}; did you mean {context.command_path} {command}?{see}"
     message = error.format_message().rstrip(".")
-    if unknown := re.fullmatch(r"No such command '(.*)'", message):
-        return f"{message}{_meant(unknown[1]) if context.parent is None else ''}{see}"
+    if unknown := _UNKNOWN.match(message):  # what click and Typer suggest besides comes twice
+        return f"{unknown[0]}{_meant(unknown[1], context)}{see}"
     if odd := _NUMBER.fullmatch(message):
         return f"{odd[1]} {odd[2]}: must be a {'whole ' * (odd[3] == 'integer')}number{see}"
     if odd := _RANGE.fullmatch(message):
@@ -37,11 +38,13 @@ def tell_usage(error: Any, words: Sequence[str]) -> str:
     return f"{message}{_spaced(words) if 'extra argument' in str(error) else ''}{see}"
 
 
-def _meant(command: str) -> str:
-    """Return the command that is meant, where a recipe or a file is in its place, or what others call it."""
-    if command in recipe_names() or command.endswith(".toml"):
+def _meant(command: str, context: Any) -> str:
+    """Return the command that is meant: where a recipe or a file is in its place, as others call it, or the nearest."""
+    if context.parent is None and (command in recipe_names() or command.endswith(".toml")):
         return f"; did you mean atoll run {command}?"
-    return f"; did you mean atoll {_COMMANDS[command]}?" if command in _COMMANDS else ""
+    others = _COMMANDS if context.parent is None else {}
+    known = others.get(command) or nearest(command, context.command.commands)
+    return "" if known is None else f"; did you mean {context.command_path} {known}?"
 
 
 def _setting(option: str) -> str | None:
