@@ -7,7 +7,7 @@ import pytest
 from atoll.experiment.file import make_runs, read_experiment, recipe_names
 from atoll.experiment.settings import Settings
 from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, Claim, needs_training, read_paper
-from atoll.reproduce.judging import is_of
+from atoll.reproduce.judging import is_of, without_seed
 from atoll.reproduce.running import settings_of
 
 CLAIMS = [claim for name in PAPERS for claim in read_paper(name).claims]
@@ -81,6 +81,15 @@ def test_tiny_runs_are_the_papers_runs(recipe: str) -> None:
     for one, other in zip(tiny, paper, strict=True):
         assert (one.method.name, one.clustering, one.seed) == (other.method.name, other.clustering, other.seed)
         assert one.rounds <= other.rounds
+
+
+@pytest.mark.parametrize("recipe", ["feduc-figure-8", "fedcluster-figure-3"])  # one lists five seeds, one none
+def test_every_run_has_as_many_seeds_as_are_asked_for(recipe: str) -> None:
+    made = settings_of(recipe, "tiny", 7)
+    kinds = {(each.panel, without_seed(each.label)) for each in made}
+    assert len(made) == 7 * len(kinds)
+    assert titles(made) == {(panel, f"{label}, seed {seed}") for panel, label in kinds for seed in range(7)}
+    assert all(each.label.endswith(f", seed {each.seed}") for each in made)
 
 
 def test_a_recipe_trains_where_it_is_told() -> None:

@@ -17,6 +17,7 @@ from atoll.experiment.clients import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.settings import Settings
 from atoll.reproduce.claims import Paper, needs_training
+from atoll.reproduce.judging import without_seed
 from atoll.runs.folder import RunFolder, begin_folders, prepare_folders
 from atoll.runs.run import name_folders, run_events
 from atoll.support.errors import AtollError, InputError
@@ -71,18 +72,19 @@ def settings_of(recipe: str, scale: str, seeds: int = SEEDS, device: str = "cpu"
     """Return the settings of a recipe's runs at a scale, or as they stand where the recipe has no such scale.
 
     Each is run with the seeds 0 to `seeds` - 1, all runs with the first seed before those with the next; a recipe that
-    lists seeds itself keeps those. A run may use one core: what runs side by side here are runs.
+    lists seeds itself keeps those and gets what it lacks. A run may use one core: what runs side by side here are runs.
     """
     table = config.read_experiment(recipe)
     layers = (table, *table.get("panels", ()), *table.get("runs", ()))
     known = any(scale in layer.get("scales", {}) for layer in layers)
     made = config.make_runs(table, scale if known else None, ["run.workers=1", f"run.device={device}"])
-    if any("seed" in run for run in table.get("runs", ())):
-        return made
-    return [
-        settings.model_copy(update={"seed": seed, "label": f"{settings.label or settings.name}, seed {seed}"})
+    listed = {run["seed"] for run in table.get("runs", ()) if "seed" in run}
+    kinds = {(each.panel, without_seed(each.label or each.name)): each for each in made}
+    return (made if listed else []) + [
+        settings.model_copy(update={"seed": seed, "label": f"{label}, seed {seed}"})
         for seed in range(seeds)
-        for settings in made
+        if seed not in listed
+        for (_, label), settings in kinds.items()
     ]
 
 
