@@ -6,18 +6,19 @@ know has a row from each that has judged it.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from atoll.report.formats import Cells, markdown_table
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.running import SEEDS
 from atoll.reproduce.wording import NONE, STATUSES
 
 FOLDER = Path(__file__).parent / "papers/verdicts"
 MARK = "<!-- the verdicts -->"
-STATED = "The paper"
-HEADS = ("Claim", STATED, "Measured", "Verdict", "Scale")
+HEADS = ("Claim", "The paper", "Measured", "Verdict", "Scale")
+STATED = HEADS.index("The paper")
 
 Row = dict[str, Any]
 """A verdict as its file has it, with the file's scale and number of seeds; empty for a claim without one."""
@@ -83,21 +84,24 @@ def _sections(paper: Paper, measured: dict[Key, list[Row]]) -> Iterator[str]:
         yield f"### {_title(own)} {{ #{recipe} }}"
         yield ", ".join(dict.fromkeys(_command(recipe, row) for _, row in own))
         has_sources = len({key.source for key, _ in own}) > 1
-        cells = [_cells(key, row, has_sources) for key, row in own]
-        shown = [k for k in range(len(HEADS)) if HEADS[k] != STATED or any(line[k] != NONE for line in cells)]
-        yield _as_table([HEADS[k] for k in shown], [[line[k] for k in shown] for line in cells])
+        cells = [HEADS, *(_cells(key, row, has_sources) for key, row in own)]
+        if all(line[STATED] == NONE for line in cells[1:]):
+            cells = [[*line[:STATED], *line[STATED + 1 :]] for line in cells]
+        yield markdown_table(_unbroken(cells), texts=len(HEADS))
 
 
 def _counted(recipes: Mapping[str, Rows]) -> str:
     """Return a table with a row for each recipe, and one for all."""
-    rows = [each for own in recipes.values() for each in own]
-    told = [status for status in STATUSES if any(_status(row) == status for _, row in rows)]
-    lines = [
-        [name, *(str(Counter(_status(row) for _, row in own)[status] or "") for status in told)]
-        for name, own in ((f"[{_title(own)}](#{recipe})", own) for recipe, own in recipes.items())
-    ]
-    total = Counter(_status(row) for _, row in rows)
-    return _as_table(["Figure or table", *told], [*lines, ["**All**", *(f"**{total[status]}**" for status in told)]])
+    counts = {f"[{_title(own)}](#{recipe})": Counter(_status(row) for _, row in own) for recipe, own in recipes.items()}
+    counts["All"] = sum(counts.values(), Counter())
+    told = [status for status in STATUSES if counts["All"][status]]
+    lines = [[name, *(str(found[status] or "") for status in told)] for name, found in counts.items()]
+    return markdown_table([["Figure or table", *told], *lines], texts=1)
+
+
+def _unbroken(cells: Cells) -> Cells:
+    """Return cells in which a number and its interval stay together."""
+    return [[cell.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}") for cell in line] for line in cells]
 
 
 def _status(row: Row) -> str:
@@ -128,16 +132,6 @@ def _cells(key: Key, row: Row, has_sources: bool) -> list[str]:
         f"**{row['status']}**{reason}",
         f"{row['scale']}<br>{row['seeds']} seed{'s' * (row['seeds'] != 1)}",
     ]
-
-
-def _as_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as Markdown, in whose cells a number and its interval stay together."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    kept = (
-        [cell.replace("|", "\\|").replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}") for cell in line]
-        for line in lines
-    )
-    return "\n".join(f"| {' | '.join(line)} |" for line in kept)
 
 
 def _pairs(labels: Sequence[str], values: Sequence[str]) -> str:

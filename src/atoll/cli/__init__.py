@@ -56,7 +56,7 @@ def _main(words: list[str]) -> int:
             err.print(note, markup=False)
         return _fail(str(error), error.exit_code)
     except _UsageError as error:
-        from atoll.cli.usage import tell_usage
+        from atoll.cli.usage import tell_usage  # loads what settings are held against
 
         return _fail(tell_usage(error, words), 2)
     except (KeyboardInterrupt, typer.Abort):  # which click makes of it; `atoll run` says how to go on

@@ -97,7 +97,7 @@ def allowed(schema: Mapping[str, Any]) -> str:
     >>> allowed({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
     'a list of 2, each entry a whole number'
     """
-    from atoll.support.limits import LARGEST
+    from atoll.support.limits import LARGEST  # loads pydantic, which names and values can do without
 
     if "anyOf" in schema:
         return ", or ".join(allowed(one) for one in schema["anyOf"] if one.get("type") != "null")
