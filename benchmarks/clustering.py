@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 
 from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
-from atoll.network.base import Network
+from atoll.network.network import Network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
-from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
+from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
 
 CLASSES = 10
 MEAN_UPLOAD_SECONDS = 0.2

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll import Experiment, make_runs, read_experiment, run_events
-from atoll.executors.cores.executor import Cores
+from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.serial import Serial
 from atoll.runs.rows import Recorder
 

@@ -38,8 +38,8 @@ from atoll.bench.work import Pace
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.weights import read_model
-from atoll.methods.hierarchical import hierarchical
-from atoll.network.base import Network
+from atoll.methods.papers.hierarchical import hierarchical
+from atoll.network.network import Network
 from atoll.support.process import keep_freed_memory
 
 FLGO = Peer("FLGo", ((TORCH, "flgo==0.4.4"),), "run_flgo.py")

@@ -19,12 +19,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from atoll.fleet.configuration import FleetConfiguration, read_node
 from atoll.fleet.flower.calls import control_client
-from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
-from atoll.fleet.founding import FleetPlan, init_fleet
+from atoll.fleet.folder.configuration import FleetConfiguration, read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet
 
 PAYLOADS = (1_000, 100_000, 1_000_000, 10_000_000)
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 def be_node(folder: Path) -> None:
     """Be a node that sends back as many bytes as it is sent."""
-    from atoll.fleet.flower.node import serve
+    from atoll.fleet.flower.flower_node import serve
 
     serve(read_node(folder), lambda task, payload: os.urandom(len(payload)), lambda sentence: None)
 

@@ -25,12 +25,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from atoll.fleet.configuration import read_node
-from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.agreed.transport import Failure
+from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
-from atoll.fleet.founding import FleetPlan, init_fleet
-from atoll.fleet.transport import Failure
+from atoll.fleet.folder.configuration import read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
 
 def be_nodes(folder: Path) -> None:
     """Be all nodes of a fleet; each sends back as many bytes as it is sent."""
-    from atoll.fleet.flower.node import serve
+    from atoll.fleet.flower.flower_node import serve
 
     def be(place: Path) -> None:
         try:

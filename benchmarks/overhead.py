@@ -35,9 +35,9 @@ from atoll.local.models import Model, dense
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.weights import read_model
-from atoll.methods.fedcluster import cycling
-from atoll.methods.hierarchical import SYNCHRONOUS, hierarchical
-from atoll.network.base import Network
+from atoll.methods.papers.fedcluster import cycling
+from atoll.methods.papers.hierarchical import SYNCHRONOUS, hierarchical
+from atoll.network.network import Network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.schedules.events import Schedule
 from atoll.support.arrays import Floats, Ids

@@ -29,7 +29,7 @@ from scipy.stats import entropy, ks_2samp
 from speed import PEERS, Peer, python_of
 
 from atoll import partitions
-from atoll.data.skewed import some_labels
+from atoll.data.dealing.skewed import some_labels
 from atoll.support.files import write_atomically
 
 CLIENTS, CLASSES, SAMPLES = 10, 10, 2000

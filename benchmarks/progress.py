@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from atoll import Experiment, Settings, make_runs, read_experiment
-from atoll.experiment.network import speeds
+from atoll.experiment.networks import speeds
 from atoll.network.wireless import draw_watts
 from atoll.runs.run import Progress, run_events
 from atoll.support.estimates import estimate

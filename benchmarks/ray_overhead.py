@@ -24,8 +24,8 @@ from torch import nn
 from atoll import Dataset, LocalRule, Trainer, make_population
 from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import Cohort, Executor
-from atoll.executors.cores.executor import Cores
-from atoll.executors.ray.executor import Ray
+from atoll.executors.cores.cores_executor import Cores
+from atoll.executors.ray.ray_executor import Ray
 from atoll.local.models import MODELS, Model, dense
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask, ClientUpdate

@@ -27,7 +27,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from atoll import Dataset, Experiment, make_runs, run_events
-from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
+from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
 from atoll.runs.run import Progress
 
 SAMPLES = 50  # of each client

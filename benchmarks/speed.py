@@ -37,9 +37,9 @@ from atoll.bench import (
     race,
 )
 from atoll.bench.contenders import MATRIX_PRODUCT
-from atoll.experiment.executor import count_cores
-from atoll.report.files import save_figure
-from atoll.report.style import BLUE, PALETTE, STYLE, WIDTH_INCHES
+from atoll.experiment.executor_choice import count_cores
+from atoll.report.figures.style import BLUE, PALETTE, STYLE, WIDTH_INCHES
+from atoll.report.report_files import save_figure
 from atoll.support.environment import describe_environment
 from atoll.support.files import write_atomically
 

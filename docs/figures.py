@@ -18,22 +18,21 @@ from mkdocs.structure.files import File, Files
 import atoll
 from atoll.clustering.describe import class_shares
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
-from atoll.experiment import file as config
+from atoll.experiment.cluster_waits import work_ends
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.waiting import work_ends
-from atoll.methods.hierarchical import Phase, hierarchical_schedule
-from atoll.network.base import Network
+from atoll.methods.papers.hierarchical import Phase, hierarchical_schedule
 from atoll.network.completion import event_seconds
-from atoll.network.files import matrix_network
-from atoll.report import plot
-from atoll.report.comparisons import plot_completion
-from atoll.report.curves import plot_curves
-from atoll.report.figures import plot_clusters, plot_gantt
-from atoll.report.network import plot_map
-from atoll.report.runs import find_runs
-from atoll.report.style import PALETTE, STYLE, WIDTH_INCHES
+from atoll.network.network import Network
+from atoll.network.network_files import matrix_network
+from atoll.report.figures.before_training import plot, plot_clusters, plot_gantt
+from atoll.report.figures.comparisons import plot_completion
+from atoll.report.figures.curves import plot_curves
+from atoll.report.figures.network_map import plot_map
+from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
+from atoll.report.reading.runs import find_runs
 from atoll.runs.run import run_events
 from atoll.schedules.events import Event, Schedule
+from atoll.settings import experiment_file as config
 
 PLAN = Path(__file__).with_name("planning.md")
 PERFORMANCE = Path(__file__).with_name("performance.md")

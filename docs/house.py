@@ -48,7 +48,7 @@ def modules() -> dict[str, Path]:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module: ``atoll.engine.live`` stands in ``engine``, the package itself in ``atoll``."""
+    """Return the room of a module: ``atoll.engine.engine`` stands in ``engine``, the package itself in ``atoll``."""
     return module.split(".")[1] if "." in module else module
 
 

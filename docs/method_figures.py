@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from mkdocs.structure.files import File, Files
 
 import atoll
-from atoll.methods.fedbcd import exchanging
-from atoll.methods.fedcluster import cycling
-from atoll.methods.ifca import all_together
-from atoll.report import plot
-from atoll.report.style import PALETTE, STYLE
+from atoll.methods.papers.fedbcd import exchanging
+from atoll.methods.papers.fedcluster import cycling
+from atoll.methods.papers.ifca import all_together
+from atoll.report.figures.before_training import plot
+from atoll.report.figures.style import PALETTE, STYLE
 from atoll.schedules.events import Clock, Event, Schedule
 
 SERVER = -1

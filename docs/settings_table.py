@@ -5,9 +5,9 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from atoll.experiment.choices import CHOICES, every_parameter
-from atoll.experiment.settings import Settings
-from atoll.experiment.validation import full_model
+from atoll.settings.choices import CHOICES, every_parameter
+from atoll.settings.sections import Settings
+from atoll.settings.validation import full_model
 
 MARK = "<!-- the tables of all settings are put here by docs/settings_table.py -->"
 

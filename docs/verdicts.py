@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from atoll.report.formats import Cells, markdown_table
+from atoll.report.tables.formats import Cells, markdown_table
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
-from atoll.reproduce.running import SEEDS
-from atoll.reproduce.wording import NONE, STATUSES
+from atoll.reproduce.recipe_runs import SEEDS
+from atoll.reproduce.verdict_wording import NONE, STATUSES
 
 FOLDER = Path(__file__).parent / "papers/verdicts"
 MARK = "<!-- the verdicts -->"

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 import atoll
-from atoll.report.writing import as_markdown
+from atoll.report.tables.writing import as_markdown
 
 SETTINGS = {
     "name": "compare",

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from atoll import Experiment
-from atoll.experiment.file import compose
-from atoll.fleet.agreement import Agreement, agree
-from atoll.fleet.executor import FleetExecutor
-from atoll.fleet.joining import wait_for_nodes
+from atoll.fleet.agreed.agreement import Agreement, agree
+from atoll.fleet.agreed.messages import TrainReply, decode, encode, pack
+from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.memory import Fault, MemoryFleet
-from atoll.fleet.messages import TrainReply, decode, encode, pack
-from atoll.fleet.node import Node, Reporting, open_site
-from atoll.fleet.shards import write_shards
-from atoll.fleet.transport import Failure
+from atoll.fleet.node.node import Node, Reporting, open_site
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.server.fleet_executor import FleetExecutor
+from atoll.fleet.server.joining import wait_for_nodes
 from atoll.local.models import Model
+from atoll.settings.experiment_file import compose
 
 SMALL = {
     "rounds": 3,

@@ -6,8 +6,8 @@ from torch import nn
 
 from atoll import Dataset, Population, make_population
 from atoll.local.models import Model, dense
-from atoll.methods.parties import split_shape
-from atoll.methods.party_trainer import Parties
+from atoll.methods.parts.parties import split_shape
+from atoll.methods.parts.party_trainer import Parties
 from atoll.support.arrays import Floats
 
 

@@ -17,8 +17,8 @@ from torch import nn
 
 import atoll
 from atoll.cli import main
-from atoll.experiment.settings import Section
-from atoll.experiment.validation import full_model
+from atoll.settings.sections import Section
+from atoll.settings.validation import full_model
 from atoll.support.errors import AtollError
 
 RAW = re.compile(

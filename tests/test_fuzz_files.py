@@ -17,31 +17,31 @@ import torch
 from PIL import Image
 
 from atoll import Experiment, make_runs, read_experiment, run_events
-from atoll.data.folders import read_folder
-from atoll.data.images import read_images
-from atoll.data.leaf import read_leaf
-from atoll.data.partition_file import digest_of, from_file
+from atoll.data.dealing.partition_file import digest_of, from_file
+from atoll.data.files.folders import read_folder
+from atoll.data.files.images import read_images
+from atoll.data.files.leaf import read_leaf
+from atoll.data.files.readers import read_cifar, read_idx
 from atoll.data.population import read_clients
-from atoll.data.readers import read_cifar, read_idx
 from atoll.data.tabular.read import read_table
-from atoll.fleet.clusterings import read_clusterings
-from atoll.fleet.configuration import read_fleet, read_node
-from atoll.fleet.founding import FleetPlan, init_fleet
-from atoll.fleet.shards import read_shard
-from atoll.network.files import read_matrix, read_network_clients
+from atoll.fleet.folder.configuration import read_fleet, read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.fleet.node.shards import read_shard
+from atoll.fleet.server.clustering_log import read_clusterings
 from atoll.network.mobility import read_trace
+from atoll.network.network_files import read_matrix, read_network_clients
 from atoll.network.topology import edges
 from atoll.report.page import make_content
-from atoll.report.runs import read_begun
+from atoll.report.reading.runs import read_begun
 from atoll.runs.export import load_module
-from atoll.runs.folder import RunFolder
+from atoll.runs.run_folder import RunFolder
 from atoll.runs.saved import read_saved
 from atoll.runs.spilling import Shelf, _Kept
-from atoll.schedules.files import read_schedule
 from atoll.schedules.recorded import lines_of
+from atoll.schedules.schedule_files import read_schedule
 from atoll.support.errors import AtollError
 from atoll.support.files import line_as_bytes
-from atoll.sweep.planning import read_note
+from atoll.sweep.sweep_plan import read_note
 from tests.fuzzing import carry_out, few, many, some
 from tests.made_runs import make_rows
 

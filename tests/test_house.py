@@ -8,8 +8,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from atoll.experiment.settings import Settings
-from atoll.methods.table import METHODS
+from atoll.methods.named_methods import METHODS
+from atoll.settings.sections import Settings
 from tests.cli.pages import ROOT
 from tests.hooks import hook_of
 
@@ -19,7 +19,7 @@ house = hook_of("house")
 # fmt: off
 ROOMS = [
     "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "codecs",
-    "faults", "privacy", "secure", "executors", "methods", "experiment", "fleet", "bench", "runs", "report", "trackers",
+    "faults", "privacy", "secure", "executors", "methods", "settings", "experiment", "fleet", "bench", "runs", "report", "trackers",
     "api", "atoll", "sweep", "planner", "reproduce", "cli", "__main__",
 ]
 # fmt: on

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from atoll import Experiment, make_runs
-from atoll.methods.table import METHODS
+from atoll.methods.named_methods import METHODS
 from atoll.runs.variants import with_fleet
 from atoll.support.errors import InputError
 from tests.cli.pages import ROOT

@@ -17,9 +17,18 @@ COMMANDS = (
 )
 # Whose parameters say what settings there are.
 CHOICES = (
-    *("atoll.aggregation.robust", "atoll.clustering.table", "atoll.codecs.table", "atoll.data.datasets"),
-    *("atoll.data.partition", "atoll.experiment.file", "atoll.experiment.plugins", "atoll.experiment.settings"),
-    *("atoll.local.models", "atoll.local.rule", "atoll.methods.table", "atoll.network.topology"),
+    "atoll.aggregation.robust",
+    "atoll.clustering.named_clusterings",
+    "atoll.codecs.named_codecs",
+    "atoll.data.datasets",
+    "atoll.data.dealing.partition",
+    "atoll.settings.experiment_file",
+    "atoll.settings.plugins",
+    "atoll.settings.sections",
+    "atoll.local.models",
+    "atoll.local.rule",
+    "atoll.methods.named_methods",
+    "atoll.network.topology",
 )
 
 

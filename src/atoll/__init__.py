@@ -22,29 +22,27 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     )
     from atoll.aggregation.screening import Screening
     from atoll.api import run, run_all
-    from atoll.clustering import table as clusterings
+    from atoll.clustering import named_clusterings as clusterings
     from atoll.clustering.clustering import Clustering
     from atoll.clustering.feduc.problem import Problem
     from atoll.codecs.codec import Codec
     from atoll.data import datasets
-    from atoll.data import partition as partitions
     from atoll.data.datasets import Dataset, load
-    from atoll.data.frames import from_pandas
+    from atoll.data.dealing import partition as partitions
+    from atoll.data.files.torch_data import from_torch
     from atoll.data.population import Population, make_population
-    from atoll.data.torch_data import from_torch
+    from atoll.data.tabular.data_frames import from_pandas
     from atoll.engine.assignment import as_scheduled, least_loss
     from atoll.engine.cohorts import Executor
     from atoll.engine.engine import Method, State, Step, init, train
     from atoll.engine.grouping import Grouping
-    from atoll.engine.server import ServerRule
+    from atoll.engine.server_rule import ServerRule
     from atoll.evaluation.scores import Evaluator, Heterogeneity, Score, heterogeneity
     from atoll.evaluation.theory import CflMgdBound, CflMgdTerms, FedClusterBound, cfl_mgd_bound, fedcluster_bound
-    from atoll.executors.cores.executor import Cores
+    from atoll.executors.cores.cores_executor import Cores
     from atoll.executors.serial import Serial
-    from atoll.executors.stacked.executor import Stacked
+    from atoll.executors.stacked.stacked_executor import Stacked
     from atoll.experiment.experiment import Experiment
-    from atoll.experiment.file import make_runs, read_experiment
-    from atoll.experiment.settings import Settings
     from atoll.faults import attacks
     from atoll.faults.attacks import Attacked, draw_attackers
     from atoll.faults.dropouts import lose_clients
@@ -55,46 +53,48 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.local.task import ClientTask, ClientUpdate
     from atoll.local.trainer import Trainer
     from atoll.local.weights import load_model, read_model
-    from atoll.methods.alone import alone
-    from atoll.methods.bcd import bcd
-    from atoll.methods.cfl import cfl
-    from atoll.methods.cfl_mgd import cfl_mgd
-    from atoll.methods.ditto import ditto
-    from atoll.methods.fedasync import fedasync
-    from atoll.methods.fedat import fedat
-    from atoll.methods.fedavg import centralized, fedavg
-    from atoll.methods.fedbcd import fedbcd
-    from atoll.methods.fedbuff import fedbuff
-    from atoll.methods.fedcluster import cycling, fedcluster
-    from atoll.methods.feddyn import feddyn
-    from atoll.methods.fedgroup import fedgroup
-    from atoll.methods.fednova import fednova
-    from atoll.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
-    from atoll.methods.fesem import fesem
-    from atoll.methods.flhc import flhc
-    from atoll.methods.hierarchical import Phase, hierarchical
-    from atoll.methods.hierfavg import hierfavg
-    from atoll.methods.ifca import ifca
-    from atoll.methods.pacfl import pacfl
-    from atoll.methods.personal_parts import fedbn, fedper, fedrep
-    from atoll.methods.scaffold import scaffold
+    from atoll.methods.papers.alone import alone
+    from atoll.methods.papers.bcd import bcd
+    from atoll.methods.papers.cfl import cfl
+    from atoll.methods.papers.cfl_mgd import cfl_mgd
+    from atoll.methods.papers.ditto import ditto
+    from atoll.methods.papers.fedasync import fedasync
+    from atoll.methods.papers.fedat import fedat
+    from atoll.methods.papers.fedavg import centralized, fedavg
+    from atoll.methods.papers.fedbcd import fedbcd
+    from atoll.methods.papers.fedbuff import fedbuff
+    from atoll.methods.papers.fedcluster import cycling, fedcluster
+    from atoll.methods.papers.feddyn import feddyn
+    from atoll.methods.papers.fedgroup import fedgroup
+    from atoll.methods.papers.fednova import fednova
+    from atoll.methods.papers.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+    from atoll.methods.papers.fesem import fesem
+    from atoll.methods.papers.flhc import flhc
+    from atoll.methods.papers.hierarchical import Phase, hierarchical
+    from atoll.methods.papers.hierfavg import hierfavg
+    from atoll.methods.papers.ifca import ifca
+    from atoll.methods.papers.pacfl import pacfl
+    from atoll.methods.papers.personal_parts import fedbn, fedper, fedrep
+    from atoll.methods.papers.scaffold import scaffold
+    from atoll.methods.parts.staying import keep_at_clients
     from atoll.methods.selection import Selection
-    from atoll.methods.staying import keep_at_clients
     from atoll.network import topology as topologies
-    from atoll.network.base import Network
-    from atoll.network.files import matrix_network
     from atoll.network.mobility import Trace, random_waypoint
+    from atoll.network.network import Network
+    from atoll.network.network_files import matrix_network
     from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
-    from atoll.report import plot
-    from atoll.report.curves import plot_curves
-    from atoll.report.files import save_figure, write_report
-    from atoll.report.frames import read_runs
-    from atoll.report.runs import Run, find_runs, read_run
-    from atoll.report.tables import rounds_to_target
+    from atoll.report.figures import plot
+    from atoll.report.figures.curves import plot_curves
+    from atoll.report.reading.runs import Run, find_runs, read_run
+    from atoll.report.report_files import save_figure, write_report
+    from atoll.report.tables.frames import read_runs
+    from atoll.report.tables.run_tables import rounds_to_target
     from atoll.runs.export import Exported, export_model
     from atoll.runs.result import Result, read_result
     from atoll.runs.run import run_events
     from atoll.schedules.events import Clock, Event, Mix, Schedule
+    from atoll.settings.experiment_file import make_runs, read_experiment
+    from atoll.settings.sections import Settings
     from atoll.support.errors import AtollError, InputError, RunError
     from atoll.support.seeds import generator
 
@@ -110,22 +110,22 @@ _HOMES = {
     "atoll.clustering.feduc.problem": "Problem",
     "atoll.codecs.codec": "Codec",
     "atoll.data.datasets": "Dataset load",
-    "atoll.data.frames": "from_pandas",
+    "atoll.data.tabular.data_frames": "from_pandas",
     "atoll.data.population": "Population make_population",
-    "atoll.data.torch_data": "from_torch",
+    "atoll.data.files.torch_data": "from_torch",
     "atoll.engine.assignment": "as_scheduled least_loss",
     "atoll.engine.cohorts": "Executor",
     "atoll.engine.engine": "Method State Step init train",
     "atoll.engine.grouping": "Grouping",
-    "atoll.engine.server": "ServerRule",
+    "atoll.engine.server_rule": "ServerRule",
     "atoll.evaluation.scores": "Evaluator Heterogeneity Score heterogeneity",
     "atoll.evaluation.theory": "CflMgdBound CflMgdTerms FedClusterBound cfl_mgd_bound fedcluster_bound",
-    "atoll.executors.cores.executor": "Cores",
+    "atoll.executors.cores.cores_executor": "Cores",
     "atoll.executors.serial": "Serial",
-    "atoll.executors.stacked.executor": "Stacked",
+    "atoll.executors.stacked.stacked_executor": "Stacked",
     "atoll.experiment.experiment": "Experiment",
-    "atoll.experiment.file": "make_runs read_experiment",
-    "atoll.experiment.settings": "Settings",
+    "atoll.settings.experiment_file": "make_runs read_experiment",
+    "atoll.settings.sections": "Settings",
     "atoll.faults.attacks": "Attacked draw_attackers",
     "atoll.faults.dropouts": "lose_clients",
     "atoll.local.models": "draw_model",
@@ -133,40 +133,40 @@ _HOMES = {
     "atoll.local.task": "ClientTask ClientUpdate",
     "atoll.local.trainer": "Trainer",
     "atoll.local.weights": "load_model read_model",
-    "atoll.methods.alone": "alone",
-    "atoll.methods.bcd": "bcd",
-    "atoll.methods.cfl": "cfl",
-    "atoll.methods.cfl_mgd": "cfl_mgd",
-    "atoll.methods.ditto": "ditto",
-    "atoll.methods.fedasync": "fedasync",
-    "atoll.methods.fedat": "fedat",
-    "atoll.methods.fedavg": "centralized fedavg",
-    "atoll.methods.fedbcd": "fedbcd",
-    "atoll.methods.fedbuff": "fedbuff",
-    "atoll.methods.fedcluster": "cycling fedcluster",
-    "atoll.methods.feddyn": "feddyn",
-    "atoll.methods.fedgroup": "fedgroup",
-    "atoll.methods.fednova": "fednova",
-    "atoll.methods.fedopt": "fedadagrad fedadam fedavgm fedyogi",
-    "atoll.methods.fesem": "fesem",
-    "atoll.methods.flhc": "flhc",
-    "atoll.methods.hierarchical": "Phase hierarchical",
-    "atoll.methods.hierfavg": "hierfavg",
-    "atoll.methods.ifca": "ifca",
-    "atoll.methods.pacfl": "pacfl",
-    "atoll.methods.personal_parts": "fedbn fedper fedrep",
-    "atoll.methods.scaffold": "scaffold",
+    "atoll.methods.papers.alone": "alone",
+    "atoll.methods.papers.bcd": "bcd",
+    "atoll.methods.papers.cfl": "cfl",
+    "atoll.methods.papers.cfl_mgd": "cfl_mgd",
+    "atoll.methods.papers.ditto": "ditto",
+    "atoll.methods.papers.fedasync": "fedasync",
+    "atoll.methods.papers.fedat": "fedat",
+    "atoll.methods.papers.fedavg": "centralized fedavg",
+    "atoll.methods.papers.fedbcd": "fedbcd",
+    "atoll.methods.papers.fedbuff": "fedbuff",
+    "atoll.methods.papers.fedcluster": "cycling fedcluster",
+    "atoll.methods.papers.feddyn": "feddyn",
+    "atoll.methods.papers.fedgroup": "fedgroup",
+    "atoll.methods.papers.fednova": "fednova",
+    "atoll.methods.papers.fedopt": "fedadagrad fedadam fedavgm fedyogi",
+    "atoll.methods.papers.fesem": "fesem",
+    "atoll.methods.papers.flhc": "flhc",
+    "atoll.methods.papers.hierarchical": "Phase hierarchical",
+    "atoll.methods.papers.hierfavg": "hierfavg",
+    "atoll.methods.papers.ifca": "ifca",
+    "atoll.methods.papers.pacfl": "pacfl",
+    "atoll.methods.papers.personal_parts": "fedbn fedper fedrep",
+    "atoll.methods.papers.scaffold": "scaffold",
     "atoll.methods.selection": "Selection",
-    "atoll.methods.staying": "keep_at_clients",
-    "atoll.network.base": "Network",
-    "atoll.network.files": "matrix_network",
+    "atoll.methods.parts.staying": "keep_at_clients",
+    "atoll.network.network": "Network",
+    "atoll.network.network_files": "matrix_network",
     "atoll.network.mobility": "Trace random_waypoint",
     "atoll.network.wireless": "Radio draw_watts grid_positions place_clients wireless_network",
-    "atoll.report.curves": "plot_curves",
-    "atoll.report.files": "save_figure write_report",
-    "atoll.report.frames": "read_runs",
-    "atoll.report.runs": "Run find_runs read_run",
-    "atoll.report.tables": "rounds_to_target",
+    "atoll.report.figures.curves": "plot_curves",
+    "atoll.report.report_files": "save_figure write_report",
+    "atoll.report.tables.frames": "read_runs",
+    "atoll.report.reading.runs": "Run find_runs read_run",
+    "atoll.report.tables.run_tables": "rounds_to_target",
     "atoll.runs.export": "Exported export_model",
     "atoll.runs.result": "Result read_result",
     "atoll.runs.run": "run_events",
@@ -178,12 +178,12 @@ _HOMES = {
 
 _MODULES = {
     "attacks": "atoll.faults.attacks",
-    "clusterings": "atoll.clustering.table",
+    "clusterings": "atoll.clustering.named_clusterings",
     "datasets": "atoll.data.datasets",
     "models": "atoll.local.models",
     "optimizers": "atoll.local.rule",
-    "partitions": "atoll.data.partition",
-    "plot": "atoll.report.plot",
+    "partitions": "atoll.data.dealing.partition",
+    "plot": "atoll.report.figures.plot",
     "topologies": "atoll.network.topology",
 }
 """Modules of functions: what a setting may name, and what draws into axes."""

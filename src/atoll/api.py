@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from atoll.experiment.executor import require_no_fleet
+from atoll.experiment.executor_choice import require_no_fleet
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import make_runs, read_experiment, resolved
-from atoll.experiment.objects import named
-from atoll.experiment.plugins import import_from
-from atoll.experiment.settings import Settings
-from atoll.runs.folder import begin_folders, prepare_folders
 from atoll.runs.probes import check_probes
 from atoll.runs.result import Result, read_result
 from atoll.runs.run import Progress, name_folders, run_events
+from atoll.runs.run_folder import begin_folders, prepare_folders
 from atoll.runs.titles import choose_runs, title_of
+from atoll.settings.experiment_file import make_runs, read_experiment, resolved
+from atoll.settings.given_objects import named
+from atoll.settings.plugins import import_from
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
 from atoll.trackers import require_trackers, tracked

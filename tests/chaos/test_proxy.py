@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.fleet.founding import FleetPlan, init_fleet
+from atoll.fleet.folder.init import FleetPlan, init_fleet
 from tests.chaos.proxy import Proxy
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from atoll.fleet.flower.superlink import free_port
-from atoll.fleet.founding import FleetPlan, init_fleet
-from atoll.fleet.shards import write_shards
+from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.fleet.node.shards import write_shards
 from tests.chaos.proxy import Proxy
 from tests.chaos.runs import DEADLINE, NODES, WIRE, Kind, judge, write
 from tests.cli.fleets import Machines

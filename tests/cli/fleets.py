@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.configuration import FleetConfiguration
 from atoll.fleet.flower.superlink import free_port
-from atoll.fleet.founding import FleetPlan, init_fleet
-from atoll.fleet.shards import write_shards
+from atoll.fleet.folder.configuration import FleetConfiguration
+from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.fleet.node.shards import write_shards
 
 DIGITS = """
 name = "digits"

@@ -15,8 +15,8 @@ from nbclient.exceptions import CellExecutionError
 
 import atoll.cli  # noqa: F401  (registers the commands)
 from atoll.cli.common import app
-from atoll.experiment.settings import Settings
 from atoll.network.completion import event_seconds
+from atoll.settings.sections import Settings
 from tests.cli.pages import ROOT, blocks, commands, shell, write_files
 from tests.hooks import hook_of
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from atoll.cli.common import out, read_experiments
-from atoll.fleet.attendance import Noted
-from atoll.fleet.certificates import make_authority, make_server_certificate, require_valid
-from atoll.fleet.configuration import FleetConfiguration, read_fleet, read_node
 from atoll.fleet.flower.superlink import free_port
-from atoll.fleet.founding import FleetPlan, init_fleet
-from atoll.fleet.node import open_site
-from atoll.runs.folder import STRIKES
+from atoll.fleet.folder.certificates import make_authority, make_server_certificate, require_valid
+from atoll.fleet.folder.configuration import FleetConfiguration, read_fleet, read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.fleet.node.node import open_site
+from atoll.fleet.server.attendance import Noted
+from atoll.runs.run_folder import STRIKES
 from atoll.support.errors import InputError
 from tests.cli.conftest import Command
 from tests.cli.fleets import tensors_of, wait_until, write_digits
@@ -282,7 +282,7 @@ def test_what_a_killed_fleet_leaves_is_cleared_by_the_next(tmp_path: Path, monke
 
 
 def test_a_key_that_others_may_read_is_warned_of(fleet: FleetConfiguration) -> None:
-    from atoll.fleet.flower import node as flower_node
+    from atoll.fleet.flower import flower_node as flower_node
 
     node, told = read_node(fleet.folder / "nodes" / "node-0"), list[str]()
 

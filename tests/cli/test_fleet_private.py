@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from atoll.experiment import file as config
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.spending import read_ledger
-from atoll.fleet.store import FolderStore
+from atoll.fleet.node.epsilon_ledger import read_ledger
+from atoll.fleet.node.store import FolderStore
+from atoll.settings import experiment_file as config
 from tests.cli.fleets import Machines, machines, wait_until, write_digits
 
 pytest.importorskip("flwr")

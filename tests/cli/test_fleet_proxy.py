@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from atoll.fleet.certificates import read_private_key
-from atoll.fleet.configuration import read_node
 from atoll.fleet.flower import presence
 from atoll.fleet.flower.calls import runtime_client
-from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.superlink import free_port
-from atoll.fleet.founding import FleetPlan, init_fleet
+from atoll.fleet.folder.certificates import read_private_key
+from atoll.fleet.folder.configuration import read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet
 from tests.cli.fleets import wait_until
 from tests.cli.pages import ROOT, blocks
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll.experiment import file as config
 from atoll.experiment.experiment import Experiment
+from atoll.settings import experiment_file as config
 from tests.cli.conftest import Command
 from tests.cli.fleets import machines, tensors_of, write_digits
 

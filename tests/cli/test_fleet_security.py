@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from atoll.fleet.certificates import make_authority, make_key_pair, read_private_key
-from atoll.fleet.configuration import FleetConfiguration, NodeConfiguration, read_node
-from atoll.fleet.flower import node as flower_node
+from atoll.fleet.agreed.transport import Failure
+from atoll.fleet.flower import flower_node as flower_node
 from atoll.fleet.flower import presence
 from atoll.fleet.flower.calls import forget, status_of_nodes
-from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.superlink import Superlink, free_port
 from atoll.fleet.flower.wire import insist
-from atoll.fleet.founding import FleetPlan, init_fleet
-from atoll.fleet.transport import Failure
+from atoll.fleet.folder.certificates import make_authority, make_key_pair, read_private_key
+from atoll.fleet.folder.configuration import FleetConfiguration, NodeConfiguration, read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet
 from atoll.support.errors import InputError, RunError
 from tests.cli.fleets import wait_until
 
@@ -594,7 +594,7 @@ def test_a_running_server_knows_of_a_key_that_is_taken_back_or_given(tmp_path: P
     """The old key is refused at once, the new one is the same node, and one that was taken back is none."""
     from typer.testing import CliRunner
 
-    from atoll.cli.fleet import fleet_app
+    from atoll.cli.fleet_commands import fleet_app
 
     plan = FleetPlan(2, "127.0.0.1", listen="127.0.0.1", port=free_port())
     place = tmp_path / "fleet"

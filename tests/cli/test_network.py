@@ -11,7 +11,7 @@ import pytest
 from atoll import Experiment, make_runs, read_experiment
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.problem import PATTERNS
-from atoll.network.records import write_direct
+from atoll.network.network_records import write_direct
 from tests.cli.conftest import Command
 
 SMALL = """

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from atoll.experiment.choices import CHOICES
-from atoll.experiment.file import read_experiment
+from atoll.settings.choices import CHOICES
+from atoll.settings.experiment_file import read_experiment
 from tests.cli.conftest import Command
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from atoll.cli import common, progress, sweep_progress
-from atoll.experiment.settings import Settings
-from atoll.sweep.worker import Job, News
+from atoll.cli import common, sweep_progress
+from atoll.cli import run_progress as progress
+from atoll.settings.sections import Settings
+from atoll.sweep.sweep_worker import Job, News
 from tests.cli.conftest import Command
 
 LATEST = "loss 0.1234  accuracy 0.912  virtual 12.3 min"
@@ -57,7 +58,7 @@ def test_one_run_has_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_terminal_a_line_is_logged_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter(range(0, 10_000, 10))
-    monkeypatch.setattr("atoll.cli.progress.time.monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr("atoll.cli.run_progress.time.monotonic", lambda: float(next(seconds)))
     written = console(monkeypatch, None).file
     assert isinstance(written, io.StringIO)
     with progress.Runs(12, quiet=False) as view:
@@ -107,7 +108,7 @@ def test_a_sweep_has_two_lines_one_of_which_stays_with_a_run(monkeypatch: pytest
 
 def test_a_sweep_logs_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter(range(0, 10_000, 10))
-    monkeypatch.setattr("atoll.cli.progress.time.monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr("atoll.cli.run_progress.time.monotonic", lambda: float(next(seconds)))
     logged = console(monkeypatch, None)
     written = logged.file
     monkeypatch.setattr(sweep_progress, "err", logged)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from atoll.clustering.table import CLUSTERINGS
-from atoll.data.partition import PARTITIONS
-from atoll.experiment.file import make_runs, read_experiment
-from atoll.methods.table import METHODS
+from atoll.clustering.named_clusterings import CLUSTERINGS
+from atoll.data.dealing.partition import PARTITIONS
+from atoll.methods.named_methods import METHODS
+from atoll.settings.experiment_file import make_runs, read_experiment
 from tests.cli.pages import ROOT, blocks, commands, shell, write_files
 
 README = ROOT / "README.md"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from atoll import Experiment, make_runs, read_experiment, run_events
+from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.memory import MemoryFleet
-from atoll.fleet.transport import Failure
 from tests.cli.conftest import TINY, Command
 from tests.cli.test_repeat import last_checkpoint, rows
 from tests.fleets import open_sites, sending

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.reproduce import running
+from atoll.reproduce import recipe_runs as running
 from atoll.support.errors import RunError
 from tests.cli.conftest import Command
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from atoll.report.runs import read_run
+from atoll.report.reading.runs import read_run
 from tests.cli.conftest import Command, Done
 from tests.cli.pages import ROOT, write_files
 

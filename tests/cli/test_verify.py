@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atoll.engine.cohorts import ClusterUpdate, Cohort
-from atoll.executors.cores.executor import Cores
+from atoll.executors.cores.cores_executor import Cores
 from tests.cli.conftest import Command
 
 

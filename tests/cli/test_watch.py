@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from atoll.report.runs import read_begun
-from atoll.report.server import Watch, make_server
+from atoll.report.page_server import Watch, make_server
+from atoll.report.reading.runs import read_begun
 from tests.cli.conftest import Command
 from tests.cli.test_page import browser, until  # noqa: F401  (the first is a fixture)
 from tests.made_runs import make_rows, write_run
@@ -146,7 +146,7 @@ def test_names_of_others_are_refused(served: Served, host: str, status: int) -> 
 def test_it_rests_ten_times_as_long_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path / "a", make_rows(5))
     clock = iter([0.0, 3.0, 32.0, 34.0, 35.0])
-    monkeypatch.setattr("atoll.report.server.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("atoll.report.page_server.time", SimpleNamespace(monotonic=lambda: next(clock)))
     watch = Watch([tmp_path])
     first = watch.now()  # from second 0 to 3
     write_run(tmp_path / "b", make_rows(5))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from atoll import Dataset, Population, make_population
 from atoll.clustering.clustering import Clustering
 from atoll.clustering.feduc.baselines import comaw, dataw
-from atoll.network.base import Network
+from atoll.network.network import Network
 from atoll.support.arrays import Ids
 
 seeds = st.integers(0, 2**32)

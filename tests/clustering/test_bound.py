@@ -10,8 +10,8 @@ import pytest
 
 from atoll.clustering.feduc.bound import Bound, evaluate
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem, check
-from atoll.network.base import Network
 from atoll.network.completion import event_seconds
+from atoll.network.network import Network
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 

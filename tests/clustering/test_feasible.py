@@ -12,8 +12,8 @@ from atoll.clustering.feduc import program
 from atoll.clustering.feduc.feasible import chain_of_moves, make_room
 from atoll.clustering.feduc.problem import Pattern, Problem
 from atoll.clustering.feduc.program import whole_assignment
-from atoll.network.base import Network
 from atoll.network.completion import completion_of, completion_seconds
+from atoll.network.network import Network
 from atoll.network.topology import grid
 from atoll.network.wireless import Radio, grid_positions, wireless_network
 from atoll.support.arrays import Floats, Ids

@@ -11,7 +11,7 @@ from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.greedy import choose, feduc_labels, placing_order
 from atoll.clustering.feduc.incremental.bounds import start
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
-from atoll.network.base import Network
+from atoll.network.network import Network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.support.arrays import Ids
 

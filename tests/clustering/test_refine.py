@@ -14,8 +14,8 @@ from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
 from atoll.clustering.feduc.refine import GAIN, refine
 from atoll.clustering.feduc.time_budget import feduc_for_time, within
-from atoll.network.base import Network
 from atoll.network.completion import completion_of
+from atoll.network.network import Network
 from atoll.support.arrays import Ids
 from tests.clustering.test_feasible import default_network, small_problem
 

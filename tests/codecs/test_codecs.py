@@ -12,9 +12,9 @@ import torch
 
 import atoll
 from atoll import Experiment, InputError, generator, init, make_runs, run_events, train
+from atoll.codecs.coded_trainer import ERROR, Coded
 from atoll.codecs.coding import Coding, Undecodable, as_sent
-from atoll.codecs.table import CODECS
-from atoll.codecs.trainer import ERROR, Coded
+from atoll.codecs.named_codecs import CODECS
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask
 

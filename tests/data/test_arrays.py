@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import atoll
-from atoll.data.arrays import as_array
+from atoll.data.array_inputs import as_array
 
 INPUTS = np.arange(40, dtype=np.float32).reshape(20, 2)
 LABELS = np.arange(20) % 3

@@ -20,9 +20,9 @@ import pooch
 import pytest
 import requests
 
-from atoll.data import download as fetch
 from atoll.data.datasets import find, load
-from atoll.data.download import SOURCES, download
+from atoll.data.files import download as fetch
+from atoll.data.files.download import SOURCES, download
 from atoll.support.errors import InputError, RunError
 
 

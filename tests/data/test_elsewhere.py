@@ -13,12 +13,12 @@ from PIL import Image
 
 import atoll
 from atoll import InputError
-from atoll.data.images import read_images
-from atoll.data.leaf import LETTERS, read_leaf
+from atoll.data.files.images import read_images
+from atoll.data.files.leaf import LETTERS, read_leaf
 from atoll.data.tabular.read import read_table
 from atoll.experiment.clients import make_clients
-from atoll.experiment.file import make_runs
-from atoll.experiment.validation import validate
+from atoll.settings.experiment_file import make_runs
+from atoll.settings.validation import validate
 
 
 def numbers(held: Any) -> Any:

@@ -10,12 +10,12 @@ from scipy.stats import kstest
 
 import atoll
 from atoll import Experiment
-from atoll.data.feature_skew import colour, noise, rotation
+from atoll.data.dealing.feature_skew import colour, noise, rotation
 from atoll.data.population import partition_as_bytes
-from atoll.experiment.plugins import remember
-from atoll.experiment.validation import validate
-from atoll.fleet.shards import read_shard, write_shards
+from atoll.fleet.node.shards import read_shard, write_shards
 from atoll.runs.export import load_module
+from atoll.settings.plugins import remember
+from atoll.settings.validation import validate
 from atoll.support.errors import InputError
 
 

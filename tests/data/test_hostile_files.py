@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from atoll.data.folders import read_folder
+from atoll.data.files.folders import read_folder
+from atoll.data.files.readers import read_cifar, read_idx
 from atoll.data.population import read_clients
-from atoll.data.readers import read_cifar, read_idx
-from atoll.network.files import read_matrix, read_network_clients
+from atoll.network.network_files import read_matrix, read_network_clients
 from atoll.support.errors import InputError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits this process's memory")

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import atoll
-from atoll.data.folders import read_folder
+from atoll.data.files.folders import read_folder
+from atoll.data.files.torch_data import from_torch
 from atoll.data.population import Population
-from atoll.data.torch_data import from_torch
 from atoll.experiment.clients import make_clients, make_test_clients
-from atoll.experiment.validation import validate
+from atoll.settings.validation import validate
 
 Pair = tuple[np.ndarray, np.ndarray]
 Write = Callable[[Path, Pair], None]

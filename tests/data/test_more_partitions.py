@@ -7,10 +7,10 @@ import pytest
 from scipy.stats import kstest
 
 from atoll import Experiment
-from atoll.data.partition import natural
+from atoll.data.dealing.partition import natural
+from atoll.data.dealing.skewed import labels_and_quantity, quantity, some_labels
 from atoll.data.population import partition_as_bytes
-from atoll.data.skewed import labels_and_quantity, quantity, some_labels
-from atoll.experiment.validation import validate
+from atoll.settings.validation import validate
 from atoll.support.errors import InputError
 
 LABELS = np.repeat(np.arange(10), 2000)

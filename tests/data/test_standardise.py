@@ -15,10 +15,10 @@ from atoll.data.datasets import Standard, load
 from atoll.data.standardise import moments, standardise
 from atoll.experiment.clients import load_dataset, make_clients, make_test_clients
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
-from atoll.experiment.validation import validate
-from atoll.fleet.shards import read_shard, shard_folder, write_shards
+from atoll.fleet.node.shards import read_shard, shard_folder, write_shards
 from atoll.local.batches import Batches
+from atoll.settings.sections import Settings
+from atoll.settings.validation import validate
 
 DIGITS = load("digits")
 

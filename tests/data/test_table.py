@@ -18,7 +18,7 @@ from atoll import Dataset, InputError, run
 from atoll.data.tabular.read import read_table
 from atoll.experiment.clients import make_clients, make_test_clients
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.validation import validate
+from atoll.settings.validation import validate
 
 COLUMNS: dict[str, list[Any]] = {
     "who": ["ann", "bob", "ann", "bob", "ann", "cid", "cid", "ann"],

@@ -27,8 +27,8 @@ from atoll import (
 from atoll.clustering.clustering import Clustering
 from atoll.engine.cohorts import ClientTrainer
 from atoll.local.rule import adam, momentum, sgd
-from atoll.methods.parties import share_samples
-from atoll.methods.party_trainer import PartyTrainer
+from atoll.methods.parts.parties import share_samples
+from atoll.methods.parts.party_trainer import PartyTrainer
 from atoll.support.arrays import Floats
 from tests.problems import as_vector, linear_module, linear_parties, pooled_least_squares, quadratics
 

@@ -33,13 +33,13 @@ from atoll import (
 )
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
-from atoll.data.partition import exact_counts
+from atoll.data.dealing.partition import exact_counts
 from atoll.engine.assignment import Assignment, as_scheduled
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.schedules.events import FROM_SERVER, Mix
-from atoll.schedules.files import write_schedule
+from atoll.schedules.schedule_files import write_schedule
 from atoll.support.arrays import Floats, Ids
 
 FEW, MANY = 1_000, 1_000_000
@@ -187,5 +187,5 @@ def test_exact_counts_do_not_depend_on_how_many_clients_are_rounded_at_a_time(mo
     rng = np.random.default_rng(0)
     shares, first = rng.dirichlet(np.ones(5), size=37), rng.integers(5, size=37)
     whole = exact_counts(shares, 50, first)
-    monkeypatch.setattr("atoll.data.partition._CHUNK", 10)
+    monkeypatch.setattr("atoll.data.dealing.partition._CHUNK", 10)
     assert np.array_equal(exact_counts(shares, 50, first), whole)

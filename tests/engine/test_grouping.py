@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from atoll import Event, Grouping, InputError, Method, RunError, State, fedavg, ifca, least_loss, lose_clients
-from atoll.methods.ifca import all_together
+from atoll.methods.papers.ifca import all_together
 from atoll.runs.checkpoint import load_checkpoint, save_checkpoint
 from atoll.runs.fingerprint import Fingerprint
 from atoll.support.arrays import Ids

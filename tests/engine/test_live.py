@@ -28,12 +28,12 @@ from atoll import (
     run_events,
     train,
 )
-from atoll.engine.live import LiveRun, follow
+from atoll.engine.live_schedule import LiveRun, follow
+from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.memory import MemoryFleet
-from atoll.fleet.transport import Failure
 from atoll.local.rule import sgd
 from atoll.schedules.events import FROM_SERVER
-from atoll.schedules.files import read_schedule
+from atoll.schedules.schedule_files import read_schedule
 from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
 from tests.fleets import open_sites, sending

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from atoll import Event, Experiment, Schedule, State, Step, init, make_runs, train
 from atoll.engine.cohorts import Cohort
-from atoll.engine.live import LiveRun, follow
+from atoll.engine.live_schedule import LiveRun, follow
 from atoll.local.models import Model
 from atoll.schedules.recorded import head_of, line_of, read_lines
 from atoll.support.arrays import Ids

@@ -37,9 +37,9 @@ from atoll import (
 )
 from atoll.aggregation.screening import Screening
 from atoll.clustering.clustering import Clustering
-from atoll.executors.cores.executor import Cores
-from atoll.executors.ray.executor import Ray
-from atoll.executors.stacked.executor import Stacked
+from atoll.executors.cores.cores_executor import Cores
+from atoll.executors.ray.ray_executor import Ray
+from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted
 from atoll.faults.attacks import Attacked
 from atoll.local.models import Model

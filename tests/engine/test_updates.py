@@ -14,8 +14,8 @@ from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
 from atoll.schedules.events import FROM_SERVER, Mix
-from atoll.schedules.files import digest_of, read_schedule, write_schedule
 from atoll.schedules.recorded import lines_of, mix_of
+from atoll.schedules.schedule_files import digest_of, read_schedule, write_schedule
 from atoll.support.files import line_as_bytes
 from tests.cli.pages import write_files
 from tests.problems import as_vector, linear_module, quadratics

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from atoll import Dataset, Evaluator, generator, heterogeneity, make_population, read_model
 from atoll.clustering.clustering import Clustering, one_cluster
-from atoll.clustering.fedcluster import random
+from atoll.clustering.fedcluster_clusterings import random
 from atoll.evaluation.scores import ClusterEvaluator
 from tests.problems import classification, linear_module, network, quadratics
 

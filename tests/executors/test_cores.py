@@ -37,21 +37,21 @@ from atoll import (
 )
 from atoll.aggregation.mean import average_gradients, average_models
 from atoll.engine.cohorts import Cohort, Executor, Rows, split_clients
-from atoll.executors.cores.executor import Cores
-from atoll.executors.cores.workers import RETRIES, Workers
+from atoll.executors.cores.cores_executor import Cores
+from atoll.executors.cores.cores_workers import RETRIES, Workers
 from atoll.executors.weighted import Weighted
 from atoll.local.models import Model
 from atoll.local.rule import adam, momentum, sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.weights import count_bytes
-from atoll.methods.cfl_mgd import cfl_mgd
-from atoll.methods.fedbcd import Mode
-from atoll.methods.fedcluster import fedcluster
-from atoll.methods.hierarchical import hierarchical
-from atoll.methods.ifca import ifca
-from atoll.methods.parties import share_samples
-from atoll.methods.party_trainer import PartyTrainer
-from atoll.network.base import Network
+from atoll.methods.papers.cfl_mgd import cfl_mgd
+from atoll.methods.papers.fedbcd import Mode
+from atoll.methods.papers.fedcluster import fedcluster
+from atoll.methods.papers.hierarchical import hierarchical
+from atoll.methods.papers.ifca import ifca
+from atoll.methods.parts.parties import share_samples
+from atoll.methods.parts.party_trainer import PartyTrainer
+from atoll.network.network import Network
 from atoll.support.arrays import Floats
 from tests.problems import classification, linear_module, linear_parties, network, quadratics
 

@@ -14,9 +14,9 @@ from atoll.engine.cohorts import Cohort
 from atoll.executors.stacked import graphs
 from atoll.executors.stacked.graphs import Graphs
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
+from atoll.settings.sections import Settings
 from atoll.support.errors import RunError
 from tests.problems import classification, network
 

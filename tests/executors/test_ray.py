@@ -38,21 +38,21 @@ from atoll import (
 )
 from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import ClusterUpdate, Cohort
-from atoll.executors.cores.workers import RETRIES
+from atoll.executors.cores.cores_workers import RETRIES
 from atoll.executors.packing import pack, unpack
 from atoll.executors.ray.cluster import connect
-from atoll.executors.ray.executor import Ray, cut
-from atoll.executors.ray.worker import Measuring, Training, require_same
+from atoll.executors.ray.ray_executor import Ray, cut
+from atoll.executors.ray.ray_worker import Measuring, Training, require_same
 from atoll.executors.weighted import Weighted
-from atoll.experiment import executor as executing
+from atoll.experiment import executor_choice as executing
 from atoll.faults.attacks import Attacked
 from atoll.local.models import Model
 from atoll.local.rule import adam, sgd
-from atoll.methods.cfl_mgd import cfl_mgd
-from atoll.methods.fedavg import fedavg
-from atoll.methods.fedcluster import fedcluster
-from atoll.methods.parties import share_samples
-from atoll.methods.party_trainer import PartyTrainer
+from atoll.methods.papers.cfl_mgd import cfl_mgd
+from atoll.methods.papers.fedavg import fedavg
+from atoll.methods.papers.fedcluster import fedcluster
+from atoll.methods.parts.parties import share_samples
+from atoll.methods.parts.party_trainer import PartyTrainer
 from atoll.support.environment import package_versions
 from tests.clusters import RULE, Trouble, Troubled, nodes
 from tests.problems import classification, linear_module, linear_parties, network, quadratics

@@ -17,16 +17,16 @@ from atoll import Dataset, InputError, LocalRule, Population, RunError, Serial, 
 from atoll.aggregation.mean import Combine, average_gradients, average_models, mean
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.engine import init, train
-from atoll.executors.stacked import executor as stacked
-from atoll.executors.stacked.executor import Stacked
+from atoll.executors.stacked import stacked_executor as stacked
 from atoll.executors.stacked.fit import Fit, why_not_stacked
 from atoll.executors.stacked.graphs import Graphs
+from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.stacked.training import TrainedStack, client_bytes, train_stack
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import MakeOptimizer, adam, momentum, sgd
 from atoll.local.task import ClientTask
-from atoll.methods.cfl_mgd import cfl_mgd
-from atoll.methods.ifca import Option
+from atoll.methods.papers.cfl_mgd import cfl_mgd
+from atoll.methods.papers.ifca import Option
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 POPULATION = classification(clients=7, samples=9)

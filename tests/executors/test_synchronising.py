@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from atoll import LocalRule, Serial, Trainer, read_model
 from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import Cohort, Executor
-from atoll.executors.stacked.executor import Stacked
+from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted
 from atoll.local.rule import momentum, sgd
 from tests.problems import classification, network

@@ -14,12 +14,12 @@ from atoll.aggregation.mean import Combine, average_gradients, average_models, m
 from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
-from atoll.engine.events import EventResult, train_events
+from atoll.engine.train_events import EventResult, train_events
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import make_runs
 from atoll.local.models import Model
 from atoll.local.rule import MakeOptimizer, adam, momentum, sgd
+from atoll.settings.experiment_file import make_runs
 from atoll.support.arrays import Floats, Ids, Mask
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 

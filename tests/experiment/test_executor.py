@@ -15,22 +15,22 @@ from torch import Tensor, nn
 from atoll import Clustering, InputError, LocalRule, Method, Serial, Trainer, fedavg, read_model
 from atoll.aggregation.mean import Combine
 from atoll.engine.cohorts import ClusterUpdate, Cohort
-from atoll.executors.cores.executor import Cores
+from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.cost import Units, time_unit
-from atoll.executors.stacked.executor import Stacked
 from atoll.executors.stacked.fit import why_not_stacked
+from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted
-from atoll.experiment import executor as e
-from atoll.experiment.executor import Choice, choose_executor, count_cores, make_executor, why_not_fork
+from atoll.experiment import executor_choice as e
+from atoll.experiment.executor_choice import Choice, choose_executor, count_cores, make_executor, why_not_fork
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import make_runs
-from atoll.experiment.settings import Run
 from atoll.local.precision import slowness_of_bfloat16
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.methods.fedcluster import fedcluster
-from atoll.methods.ifca import ifca
+from atoll.methods.papers.fedcluster import fedcluster
+from atoll.methods.papers.ifca import ifca
 from atoll.schedules.events import Schedule
+from atoll.settings.experiment_file import make_runs
+from atoll.settings.sections import Run
 from tests.problems import classification, network
 
 POPULATION = classification(clients=7)

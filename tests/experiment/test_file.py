@@ -11,8 +11,8 @@ import tomli_w
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from atoll.experiment.file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
-from atoll.experiment.settings import Settings
+from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError, SettingWarning
 
 TEXTS = {

@@ -6,7 +6,7 @@ import pytest
 
 from atoll.experiment import foresight
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import make_runs
+from atoll.settings.experiment_file import make_runs
 from atoll.support.errors import InputError, SettingWarning
 
 HIERARCHY = {"name": "hierarchical", "intra_rounds": 2}

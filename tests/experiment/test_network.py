@@ -15,8 +15,8 @@ from atoll import Experiment, InputError, Serial, Trainer, init, make_runs, read
 from atoll.clustering.feduc.bound import evaluate
 from atoll.data.population import Population
 from atoll.evaluation.constants import gradient_deviations
-from atoll.experiment.network import grid_of
-from atoll.network.base import Network
+from atoll.experiment.networks import grid_of
+from atoll.network.network import Network
 from atoll.support.arrays import Floats
 
 CLIENTS, AGGREGATORS = 12, 4

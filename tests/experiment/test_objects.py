@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import atoll
-from atoll.experiment import plugins
-from atoll.experiment.objects import named
+from atoll.settings import plugins
+from atoll.settings.given_objects import named
 
 SMALL: dict[str, Any] = {
     "rounds": 1,

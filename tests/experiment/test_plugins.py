@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from atoll.experiment.plugins import bind, call, resolve
-from atoll.experiment.validation import validate
+from atoll.settings.plugins import bind, call, resolve
+from atoll.settings.validation import validate
 from atoll.support.errors import InputError
 
 KNOWN: dict[str, Callable[..., Any]] = {"sum": sum, "len": len}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from atoll import InputError
-from atoll.experiment.file import make_runs, recipe_names, recipe_path
-from atoll.experiment.schema import DRAFT, experiment_schema
-from atoll.experiment.validation import full_model
+from atoll.settings.experiment_file import make_runs, recipe_names, recipe_path
+from atoll.settings.json_schema import DRAFT, experiment_schema
+from atoll.settings.validation import full_model
 
 jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
 

@@ -10,7 +10,7 @@ from atoll import InputError, LocalRule, Serial, Trainer, generator, make_popula
 from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
 from atoll.engine.cohorts import ClientTrainer, Cohort
-from atoll.executors.cores.executor import Cores
+from atoll.executors.cores.cores_executor import Cores
 from atoll.faults.attacks import ATTACKS, Attacked, claim_samples, draw_attackers
 from atoll.faults.collusion import COLLUSIONS
 from atoll.local.models import Model

@@ -11,7 +11,7 @@ from atoll.aggregation.mean import Combine, average_models
 from atoll.aggregation.robust import median
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate
-from atoll.executors.cores.executor import Cores
+from atoll.executors.cores.cores_executor import Cores
 from atoll.faults.attacks import Attacked
 from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.local.models import Model

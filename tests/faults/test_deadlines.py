@@ -6,10 +6,10 @@ import pytest
 
 from atoll import Clustering, InputError
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
-from atoll.methods.hierarchical import Phase, hierarchical_schedule
-from atoll.network.base import Network
+from atoll.methods.papers.hierarchical import Phase, hierarchical_schedule
 from atoll.network.completion import completion_of
-from atoll.network.files import matrix_network
+from atoll.network.network import Network
+from atoll.network.network_files import matrix_network
 from tests.problems import quadratics
 
 CLIENTS = 8

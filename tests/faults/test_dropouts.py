@@ -33,13 +33,13 @@ from atoll.aggregation.mean import Weighted
 from atoll.aggregation.reductions import update_norm
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import Cohort, Executor
-from atoll.executors.cores.executor import Cores
-from atoll.executors.stacked.executor import Stacked
+from atoll.executors.cores.cores_executor import Cores
+from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.faults.dropouts import lose_clients
 from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.methods.ifca import all_together
+from atoll.methods.papers.ifca import all_together
 from tests.problems import as_vector, linear_module, quadratics
 
 CLIENTS = 8

@@ -13,15 +13,15 @@ import torch
 
 from atoll import Experiment, Serial, State, Step, init, train
 from atoll.engine.cohorts import Cohort
-from atoll.fleet.executor import FleetExecutor
-from atoll.fleet.joining import wait_for_nodes
-from atoll.fleet.kept import Versions, name_of
+from atoll.fleet.agreed.messages import TrainReply, decode
+from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.memory import Fault, MemoryFleet
-from atoll.fleet.messages import TrainReply, decode
-from atoll.fleet.node import open_site
-from atoll.fleet.replies import REASONS
-from atoll.fleet.shards import write_shards
-from atoll.fleet.transport import Failure
+from atoll.fleet.node.node import open_site
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.versions import Versions, name_of
+from atoll.fleet.server.fleet_executor import FleetExecutor
+from atoll.fleet.server.joining import wait_for_nodes
+from atoll.fleet.server.replies import REASONS
 from atoll.local.models import Model
 from tests.fleets import agreement_of, join, open_sites, replying, sending, small
 
@@ -370,7 +370,7 @@ def test_losses_are_those_of_simulation_to_rounding_and_unknown_ones_nan(tmp_pat
 
 
 def test_a_slow_transport_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.fleet.gathering.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("atoll.fleet.server.gathering.GRACE_SECONDS", 0.2)
     experiment = small()
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
 

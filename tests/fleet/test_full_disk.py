@@ -15,20 +15,20 @@ from unittest.mock import MagicMock
 import httpx
 import pytest
 
-from atoll.fleet import keys
-from atoll.fleet.configuration import FleetConfiguration, read_fleet, read_node
-from atoll.fleet.flower import fleet as flower
+from atoll.fleet.agreed.messages import LossesReply, LossesRequest, Refusal, decode, encode, pack
+from atoll.fleet.agreed.transport import Failure
+from atoll.fleet.flower import flower_fleet as flower
 from atoll.fleet.flower import presence
-from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.local import own_place
 from atoll.fleet.flower.superlink import Superlink
-from atoll.fleet.founding import FleetPlan, init_fleet, renew_certificate
-from atoll.fleet.handlers import answer
-from atoll.fleet.messages import LossesReply, LossesRequest, Refusal, decode, encode, pack
-from atoll.fleet.node import open_site
-from atoll.fleet.shards import write_shards
-from atoll.fleet.store import FolderStore
-from atoll.fleet.transport import Failure
+from atoll.fleet.folder import key_changes as keys
+from atoll.fleet.folder.configuration import FleetConfiguration, read_fleet, read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet, renew_certificate
+from atoll.fleet.node.handlers import answer
+from atoll.fleet.node.node import open_site
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.store import FolderStore
 from atoll.support.errors import RunError, is_full
 from tests.fleets import agreement_of, small
 
@@ -197,7 +197,7 @@ def test_no_room_for_a_fleet_of_this_machine(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_server_says_how_the_run_goes_on(tmp_path: Path) -> None:
-    from atoll.cli.fleet_runs import _carry_out
+    from atoll.cli.fleet_run_commands import _carry_out
 
     class Fleet:
         def __enter__(self) -> None:

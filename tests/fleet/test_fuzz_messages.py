@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from atoll.codecs.coding import Coding, as_sent
-from atoll.codecs.table import bfloat16, int8, topk
-from atoll.fleet.handlers import answer
-from atoll.fleet.messages import (
+from atoll.codecs.named_codecs import bfloat16, int8, topk
+from atoll.fleet.agreed.messages import (
     DescribeReply,
     DescribeRequest,
     Header,
@@ -28,11 +27,12 @@ from atoll.fleet.messages import (
     most_bytes,
     pack,
 )
-from atoll.fleet.node import Node, open_site
-from atoll.fleet.replies import REASONS, Asked, CheckedUpdate, open_reply, read_losses, read_trained
-from atoll.fleet.shards import write_shards
-from atoll.fleet.store import MemoryStore
-from atoll.fleet.terms import announce
+from atoll.fleet.agreed.terms import announce
+from atoll.fleet.node.handlers import answer
+from atoll.fleet.node.node import Node, open_site
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.store import MemoryStore
+from atoll.fleet.server.replies import REASONS, Asked, CheckedUpdate, open_reply, read_losses, read_trained
 from atoll.local.models import Model, form_of
 from tests.fleets import agreement_of, small
 from tests.fuzzing import carry_out, many, some

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll import InputError
-from atoll.fleet.handlers import HANDLERS, answer
-from atoll.fleet.messages import (
+from atoll.fleet.agreed.messages import (
     DescribeReply,
     DescribeRequest,
     LossesReply,
@@ -26,12 +25,13 @@ from atoll.fleet.messages import (
     encode,
     pack,
 )
-from atoll.fleet.node import Node, Reporting, open_site
-from atoll.fleet.shards import write_shards
-from atoll.fleet.store import FolderStore, MemoryStore, Store
-from atoll.fleet.sum_messages import KeysRequest, MaskedRequest, SharesRequest, SurvivorsRequest, UnmaskRequest
-from atoll.fleet.summing import SUMMING
-from atoll.fleet.tally import Budget
+from atoll.fleet.agreed.sum_messages import KeysRequest, MaskedRequest, SharesRequest, SurvivorsRequest, UnmaskRequest
+from atoll.fleet.node.handlers import HANDLERS, answer
+from atoll.fleet.node.node import Node, Reporting, open_site
+from atoll.fleet.node.secure_sum import SUMMING
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.store import FolderStore, MemoryStore, Store
+from atoll.fleet.node.work_count import Budget
 from atoll.local.models import Model
 from tests.fleets import agreement_of, small
 

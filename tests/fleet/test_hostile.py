@@ -14,9 +14,7 @@ import torch
 from atoll import Experiment, run_events
 from atoll.experiment.experiment import ReportedClients
 from atoll.faults.attacks import draw_attackers
-from atoll.fleet.belief import believe
-from atoll.fleet.memory import Fault, MemoryFleet
-from atoll.fleet.messages import (
+from atoll.fleet.agreed.messages import (
     ClientReport,
     DescribeReply,
     LossesReply,
@@ -26,10 +24,12 @@ from atoll.fleet.messages import (
     encode,
     pack,
 )
-from atoll.fleet.node import Reporting
-from atoll.fleet.reports import as_reported, reported_table
-from atoll.fleet.soundness import Soundness
-from atoll.fleet.transport import Failure, Properties
+from atoll.fleet.agreed.transport import Failure, Properties
+from atoll.fleet.memory import Fault, MemoryFleet
+from atoll.fleet.node.node import Reporting
+from atoll.fleet.server.client_reports import as_reported, reported_table
+from atoll.fleet.server.plausibility import believe
+from atoll.fleet.server.soundness import Soundness
 from atoll.local.models import Model
 from tests.fleets import open_sites, replying, small
 
@@ -185,7 +185,7 @@ def test_large_numbers_hide_behind_no_sample(monkeypatch: pytest.MonkeyPatch) ->
     model["1.weight"][:, dark[0]] = 1e12
     is_sound = Soundness(evaluator)
     assert not is_sound(model)
-    monkeypatch.setattr("atoll.fleet.soundness._TAME", 1e13)
+    monkeypatch.setattr("atoll.fleet.server.soundness._TAME", 1e13)
     assert is_sound(model)
 
 

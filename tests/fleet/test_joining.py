@@ -12,18 +12,18 @@ import pytest
 from atoll import RunError
 from atoll.data.population import read_clients
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import compose
-from atoll.fleet.joining import wait_for_nodes
-from atoll.fleet.measured import Measured
+from atoll.fleet.agreed.messages import ClientReport, DescribeReply, decode, encode
+from atoll.fleet.agreed.randomised_response import respond
+from atoll.fleet.agreed.transport import Failure, Properties
 from atoll.fleet.memory import Fault, MemoryFleet
-from atoll.fleet.messages import ClientReport, DescribeReply, decode, encode
-from atoll.fleet.node import Reporting
-from atoll.fleet.private import respond
-from atoll.fleet.reports import reported_table, write_tables
-from atoll.fleet.transport import Failure, Properties
-from atoll.network.files import read_network_clients
+from atoll.fleet.node.node import Reporting
+from atoll.fleet.server.client_reports import reported_table, write_tables
+from atoll.fleet.server.joining import wait_for_nodes
+from atoll.fleet.server.measured_times import Measured
 from atoll.network.links import read_links
+from atoll.network.network_files import read_network_clients
 from atoll.network.routes import linked_network
+from atoll.settings.experiment_file import compose
 from tests.fleets import agreement_of, open_sites, small
 
 EXPERIMENT = small()

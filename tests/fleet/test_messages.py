@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.fleet.messages import (
+from atoll.fleet.agreed.messages import (
     MAGIC,
     MOST_HEADER_BYTES,
     DescribeReply,
@@ -24,7 +24,7 @@ from atoll.fleet.messages import (
     most_bytes,
     pack,
 )
-from atoll.fleet.replies import Asked, read_losses, read_trained
+from atoll.fleet.server.replies import Asked, read_losses, read_trained
 from atoll.local.models import form_of
 
 KINDS: list[type[Header]] = [

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, LocalRule
-from atoll.experiment.file import compose
-from atoll.fleet.agreement import DataForm, digest_of, require_fleet
-from atoll.fleet.node import Reporting, make_method, open_site
-from atoll.fleet.shards import FORM, INPUTS, TARGETS, read_shard, write_shards
+from atoll.fleet.agreed.agreement import DataForm, digest_of, require_fleet
+from atoll.fleet.node.node import Reporting, make_method, open_site
+from atoll.fleet.node.shards import FORM, INPUTS, TARGETS, read_shard, write_shards
+from atoll.settings.experiment_file import compose
 from tests.fleets import agreement_of, small
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll import InputError, generator
-from atoll.fleet.private import answer_odds, estimate, respond
+from atoll.fleet.agreed.randomised_response import answer_odds, estimate, respond
 
 CLASSES = st.integers(2, 50)
 EPSILONS = st.floats(0.01, 20)

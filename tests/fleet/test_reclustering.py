@@ -13,11 +13,11 @@ import pytest
 from atoll import Experiment, InputError, make_runs, run_events
 from atoll.clustering.clustering import Clustering
 from atoll.experiment.experiment import ReportedClients
-from atoll.fleet.measured import Measured
 from atoll.fleet.memory import MemoryFleet
-from atoll.fleet.node import Reporting
+from atoll.fleet.node.node import Reporting
+from atoll.fleet.server.measured_times import Measured
 from atoll.network.completion import completion_of
-from atoll.schedules.files import read_schedule
+from atoll.schedules.schedule_files import read_schedule
 from tests.fleets import agreement_of, open_sites
 
 BASE = {

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, Population
-from atoll.clustering.fedcluster import major_class
-from atoll.experiment.validation import validate
-from atoll.fleet.measured import Measured
-from atoll.fleet.messages import ClientReport
-from atoll.fleet.private import respond
-from atoll.fleet.reports import as_reported, reported_table
+from atoll.clustering.fedcluster_clusterings import major_class
+from atoll.fleet.agreed.messages import ClientReport
+from atoll.fleet.agreed.randomised_response import respond
+from atoll.fleet.server.client_reports import as_reported, reported_table
+from atoll.fleet.server.measured_times import Measured
+from atoll.settings.validation import validate
 
 POPULATION = Experiment(validate({"data": {"clients": 4, "samples": 30}})).population
 

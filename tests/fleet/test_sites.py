@@ -10,17 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll import Experiment, RunError
-from atoll.fleet.configuration import read_node
-from atoll.fleet.founding import FleetPlan, init_fleet
-from atoll.fleet.handlers import answer
-from atoll.fleet.joining import wait_for_nodes
+from atoll.fleet.agreed.messages import (
+    DescribeReply,
+    DescribeRequest,
+    Refusal,
+    TrainReply,
+    TrainRequest,
+    decode,
+    encode,
+    pack,
+)
+from atoll.fleet.agreed.terms import announce
+from atoll.fleet.folder.configuration import read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet
 from atoll.fleet.memory import MemoryFleet
-from atoll.fleet.messages import DescribeReply, DescribeRequest, Refusal, TrainReply, TrainRequest, decode, encode, pack
-from atoll.fleet.shards import write_shards
-from atoll.fleet.sites import KEPT, Sites
-from atoll.fleet.store import FolderStore, MemoryStore, Store
-from atoll.fleet.tally import Budget
-from atoll.fleet.terms import announce
+from atoll.fleet.node.handlers import answer
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.sites import KEPT, Sites
+from atoll.fleet.node.store import FolderStore, MemoryStore, Store
+from atoll.fleet.node.work_count import Budget
+from atoll.fleet.server.joining import wait_for_nodes
 from atoll.support.errors import InputError
 from tests.fleet.test_hostile import carry
 from tests.fleets import agreement_of, small

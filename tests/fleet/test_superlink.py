@@ -12,11 +12,11 @@ from unittest.mock import MagicMock
 import httpx
 import pytest
 
-from atoll.fleet.configuration import FleetConfiguration
-from atoll.fleet.flower import fleet as flower
-from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.flower import flower_fleet as flower
+from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.refusals import Refusals
 from atoll.fleet.flower.superlink import Superlink
+from atoll.fleet.folder.configuration import FleetConfiguration
 
 
 def test_refused_calls_are_a_line_now_and_then() -> None:

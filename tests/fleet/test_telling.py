@@ -9,10 +9,7 @@ import pytest
 from scipy.stats import kstest
 
 from atoll import InputError
-from atoll.fleet.configuration import read_node
-from atoll.fleet.handlers import answer
-from atoll.fleet.hiding import Hidden
-from atoll.fleet.messages import (
+from atoll.fleet.agreed.messages import (
     ClientReport,
     DescribeReply,
     DescribeRequest,
@@ -26,11 +23,14 @@ from atoll.fleet.messages import (
     encode,
     pack,
 )
-from atoll.fleet.node import Node, Reporting, open_site
-from atoll.fleet.shards import write_shards
-from atoll.fleet.spending import read_ledger
-from atoll.fleet.store import FolderStore, MemoryStore, Store
-from atoll.fleet.tally import Budget
+from atoll.fleet.folder.configuration import read_node
+from atoll.fleet.node.epsilon_ledger import read_ledger
+from atoll.fleet.node.handlers import answer
+from atoll.fleet.node.node import Node, Reporting, open_site
+from atoll.fleet.node.noise_added import Hidden
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.store import FolderStore, MemoryStore, Store
+from atoll.fleet.node.work_count import Budget
 from atoll.privacy.accounting import epsilon_of
 from atoll.privacy.mechanism import Cost
 from tests.fleets import small

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from atoll import RunError
 from atoll.cli.teller import Teller
-from atoll.fleet import gathering, joining
-from atoll.fleet.joining import wait_for_nodes
+from atoll.fleet.agreed.waiting import Waiting, waiting
 from atoll.fleet.memory import MemoryFleet
-from atoll.fleet.waiting import Waiting, waiting
+from atoll.fleet.server import gathering, joining
+from atoll.fleet.server.joining import wait_for_nodes
 from tests.fleet.test_hostile import carry
 from tests.fleets import agreement_of, open_sites, small
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from atoll import Dataset, generator, make_population
 from atoll.data import datasets
-from atoll.data.partition import one_group
+from atoll.data.dealing.partition import one_group
 from atoll.evaluation.scores import ClusterEvaluator, parameter_error
 from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model, mlp

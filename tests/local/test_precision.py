@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from atoll import LocalRule, Serial, Trainer, read_model
 from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import Cohort, Executor
-from atoll.executors.cores.executor import Cores
-from atoll.executors.stacked.executor import Stacked
+from atoll.executors.cores.cores_executor import Cores
+from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import make_runs
 from atoll.local.models import MODELS
 from atoll.local.precision import Precision, products_in
 from atoll.local.rounded import Rounded
 from atoll.local.rule import sgd
+from atoll.settings.experiment_file import make_runs
 from atoll.support.seeds import layers_drawing_from
 from tests.executors.test_stacked import images
 from tests.problems import as_vector, classification

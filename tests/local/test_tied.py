@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from atoll import LocalRule, Trainer, read_model
-from atoll.executors.cores.executor import Cores
+from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.serial import Serial
 from atoll.local.rule import momentum
 from atoll.local.task import ClientTask

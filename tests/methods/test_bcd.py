@@ -30,14 +30,14 @@ from atoll import (
     read_model,
     train,
 )
-from atoll.executors.cores.executor import Cores
-from atoll.executors.ray.executor import Ray
-from atoll.executors.stacked.executor import Stacked
+from atoll.executors.cores.cores_executor import Cores
+from atoll.executors.ray.ray_executor import Ray
+from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.faults.dropouts import lose_clients
 from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
-from atoll.methods.personal_trainer import PersonalTrainer
+from atoll.methods.parts.personal_trainer import PersonalTrainer
 from atoll.support.arrays import Floats
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.problems import as_vector, linear_module, quadratics

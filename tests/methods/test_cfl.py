@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atoll import cfl, fedavg
-from atoll.methods.cfl import bipartition
+from atoll.methods.papers.cfl import bipartition
 from atoll.support.arrays import Floats, Ids
 from tests.by_hand import FIRST, POPULATION, mean_of, run, starts, trained
 from tests.methods.running import SEED

@@ -11,8 +11,8 @@ from atoll.aggregation.mean import share_layers
 from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.weights import read_model
-from atoll.methods.cfl_mgd import cfl_mgd
-from atoll.methods.ifca import Option, ifca
+from atoll.methods.papers.cfl_mgd import cfl_mgd
+from atoll.methods.papers.ifca import Option, ifca
 from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
 from tests.problems import as_vector, linear_module, network, quadratics

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, make_runs
-from atoll.codecs.table import CODECS
-from atoll.experiment.signatures import parameters_of
-from atoll.methods.kind import kind_of
+from atoll.codecs.named_codecs import CODECS
+from atoll.methods.named_methods import METHODS
+from atoll.methods.parts.kind import kind_of
 from atoll.methods.selection import SELECTIONS
-from atoll.methods.table import METHODS
+from atoll.settings.signatures import parameters_of
 from tests.clusters import nodes
 from tests.killing import carry_to_end, count_steps, fork, kill_at, void, wait_for
 from tests.made_runs import timeless

@@ -27,12 +27,12 @@ from atoll import (
     run_events,
     train,
 )
-from atoll.experiment.validation import validate
 from atoll.local.models import Model, dense, linear
 from atoll.local.rule import adam, momentum, sgd
-from atoll.methods.fedbcd import Mode, exchanging
-from atoll.methods.parties import share_samples, split_model, split_shape
-from atoll.methods.party_trainer import Parties, PartyTrainer
+from atoll.methods.papers.fedbcd import Mode, exchanging
+from atoll.methods.parts.parties import share_samples, split_model, split_shape
+from atoll.methods.parts.party_trainer import Parties, PartyTrainer
+from atoll.settings.validation import validate
 from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
 from tests.made_runs import timeless

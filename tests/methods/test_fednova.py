@@ -9,7 +9,7 @@ import pytest
 
 from atoll import InputError, LocalRule, Method, fedavg, fednova
 from atoll.local.rule import adam, momentum, sgd
-from atoll.methods.fednova import length_of
+from atoll.methods.papers.fednova import length_of
 from atoll.support.arrays import Floats
 from tests.methods.twins import LR, POPULATION, RULE, START, gradients, run, server, sizes
 

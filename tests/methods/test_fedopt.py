@@ -9,7 +9,7 @@ import torch
 
 from atoll import InputError, Method, Serial, Trainer, fedadagrad, fedadam, fedavg, fedavgm, fedyogi, init, read_model
 from atoll import train as go
-from atoll.methods.server_optimizers import Adaptive, HeavyBall, add_square, buffers_of
+from atoll.methods.parts.server_optimizers import Adaptive, HeavyBall, add_square, buffers_of
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, same_bits
 from tests.methods.twins import POPULATION, RULE, START, descend, run, server, sizes

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from atoll import InputError, fedavg, flhc
-from atoll.methods.flhc import Metric
-from atoll.methods.learned import Linkage
+from atoll.methods.papers.flhc import Metric
+from atoll.methods.parts.learned import Linkage
 from atoll.support.arrays import Floats
 from tests.by_hand import FIRST, POPULATION, agglomerated, groups_of, mean_of, rounds_by_hand, run, starts, trained
 from tests.methods.twins import RULE

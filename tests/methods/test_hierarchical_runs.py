@@ -16,7 +16,7 @@ import torch
 
 from atoll import Experiment, Serial, State, generator, init, make_runs, run_events, train
 from atoll.clustering.feduc.problem import PATTERNS
-from atoll.network.base import Network
+from atoll.network.network import Network
 from atoll.support.errors import SettingWarning
 from tests.made_runs import timeless
 

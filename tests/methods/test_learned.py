@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, State, make_runs, run_events
-from atoll.executors.cores.executor import Cores
-from atoll.executors.ray.executor import Ray
+from atoll.executors.cores.cores_executor import Cores
+from atoll.executors.ray.ray_executor import Ray
 from tests.by_hand import POPULATION, make_trainer, run
 from tests.killing import carry_to_end
 from tests.methods.twins import RULE

@@ -27,8 +27,8 @@ from atoll import (
 )
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.local.rule import momentum, sgd
-from atoll.methods.hierarchical import hierarchical
-from atoll.network.base import Network
+from atoll.methods.papers.hierarchical import hierarchical
+from atoll.network.network import Network
 from atoll.support.arrays import Floats
 from tests.problems import as_vector, linear_module, quadratics
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from atoll import Clustering, Event, InputError, Mix, Population, Schedule, generator
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
-from atoll.methods.hierarchical import Phase, cut_by_empty, hierarchical_schedule
-from atoll.network.base import Network
+from atoll.methods.papers.hierarchical import Phase, cut_by_empty, hierarchical_schedule
 from atoll.network.completion import event_seconds
+from atoll.network.network import Network
 from atoll.schedules.events import FROM_SERVER
 from atoll.schedules.packed import BLOCK
 from tests.problems import quadratics

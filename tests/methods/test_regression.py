@@ -13,7 +13,7 @@ import torch
 
 from atoll import LocalRule, Serial, Trainer, cfl_mgd, generator, init, make_population, train
 from atoll.data.datasets import make_regression
-from atoll.data.partition import one_group
+from atoll.data.dealing.partition import one_group
 from atoll.evaluation.scores import parameter_error
 from atoll.local.models import linear
 from atoll.local.rule import sgd

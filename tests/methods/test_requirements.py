@@ -10,7 +10,7 @@ from torch import nn
 
 from atoll import InputError
 from atoll.local.rule import LocalRule, adam, momentum, sgd
-from atoll.methods.requirements import require_sgd
+from atoll.methods.parts.rule_requirements import require_sgd
 
 Makes = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
 

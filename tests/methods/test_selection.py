@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, Method, Serial, Settings, fedavg, init, read_model, scaffold, train
-from atoll.experiment.validation import validate
-from atoll.methods.ditto import ditto
-from atoll.methods.ifca import ifca
+from atoll.methods.papers.ditto import ditto
+from atoll.methods.papers.ifca import ifca
 from atoll.methods.selection import (
     Selection,
     by_size,
@@ -18,6 +17,7 @@ from atoll.methods.selection import (
     reselect,
     round_robin,
 )
+from atoll.settings.validation import validate
 from atoll.support.arrays import Floats, Ids
 from tests.methods.twins import CLOCK, POPULATION, RULE, START, descend, make, run, server, sizes
 from tests.problems import as_vector, linear_module

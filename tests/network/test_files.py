@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from atoll import InputError
-from atoll.network.files import read_matrix, read_network_clients
 from atoll.network.mobility import read_trace
+from atoll.network.network_files import read_matrix, read_network_clients
 
 
 def test_read_matrix(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from atoll.clustering.clustering import Clustering
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.incremental.bounds import start
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
-from atoll.methods.hierarchical import Phase, hierarchical_schedule
-from atoll.network.base import Network
+from atoll.methods.papers.hierarchical import Phase, hierarchical_schedule
 from atoll.network.completion import completion_seconds, event_seconds
+from atoll.network.network import Network
 from atoll.network.topology import grid
 from atoll.network.wireless import Radio, grid_positions, rate, watts_of, wireless_network
 from atoll.support.arrays import Floats, Ids

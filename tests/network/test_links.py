@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from atoll import InputError
-from atoll.network.base import Network
 from atoll.network.energy import training_joules
 from atoll.network.links import read_links
+from atoll.network.network import Network
 from atoll.network.prices import merge_prices, training_prices
 from atoll.network.routes import linked_network
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from atoll import InputError
-from atoll.experiment.plugins import call
-from atoll.network.base import Network
 from atoll.network.completion import completion_of, completion_seconds, event_seconds
-from atoll.network.files import matrix_network
 from atoll.network.mobility import Trace, random_waypoint
+from atoll.network.network import Network
+from atoll.network.network_files import matrix_network
 from atoll.network.topology import (
     TOPOLOGIES,
     complete,
@@ -28,6 +27,7 @@ from atoll.network.topology import (
     star,
 )
 from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, rate, watts_of, wireless_network
+from atoll.settings.plugins import call
 from atoll.support.arrays import Floats
 
 MODEL_BYTES = 2.56 * 2**20

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll import InputError
-from atoll.network.base import Network
 from atoll.network.completion import completion_of, completion_seconds, event_seconds
-from atoll.network.files import matrix_network
 from atoll.network.mobility import Trace, random_waypoint
+from atoll.network.network import Network
+from atoll.network.network_files import matrix_network
 from atoll.network.topology import (
     complete,
     erdos_renyi,

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.network.base import Network
 from atoll.network.completion import (
     broadcast_down_seconds,
     completion_of,
@@ -16,6 +15,7 @@ from atoll.network.completion import (
     late_clients,
     pattern_transfer_seconds,
 )
+from atoll.network.network import Network
 from atoll.network.sharing import Sharing, fair_rates, finish_seconds
 
 INF = float("inf")

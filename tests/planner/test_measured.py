@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, Settings, make_runs
-from atoll.fleet.measured import Measured
-from atoll.planner.measured import apply, predicted_seconds, read_measurements
-from atoll.runs.folder import RunFolder
+from atoll.fleet.server.measured_times import Measured
+from atoll.planner.measured_runs import apply, predicted_seconds, read_measurements
+from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
 from atoll.schedules.recorded import lines_of
 from atoll.support.files import append_line, to_json

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from atoll import InputError, RunError, make_runs
-from atoll.planner import table
+from atoll.planner import plan_table as table
 from atoll.planner.budget import Budget
 from atoll.planner.entrants import GIVES_UP, Entrant, rows_of
-from atoll.planner.folder import require_folder, write_note
+from atoll.planner.plan_folder import require_folder, write_note
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.race import FINALISTS, Race, carry_out, lay_out
 from atoll.planner.scoring import Scored

@@ -10,11 +10,11 @@ import pytest
 from atoll import InputError, Settings, make_runs
 from atoll.planner.budget import Budget
 from atoll.planner.candidates import Candidate, make_candidates, usual_axes
+from atoll.planner.plan_scores import Hop, Score, score
+from atoll.planner.plan_table import note_of, score_cells
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.pool import Pool
-from atoll.planner.scores import Hop, Score, score
 from atoll.planner.scoring import Scored, prune
-from atoll.planner.table import note_of, score_cells
 from atoll.sweep.axes import parse_axes
 
 MODEL_BYTES = 4 * (64 * 10 + 10)

@@ -10,7 +10,7 @@ from atoll.local.rule import LocalRule
 from atoll.privacy.clipping import Shape, shape_of
 from atoll.privacy.mechanism import Mechanism
 from atoll.privacy.noise import from_seed
-from atoll.privacy.release import make_private
+from atoll.privacy.private_release import make_private
 from tests.methods.running import SEED, states_of, trainer_of
 from tests.methods.twins import POPULATION
 from tests.problems import linear_module

@@ -20,14 +20,14 @@ from atoll.clustering.clustering import Clustering
 from atoll.engine.cohorts import ClusterUpdate
 from atoll.engine.release import Release
 from atoll.local.models import Model
-from atoll.methods.hierarchical import hierarchical
-from atoll.network.files import matrix_network
+from atoll.methods.papers.hierarchical import hierarchical
+from atoll.network.network_files import matrix_network
 from atoll.privacy.accounting import epsilon_of
 from atoll.privacy.clipping import clip
-from atoll.privacy.identity import draw_choices, respond
 from atoll.privacy.mechanism import Cost, Mechanism
 from atoll.privacy.noise import from_seed
-from atoll.privacy.release import make_private
+from atoll.privacy.private_assignment import draw_choices, respond
+from atoll.privacy.private_release import make_private
 from atoll.support.arrays import Floats
 from tests.methods.twins import RULE
 from tests.privacy.private import AGGREGATOR, CLIENT, SERVER, shape

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 from atoll import Experiment, generator, make_runs, run_events
-from atoll.codecs.trainer import Coded
-from atoll.experiment.coding import make_coding
+from atoll.codecs.coded_trainer import Coded
+from atoll.experiment.update_coding import make_coding
 from atoll.local.models import Model, form_of
 from atoll.local.task import ClientTask
-from atoll.privacy.clients import NoisyClients
 from atoll.privacy.clipping import SumOfUpdates, length_of
+from atoll.privacy.noisy_clients import NoisyClients
 
 pytest.importorskip("dp_accounting")
 

@@ -15,23 +15,23 @@ from safetensors.torch import load_file
 from scipy.stats import kstest
 
 from atoll import Experiment, InputError, RunError, run_events
-from atoll.fleet.asking import head_to_measure, head_to_train
-from atoll.fleet.handlers import answer
+from atoll.fleet.agreed.messages import LossesReply, Refused, TrainReply, decode, decode_reply, pack
 from atoll.fleet.memory import MemoryFleet
-from atoll.fleet.messages import LossesReply, Refused, TrainReply, decode, decode_reply, pack
-from atoll.fleet.node import Node, Reporting, open_site
-from atoll.fleet.replies import Asked
-from atoll.fleet.shards import write_shards
-from atoll.fleet.sites import Sites
-from atoll.fleet.spending import charge, read_ledger
-from atoll.fleet.store import FolderStore, MemoryStore, Store
-from atoll.fleet.tally import Budget
+from atoll.fleet.node.epsilon_ledger import charge, read_ledger
+from atoll.fleet.node.handlers import answer
+from atoll.fleet.node.node import Node, Reporting, open_site
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.sites import Sites
+from atoll.fleet.node.store import FolderStore, MemoryStore, Store
+from atoll.fleet.node.work_count import Budget
+from atoll.fleet.server.asking import head_to_measure, head_to_train
+from atoll.fleet.server.replies import Asked
 from atoll.local.models import Model
 from atoll.privacy.accounting import epsilon_of
 from atoll.privacy.ledger import LEDGER, SEAL
 from atoll.privacy.mechanism import Cost
 from atoll.privacy.noise import from_system
-from atoll.privacy.release import Publisher
+from atoll.privacy.private_release import Publisher
 from tests.fleet.test_fleet import one_cohort
 from tests.fleets import agreement_of, open_sites, sending, small
 from tests.privacy.test_ledger import Killed, Killer, lines_of, shorten, summary_of, whole

@@ -26,12 +26,12 @@ from atoll import (
 )
 from atoll.clustering.clustering import Clustering
 from atoll.local.rule import sgd
-from atoll.methods.cfl_mgd import cfl_mgd
-from atoll.methods.hierarchical import hierarchical
-from atoll.network.files import matrix_network
+from atoll.methods.papers.cfl_mgd import cfl_mgd
+from atoll.methods.papers.hierarchical import hierarchical
+from atoll.network.network_files import matrix_network
 from atoll.privacy.clipping import CLIP, clip
 from atoll.privacy.noise import from_seed
-from atoll.privacy.release import make_private
+from atoll.privacy.private_release import make_private
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, states_of, trainer_of
@@ -204,7 +204,7 @@ def test_the_clip_moves_to_a_noisy_quantile() -> None:
 
 def test_without_noise_and_clipping_it_is_the_plain_method() -> None:
     """Up to rounding, with all clients alike."""
-    from atoll.methods.equal_clients import weigh_equally
+    from atoll.methods.parts.equal_clients import weigh_equally
 
     plain = weigh_equally(fedavgm(POPULATION, RULE, rounds=4, fraction=0.5, seed=2))
     theirs = run(private(plain, SERVER, noise=0.0, clip=1e9))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from atoll import InputError
-from atoll.report.against import plot_against
-from atoll.report.files import write_report
-from atoll.report.runs import Run, find_runs
+from atoll.report.figures.against import plot_against
+from atoll.report.reading.runs import Run, find_runs
+from atoll.report.report_files import write_report
 from tests.made_runs import write_run
 
 ENDS = {(1.0, 0): 0.5, (1.0, 1): 0.7, (4.0, 0): 0.8, (50.0, 0): 0.9, (50.0, 1): 0.9}

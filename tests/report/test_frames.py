@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import atoll
-from atoll.report.frames import columns_as_csv, columns_as_parquet, columns_of_runs
-from atoll.report.runs import find_runs
+from atoll.report.reading.runs import find_runs
+from atoll.report.tables.frames import columns_as_csv, columns_as_parquet, columns_of_runs
 from atoll.support.errors import InputError
 from tests.made_runs import make_rows, write_run
 

@@ -8,8 +8,8 @@ import pytest
 import atoll
 from atoll import Experiment, make_population
 from atoll.data.feature_means import MOST, feature_means
-from atoll.experiment.validation import validate
-from atoll.report.holdings import plot_holdings
+from atoll.report.figures.holdings import plot_holdings
+from atoll.settings.validation import validate
 from atoll.support.errors import InputError
 
 

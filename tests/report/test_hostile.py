@@ -17,7 +17,7 @@ import pytest
 from atoll.cli import main
 from atoll.report.page import make_content
 from atoll.report.page.render import render
-from atoll.report.runs import find_readable, read_begun
+from atoll.report.reading.runs import find_readable, read_begun
 from atoll.support.files import line_as_bytes
 from tests.made_runs import make_rows, write_run
 

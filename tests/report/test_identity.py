@@ -11,14 +11,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, StepPatch
 
-from atoll.report.curves import plot_parameter_error
-from atoll.report.files import write_report
-from atoll.report.identity import BAND, plot_identity
-from atoll.report.runs import Run, find_runs, read_run
-from atoll.report.spread import Moments, spread_as_markdown, spread_as_rich, spread_over_seeds
-from atoll.report.style import PALETTE
-from atoll.report.tables import rounds_to_target
-from atoll.report.writing import as_dicts, as_markdown
+from atoll.report.figures.assignments import BAND, plot_identity
+from atoll.report.figures.curves import plot_parameter_error
+from atoll.report.figures.style import PALETTE
+from atoll.report.reading.runs import Run, find_runs, read_run
+from atoll.report.report_files import write_report
+from atoll.report.tables.run_tables import rounds_to_target
+from atoll.report.tables.spread import Moments, spread_as_markdown, spread_as_rich, spread_over_seeds
+from atoll.report.tables.writing import as_dicts, as_markdown
 from atoll.support.errors import InputError
 from tests.report.test_report import make_row, make_rows, render, write_pair, write_run
 

@@ -14,11 +14,11 @@ from matplotlib.collections import Collection, LineCollection, PathCollection, P
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from atoll.report.comparisons import OVER_COLOR, plot_bars, plot_completion
-from atoll.report.figures import plot_gantt
-from atoll.report.network import LEFT_OUT_COLOR, MARKERS, cluster_styles, plot_map
-from atoll.report.sizes import plot_size_against, rank_correlation
-from atoll.report.style import BLUE, PALE_BLUE, PALETTE
+from atoll.report.figures.before_training import plot_gantt
+from atoll.report.figures.comparisons import OVER_COLOR, plot_bars, plot_completion
+from atoll.report.figures.network_map import LEFT_OUT_COLOR, MARKERS, cluster_styles, plot_map
+from atoll.report.figures.sizes import plot_size_against, rank_correlation
+from atoll.report.figures.style import BLUE, PALE_BLUE, PALETTE
 from atoll.support.errors import InputError
 from tests.report.test_report import legend_texts, render
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atoll.experiment.cluster_waits import work_ends
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.validation import validate
-from atoll.experiment.waiting import work_ends
-from atoll.report.files import write_report
 from atoll.report.page import Content, make_content, render
 from atoll.report.page.compared import warnings
 from atoll.report.page.groups import group_runs, make_panels
 from atoll.report.page.scenes import Scene, make_scene
-from atoll.report.runs import find_runs
-from atoll.schedules.files import write_schedule
+from atoll.report.reading.runs import find_runs
+from atoll.report.report_files import write_report
+from atoll.schedules.schedule_files import write_schedule
+from atoll.settings.validation import validate
 from tests.made_runs import make_rows, write_run
 
 ASSETS = Path(__file__).parents[2] / "src/atoll/report/page/assets"

@@ -16,16 +16,15 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from atoll.report import plot
-from atoll.report.curves import plot_curves
-from atoll.report.figures import MANY_BARS, plot_clusters, plot_gantt, plot_shares
-from atoll.report.files import save_figure, write_report
-from atoll.report.runs import Run, find_runs, overlay, read_run
-from atoll.report.spread import spread_over_seeds, tables_as_rich
-from atoll.report.style import figure_width, legend_columns, line_styles
-from atoll.report.tables import rounds_compare, rounds_to_target
-from atoll.report.units import format_count, time_unit
-from atoll.report.writing import as_csv, as_dicts, as_latex, as_markdown, as_rich
+from atoll.report.figures.before_training import MANY_BARS, plot, plot_clusters, plot_gantt, plot_shares
+from atoll.report.figures.curves import plot_curves
+from atoll.report.figures.style import figure_width, legend_columns, line_styles
+from atoll.report.reading.runs import Run, find_runs, overlay, read_run
+from atoll.report.reading.units import format_count, time_unit
+from atoll.report.report_files import save_figure, write_report
+from atoll.report.tables.run_tables import rounds_compare, rounds_to_target
+from atoll.report.tables.spread import spread_over_seeds, tables_as_rich
+from atoll.report.tables.writing import as_csv, as_dicts, as_latex, as_markdown, as_rich
 from atoll.support.errors import InputError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from atoll import InputError
-from atoll.report.spending import plot_spending
+from atoll.report.figures.privacy_figure import plot_spending
 
 
 def test_each_cluster_has_a_line_and_the_worst_client_one_on_top() -> None:

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from atoll.experiment.file import make_runs, read_experiment, recipe_names
-from atoll.experiment.settings import Settings
 from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, Claim, needs_training, read_paper
 from atoll.reproduce.judging import is_of, without_seed
-from atoll.reproduce.running import settings_of
+from atoll.reproduce.recipe_runs import settings_of
+from atoll.settings.experiment_file import make_runs, read_experiment, recipe_names
+from atoll.settings.sections import Settings
 
 CLAIMS = [claim for name in PAPERS for claim in read_paper(name).claims]
 

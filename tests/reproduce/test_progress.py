@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
-from atoll.reproduce import progress, running
-from atoll.reproduce.progress import Progress
-from atoll.reproduce.running import Task, settings_of
+from atoll.reproduce import recipe_runs as running
+from atoll.reproduce import reproduce_progress as progress
+from atoll.reproduce.recipe_runs import Task, settings_of
+from atoll.reproduce.reproduce_progress import Progress
+from atoll.settings.sections import Settings
 
 WORK = {"fast": 10.0, "slow": 20.0, "timed": None}
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.experiment.file import make_runs, read_experiment, resolved
-from atoll.report.records import COLUMNS
-from atoll.report.runs import Run
+from atoll.report.reading.records import COLUMNS
+from atoll.report.reading.runs import Run
 from atoll.reproduce import costs, pictures
+from atoll.reproduce.claim_results import Result, gather
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.judging import judge, measure_plan, measure_run
-from atoll.reproduce.page import render
-from atoll.reproduce.results import Result, gather
-from atoll.reproduce.wording import count, difference_in_words, tolerance_in_words, value_in_words
+from atoll.reproduce.verdict_wording import count, difference_in_words, tolerance_in_words, value_in_words
+from atoll.reproduce.verdicts_page import render
+from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 
 ROUNDS = [0.0, 10.0, 20.0, 40.0, 100.0]
 RISING = [0.1, 0.5, 0.7, 0.6, 0.8]

@@ -13,9 +13,9 @@ import torch
 import atoll
 from atoll.data.datasets import Dataset
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import compose
 from atoll.runs.export import export_model, load_module
 from atoll.runs.saved import read_saved
+from atoll.settings.experiment_file import compose
 
 TINY: dict[str, Any] = {
     "rounds": 2,

@@ -12,8 +12,8 @@ import pytest
 from atoll import Experiment, make_runs, run_events
 from atoll.privacy.ledger import LEDGER, SEAL
 from atoll.runs.fingerprint import digest
-from atoll.runs.folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, STRIKES, RunFolder, prepare_folders
 from atoll.runs.run import name_folders
+from atoll.runs.run_folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, STRIKES, RunFolder, prepare_folders
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically
 
@@ -98,7 +98,7 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
                 raise RunError(f"cannot write {path}")
             path.write_bytes(content)
 
-        for place in ("atoll.runs.folder", "atoll.schedules.files"):
+        for place in ("atoll.runs.run_folder", "atoll.schedules.schedule_files"):
             monkeypatch.setattr(f"{place}.write_atomically", fails)
         with pytest.raises(RunError, match="cannot write"):
             list(run_events(each, tmp_path / "run"))

@@ -12,11 +12,11 @@ import torch
 
 from atoll import Clock, Experiment, LocalRule, Method, Serial, Trainer, init, load_model, read_model, train
 from atoll.evaluation.scores import adjusted_rand_index
-from atoll.experiment.validation import validate
 from atoll.local.batches import Batches
 from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.runs.probes import check_probes
+from atoll.settings.validation import validate
 from tests.cli.pages import ROOT, write_files
 from tests.problems import as_vector, linear_module, quadratics
 

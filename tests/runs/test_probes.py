@@ -12,17 +12,17 @@ import torch
 
 from atoll import Evaluator, Experiment, InputError, Population, RunError, State, find_runs, run, run_events
 from atoll.evaluation.scores import heterogeneity
-from atoll.experiment.validation import validate
 from atoll.fleet.memory import MemoryFleet
 from atoll.local.models import Model
 from atoll.report import page
-from atoll.report.files import write_report
-from atoll.report.tables import rounds_to_target
-from atoll.report.writing import as_dicts, as_markdown
+from atoll.report.report_files import write_report
+from atoll.report.tables.run_tables import rounds_to_target
+from atoll.report.tables.writing import as_dicts, as_markdown
 from atoll.runs.columns import is_built_in
 from atoll.runs.probes import check_probes
+from atoll.settings.validation import validate
 from atoll.support.arrays import Ids
-from atoll.trackers.base import numbers_of
+from atoll.trackers.tracker import numbers_of
 from tests.fleets import open_sites
 
 TINY: dict[str, Any] = {

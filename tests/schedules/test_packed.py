@@ -14,8 +14,8 @@ import pytest
 from atoll import Clustering, Event, LocalRule, Schedule, cycling, hierarchical
 from atoll.local.rule import sgd
 from atoll.schedules import packed
-from atoll.schedules.files import digest_of, read_schedule, write_schedule
 from atoll.schedules.packed import Packed, pack
+from atoll.schedules.schedule_files import digest_of, read_schedule, write_schedule
 from tests.methods.test_patterns import random_network
 from tests.problems import classification
 from tests.schedules.test_recorded import METHODS, experiment, with_losses
@@ -81,7 +81,7 @@ def test_what_events_share_is_still_one_object(monkeypatch: pytest.MonkeyPatch) 
 def test_a_packed_schedule_is_written_and_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = with_losses(experiment("fedbuff").method.schedule)
     schedule = in_blocks(whole, 2, monkeypatch)
-    monkeypatch.setattr("atoll.schedules.files.BLOCK", 2)
+    monkeypatch.setattr("atoll.schedules.schedule_files.BLOCK", 2)
     write_schedule(tmp_path / "schedule.npz", schedule)
     assert digest_of(read_schedule(tmp_path / "schedule.npz")) == digest_of(whole)
     assert digest_of(pickle.loads(pickle.dumps(schedule))) == digest_of(whole)

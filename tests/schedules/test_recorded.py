@@ -11,8 +11,8 @@ import pytest
 
 from atoll import Experiment, InputError, Schedule, make_runs
 from atoll.runs.variants import replaying
-from atoll.schedules.files import digest_of, fitting, keep_events, read_schedule, write_schedule
 from atoll.schedules.recorded import head_of, line_of, lines_of
+from atoll.schedules.schedule_files import digest_of, fitting, keep_events, read_schedule, write_schedule
 from atoll.support.files import line_as_bytes
 
 BASE = {

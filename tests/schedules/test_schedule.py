@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from atoll import Clock, InputError, Mix, cycling, generator, make_population
 from atoll.clustering.clustering import Clustering
-from atoll.clustering.fedcluster import random, timezone
+from atoll.clustering.fedcluster_clusterings import random, timezone
 from atoll.data import datasets
 from atoll.data.population import Population
-from atoll.methods.fedcluster import Order
+from atoll.methods.papers.fedcluster import Order
 from atoll.schedules.events import FROM_SERVER
 from atoll.schedules.timeline import DAY_SECONDS, cohort_size
 

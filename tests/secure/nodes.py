@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.fleet.certificates import load_public_key, make_key_pair
+from atoll.fleet.folder.certificates import load_public_key, make_key_pair
 from atoll.secure.collector import Collector
 from atoll.secure.crypto import Numbers
 from atoll.secure.participant import Identity, Participant

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from atoll.engine.cohorts import Cohort
-from atoll.fleet.gathering import Call, Reply
-from atoll.fleet.handlers import answer
-from atoll.fleet.messages import Refusal, decode, decode_reply
-from atoll.fleet.replies import REASONS, Asked
-from atoll.fleet.store import MemoryStore
-from atoll.fleet.sum_messages import KeysRequest, SumReply
-from atoll.fleet.summation import Summation, begin
-from atoll.fleet.sums import STEPS, SecureSums
-from atoll.fleet.transport import Failure
+from atoll.fleet.agreed.messages import Refusal, decode, decode_reply
+from atoll.fleet.agreed.sum_messages import KeysRequest, SumReply
+from atoll.fleet.agreed.transport import Failure
+from atoll.fleet.node.handlers import answer
+from atoll.fleet.node.store import MemoryStore
+from atoll.fleet.server.cohort_sum import Summation, begin
+from atoll.fleet.server.gathering import Call, Reply
+from atoll.fleet.server.replies import REASONS, Asked
+from atoll.fleet.server.secure_sums import STEPS, SecureSums
 from atoll.secure.roster import NotSummed
 from tests.fleets import agreement_of
 from tests.fuzzing import carry_out, few, many

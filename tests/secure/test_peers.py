@@ -8,10 +8,10 @@ import pytest
 import tomli_w
 
 from atoll import InputError
-from atoll.fleet.configuration import read_node
-from atoll.fleet.founding import FleetPlan, init_fleet
-from atoll.fleet.keys import revoke, rotate
-from atoll.fleet.peers import read_identity
+from atoll.fleet.folder.configuration import read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.fleet.folder.key_changes import revoke, rotate
+from atoll.fleet.folder.peers import read_identity
 from atoll.secure.participant import Identity
 
 

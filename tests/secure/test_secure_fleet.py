@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from atoll import Experiment, InputError, RunError
-from atoll.fleet.handlers import answer
+from atoll.fleet.agreed.messages import LossesRequest, Refusal, TrainRequest, decode, decode_reply, encode, pack
+from atoll.fleet.agreed.sum_messages import KeysReply, MaskedReply, MaskedRequest, SharesRequest, SurvivorsRequest
+from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.memory import Fault, MemoryFleet
-from atoll.fleet.messages import LossesRequest, Refusal, TrainRequest, decode, decode_reply, encode, pack
-from atoll.fleet.node import open_site
-from atoll.fleet.shards import write_shards
-from atoll.fleet.store import MemoryStore
-from atoll.fleet.sum_messages import KeysReply, MaskedReply, MaskedRequest, SharesRequest, SurvivorsRequest
-from atoll.fleet.transport import Failure
+from atoll.fleet.node.handlers import answer
+from atoll.fleet.node.node import open_site
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.store import MemoryStore
 from atoll.runs.variants import replaying
 from atoll.secure.crypto import make_pair
 from atoll.secure.fixed import MASKED, flat

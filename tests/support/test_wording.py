@@ -2,7 +2,7 @@
 
 import pytest
 
-from atoll.experiment.file import make_runs, read_experiment
+from atoll.settings.experiment_file import make_runs, read_experiment
 from atoll.support.errors import InputError
 
 

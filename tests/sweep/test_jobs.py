@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from atoll import Experiment, run_events
-from atoll.experiment.settings import Settings
-from atoll.experiment.validation import validate
-from atoll.runs.folder import RunFolder
+from atoll.runs.run_folder import RunFolder
+from atoll.settings.sections import Settings
+from atoll.settings.validation import validate
 from atoll.sweep import jobs as running
 from atoll.sweep.jobs import run_jobs
-from atoll.sweep.worker import Answer, Job, News, _share_cores
+from atoll.sweep.sweep_worker import Answer, Job, News, _share_cores
 
 
 def settings(**changes: Any) -> Settings:
@@ -139,7 +139,7 @@ def test_how_a_process_died(code: int, told: str) -> None:
 
 
 def test_runs_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.sweep.worker.count_cores", lambda: 8)
+    monkeypatch.setattr("atoll.sweep.sweep_worker.count_cores", lambda: 8)
     assert _share_cores(settings(), 4).run.workers == 2
     assert _share_cores(settings(), 16).run.workers == 1
     assert _share_cores(settings(), 1).run.workers is None

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from atoll import InputError
-from atoll.experiment.file import make_runs
-from atoll.experiment.settings import Settings
-from atoll.runs.folder import Row
+from atoll.runs.run_folder import Row
+from atoll.settings.experiment_file import make_runs
+from atoll.settings.sections import Settings
 from atoll.sweep import trials as listing
 from atoll.sweep import tuning
 from atoll.sweep.axes import Axis, Interval, parse_space
 from atoll.sweep.goal import Goal
+from atoll.sweep.sweep_worker import Job, News
 from atoll.sweep.tuning import Search
-from atoll.sweep.worker import Job, News
 from tests.made_runs import make_rows, write_run
 
 SPACE = parse_space(["local.lr=0.001..1:log", "local.steps=1..9", "local.optimizer=sgd,adam"])

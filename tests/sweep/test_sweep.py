@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 from atoll import InputError
-from atoll.experiment.file import make_runs, read_experiment
+from atoll.settings.experiment_file import make_runs, read_experiment
 from atoll.support.estimates import Estimate, estimate, estimate_share
-from atoll.sweep import axes, planning, table
+from atoll.sweep import axes
+from atoll.sweep import sweep_plan as planning
+from atoll.sweep import sweep_table as table
 from atoll.sweep.axes import Axis, Interval, parse_axes, parse_part, parse_space
 from atoll.sweep.effect import require_effect
 from atoll.sweep.goal import Goal, make_goal
-from atoll.sweep.planning import Member, make_members
+from atoll.sweep.sweep_plan import Member, make_members
 
 
 @pytest.mark.parametrize(

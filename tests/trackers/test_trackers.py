@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from atoll import Experiment, InputError, RunError, run_events
-from atoll.experiment.validation import validate
 from atoll.runs.checkpointer import Checkpointer
-from atoll.runs.folder import RunFolder
 from atoll.runs.run import Progress
+from atoll.runs.run_folder import RunFolder
+from atoll.settings.validation import validate
 from atoll.trackers import hyperparameters, tracked
 from atoll.trackers.mlflow import require_mlflow
 from atoll.trackers.tensorboard import require_tensorboard

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from atoll.bench.bench_tables import as_markdown, as_rich
 from atoll.bench.flops import count_flops
 from atoll.bench.racing import Contender, Result, own_contenders, race
-from atoll.bench.tables import as_markdown, as_rich
 from atoll.bench.work import Case
 
 __all__ = [

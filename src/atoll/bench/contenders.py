@@ -16,12 +16,12 @@ from atoll.data.datasets import Dataset
 from atoll.data.population import Population, make_population
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import Executor
-from atoll.engine.events import train_events
-from atoll.executors.cores.executor import Cores
+from atoll.engine.train_events import train_events
+from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.serial import Serial
-from atoll.executors.stacked.executor import Stacked
+from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted, why_not_weighted
-from atoll.experiment.executor import count_cores
+from atoll.experiment.executor_choice import count_cores
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.trainer import Trainer

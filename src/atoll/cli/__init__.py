@@ -10,22 +10,22 @@ from typing import Any, TextIO
 import typer
 
 from atoll.cli import (  # noqa: F401  (they register themselves)
-    bench,
-    clusters,
-    data,
-    export,
-    fleet,
-    fleet_runs,
-    new,
-    plan,
-    reporting,
-    reproduce,
-    running,
-    schema,
-    showing,
-    sweep,
-    verify,
-    watch,
+    bench_command,
+    cluster_command,
+    data_commands,
+    export_command,
+    fleet_commands,
+    fleet_run_commands,
+    new_command,
+    plan_command,
+    report_command,
+    reproduce_command,
+    run_command,
+    schema_command,
+    show_commands,
+    sweep_command,
+    verify_command,
+    watch_command,
 )
 from atoll.cli.common import app, err
 from atoll.support.errors import AtollError, SettingWarning

@@ -9,11 +9,11 @@ from atoll.cli.common import title_of
 from atoll.clustering.describe import class_shares
 from atoll.clustering.feduc.summary import ClusteringSummary
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
-from atoll.report.comparisons import plot_bars, plot_completion
-from atoll.report.figures import plot_clusters
-from atoll.report.network import plot_map
-from atoll.report.sizes import plot_size_against
+from atoll.report.figures.before_training import plot_clusters
+from atoll.report.figures.comparisons import plot_bars, plot_completion
+from atoll.report.figures.network_map import plot_map
+from atoll.report.figures.sizes import plot_size_against
+from atoll.settings.sections import Settings
 
 
 def draw_clusterings(

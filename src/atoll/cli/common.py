@@ -96,14 +96,14 @@ def atoll(
 
 def _complete_recipe(incomplete: str) -> list[str]:
     """Return the recipes of this beginning; where there is none, shells complete files."""
-    from atoll.experiment.file import recipe_names
+    from atoll.settings.experiment_file import recipe_names
 
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
 def setting_paths() -> list[str]:
     """Return the settings as `--set` takes them, section by section."""
-    from atoll.experiment.validation import full_model
+    from atoll.settings.validation import full_model
 
     sections = {
         name: getattr(field.annotation, "model_fields", {}) for name, field in full_model().model_fields.items()
@@ -113,7 +113,7 @@ def setting_paths() -> list[str]:
 
 def _complete_setting(incomplete: str) -> list[str]:
     """Return the settings of this beginning, with what a setting that names a function may be."""
-    from atoll.experiment.choices import CHOICES
+    from atoll.settings.choices import CHOICES
 
     path, equals, _ = incomplete.partition("=")
     if equals:
@@ -157,9 +157,9 @@ def read_experiments(
     name: str, scale: str | None, changes: list[str] | None, only: str | None = None
 ) -> "list[Experiment]":
     """Return the runs of an experiment file or recipe; with `only`, that of this title, or those that have it in it."""
-    from atoll.experiment.file import make_runs, read_experiment
-    from atoll.experiment.plugins import import_from
     from atoll.runs.titles import choose_runs
+    from atoll.settings.experiment_file import make_runs, read_experiment
+    from atoll.settings.plugins import import_from
 
     import_from(Path(name).parent)
     runs = make_runs(read_experiment(name), scale, changes or ())
@@ -288,7 +288,7 @@ def read_width(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    from atoll.report.style import WIDTHS
+    from atoll.report.figures.style import WIDTHS
 
     try:
         inches = WIDTHS.get(text) or float(text)
@@ -301,7 +301,7 @@ def read_width(text: str | None) -> float | None:
 
 def save_plot(figure: "Figure", path: Path, ending: str = "") -> None:
     """Write a figure as its path says, with `ending` after the name."""
-    from atoll.report.files import SUFFIXES, save_figure
+    from atoll.report.report_files import SUFFIXES, save_figure
 
     is_named = path.suffix.lower() in SUFFIXES
     file = path.with_stem(path.stem + ending) if is_named else path.with_name(path.name + ending)

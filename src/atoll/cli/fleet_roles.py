@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from atoll.fleet.configuration import FleetConfiguration
+    from atoll.fleet.folder.configuration import FleetConfiguration
 
 _ONE_EACH = 20  # nodes at most that a new fleet's table lists
 
@@ -18,7 +18,7 @@ def roles_of(fleet: "FleetConfiguration") -> list[dict[str, Any]]:
     Raises:
         InputError: one of them has expired.
     """
-    from atoll.fleet.certificates import valid_until
+    from atoll.fleet.folder.certificates import valid_until
 
     server = f"{fleet.host}:{fleet.port}"
     return [
@@ -66,8 +66,8 @@ def add_roles(rows: Sequence[dict[str, Any]], fleet: "FleetConfiguration") -> No
 
 def add_strikes(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """Add to each node's row how often the worst of its clients was late in a row, and is not asked from now on."""
-    from atoll.fleet.attendance import Standing, read_strikes
-    from atoll.runs.folder import STRIKES
+    from atoll.fleet.server.attendance import Standing, read_strikes
+    from atoll.runs.run_folder import STRIKES
 
     standings = read_strikes(folder / STRIKES)
     for row in rows:

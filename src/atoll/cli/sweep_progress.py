@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from atoll.cli.common import err
 from atoll.cli.interrupts import Interrupts
-from atoll.cli.progress import Runs
-from atoll.runs.folder import Row
+from atoll.cli.run_progress import Runs
+from atoll.runs.run_folder import Row
 from atoll.sweep.jobs import run_jobs
-from atoll.sweep.worker import Answer, Job, News
+from atoll.sweep.sweep_worker import Answer, Job, News
 
 
 @dataclass

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.control import Control
 from rich.segment import ControlType
 
-from atoll.fleet.waiting import Waiting
+from atoll.fleet.agreed.waiting import Waiting
 
 _LONGEST_GAP = 64  # of sentences on waiting, where each would be a line of its own: about five minutes
 

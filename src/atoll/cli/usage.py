@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from atoll.cli.common import setting_paths
-from atoll.experiment.file import recipe_names
+from atoll.settings.experiment_file import recipe_names
 from atoll.support.wording import nearest
 
 _COMMANDS = {"help": "--help", "list": "recipes", "ls": "recipes", "init": "new", "create": "new", "start": "run"}

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from atoll.data.arrays import as_whole
+from atoll.data.array_inputs import as_whole
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive

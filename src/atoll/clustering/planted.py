@@ -1,6 +1,6 @@
 """The groups that the data itself has: hospitals of a region, airports, turned images."""
 
-from atoll.clustering.checking import checked_rule
+from atoll.clustering.checked_arguments import checked_rule
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.support.errors import InputError

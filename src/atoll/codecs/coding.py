@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from atoll.codecs.codec import Codec
-from atoll.codecs.numbers import raw, read_raw
+from atoll.codecs.number_codecs import raw, read_raw
 from atoll.local.models import Form, Model, form_of
 from atoll.support.errors import AtollError, InputError
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.data.arrays import Array, as_array, as_whole, kind_of
+from atoll.data.array_inputs import Array, as_array, as_whole, kind_of
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Number
 from atoll.support.requiring import require

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.dataset_checks import checked_parts
-from atoll.data.download import SOURCES, download, explain_by_hand, missing
+from atoll.data.files.download import SOURCES, download, explain_by_hand, missing
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
@@ -195,7 +195,7 @@ def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Datas
         if not fetch:
             raise _not_found(name, base)
         folder = download(name, base)
-    from atoll.data.official import LOADERS  # which makes such data sets
+    from atoll.data.files.official import LOADERS  # which makes such data sets
 
     return LOADERS[name](folder)
 

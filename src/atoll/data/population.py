@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.arrays import as_array, kind_of
+from atoll.data.array_inputs import as_array, kind_of
 from atoll.data.datasets import Dataset
-from atoll.data.dealing import Parts
-from atoll.data.partition_file import digest_of
+from atoll.data.dealing.draws import Parts
+from atoll.data.dealing.partition_file import digest_of
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError, reason_of
 from atoll.support.requiring import require

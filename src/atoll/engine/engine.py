@@ -11,12 +11,12 @@ from atoll.aggregation.mean import Combine, average_models, share_layers
 from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import Assignment, ByLabel, as_scheduled
 from atoll.engine.cohorts import ClientTrainer, Executor
-from atoll.engine.events import EventResult, train_events
 from atoll.engine.grouping import Grouping, read_grouping, why_no_labels
 from atoll.engine.mixing import mix, mix_all
 from atoll.engine.release import Release
-from atoll.engine.server import ServerRule, apply_rule
+from atoll.engine.server_rule import ServerRule, apply_rule
 from atoll.engine.states import with_newer
+from atoll.engine.train_events import EventResult, train_events
 from atoll.local.models import Model, without
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Event, Schedule

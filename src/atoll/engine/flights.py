@@ -10,7 +10,7 @@ from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.engine import Method, State, train_together
-from atoll.engine.events import EventResult
+from atoll.engine.train_events import EventResult
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.schedules.timeline import Work

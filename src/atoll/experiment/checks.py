@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from atoll.clustering.clustering import Clustering
-from atoll.data.arrays import kind_of
+from atoll.data.array_inputs import kind_of
 from atoll.data.datasets import Dataset
-from atoll.data.dealing import Parts
+from atoll.data.dealing.draws import Parts
 from atoll.support.errors import InputError
 
 

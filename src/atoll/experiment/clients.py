@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from atoll.data.datasets import Dataset
-from atoll.data.dealing import Parts
-from atoll.data.partition import PARTITIONS, rows_by_owner
+from atoll.data.dealing.draws import Parts
+from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
+from atoll.data.named_datasets import DATASETS, stamp
 from atoll.data.population import Population, make_population, read_clients
 from atoll.data.standardise import standardise
-from atoll.data.table import DATASETS, stamp
 from atoll.experiment.checks import read_dataset, read_parts
-from atoll.experiment.plugins import call, resolve
-from atoll.experiment.settings import Settings
-from atoll.experiment.signatures import asks_for, takes_any
 from atoll.experiment.skewing import levels_of, require_skew, skew_clients
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import Settings
+from atoll.settings.signatures import asks_for, takes_any
 from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 

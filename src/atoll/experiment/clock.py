@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from atoll.experiment.network import speeds, uploads
-from atoll.experiment.settings import Settings
+from atoll.experiment.networks import speeds, uploads
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Clock
+from atoll.settings.sections import Settings
 from atoll.support.arrays import Ids
 
 

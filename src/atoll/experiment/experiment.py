@@ -14,30 +14,24 @@ from atoll.clustering.clustering import Clustering, one_cluster, without_empty
 from atoll.clustering.feduc.problem import Problem
 from atoll.clustering.feduc.summary import ClusteringSummary, make_plan
 from atoll.clustering.feduc.time_budget import within
-from atoll.clustering.table import CLUSTERINGS
+from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.engine import Method
 from atoll.evaluation.scores import ClusterEvaluator, Evaluator
-from atoll.experiment.choices import method_kind
 from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.clock import make_clock
-from atoll.experiment.clustering import make_clustering
-from atoll.experiment.coding import code_updates, coding_of, upload_share
-from atoll.experiment.executor import Choice, choose_executor, make_executor, require_measuring
+from atoll.experiment.clusterings import make_clustering
+from atoll.experiment.executor_choice import Choice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, make_availability, require_single_results
-from atoll.experiment.file import make_runs, resolved
+from atoll.experiment.feduc_problem import make_problem
 from atoll.experiment.method import make_method, until
-from atoll.experiment.models import draw_module, let_stay, make_rule, make_trainer, rehearse
-from atoll.experiment.network import is_clustered_anew, is_same_network, make_networks
-from atoll.experiment.objects import named
-from atoll.experiment.plugins import call, resolve
+from atoll.experiment.modules import draw_module, let_stay, make_rule, make_trainer, rehearse
+from atoll.experiment.networks import is_clustered_anew, is_same_network, make_networks
 from atoll.experiment.privacy import Private, add_privacy, read_mechanism
-from atoll.experiment.problem import make_problem
 from atoll.experiment.secure import check_cohorts, masked_bytes, masked_share, secured, sum_securely
 from atoll.experiment.selecting import choose_clients
-from atoll.experiment.settings import Settings
-from atoll.experiment.signatures import asks_for
+from atoll.experiment.update_coding import code_updates, coding_of, upload_share
 from atoll.faults.availability import Availability
 from atoll.local.models import Model, form_of, without
 from atoll.local.rule import LocalRule
@@ -45,11 +39,17 @@ from atoll.local.task import ClientUpdate
 from atoll.local.trainer import carried_bytes
 from atoll.local.travel import staying
 from atoll.local.weights import check_outputs, count_bytes, place, read_model, require_device
-from atoll.methods.hierarchical import Phase
-from atoll.methods.ifca import choose_start
-from atoll.network.base import Network
+from atoll.methods.papers.hierarchical import Phase
+from atoll.methods.papers.ifca import choose_start
+from atoll.network.network import Network
 from atoll.schedules.events import Clock, Event, Schedule
-from atoll.schedules.files import fitting
+from atoll.schedules.schedule_files import fitting
+from atoll.settings.choices import method_kind
+from atoll.settings.experiment_file import make_runs, resolved
+from atoll.settings.given_objects import named
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import Settings
+from atoll.settings.signatures import asks_for
 from atoll.support.errors import InputError
 from atoll.support.requiring import require
 

@@ -9,22 +9,22 @@ import numpy.typing as npt
 from atoll.aggregation.mean import Combine, is_weighted_mean, needs_only_mean, says
 from atoll.aggregation.robust import ROBUST, TIMES_BYZANTINE
 from atoll.aggregation.screening import Screening
-from atoll.codecs.trainer import Coded
+from atoll.codecs.coded_trainer import Coded
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
-from atoll.experiment.choices import method_kind
-from atoll.experiment.network import names_of
-from atoll.experiment.plugins import call, resolve
-from atoll.experiment.settings import FaultSettings, Settings
-from atoll.experiment.signatures import asks_for
+from atoll.experiment.networks import names_of
 from atoll.faults.attacks import Attacked, claim_samples, draw_attackers
 from atoll.faults.availability import Availability, read_availability
 from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.faults.dropouts import lose_clients
 from atoll.local.trainer import Trainer
-from atoll.methods.equal_clients import weigh_equally
+from atoll.methods.parts.equal_clients import weigh_equally
 from atoll.schedules.events import Clock
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import FaultSettings, Settings
+from atoll.settings.signatures import asks_for
 from atoll.support.errors import InputError, reading
 from atoll.support.wording import show
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from warnings import warn
 
 from atoll.engine.engine import Method
-from atoll.experiment.choices import method_kind
-from atoll.experiment.settings import Settings
+from atoll.settings.choices import method_kind
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError, SettingWarning
 
 MANY = 20_000  # rounds, or merges where a round is a local step; fewer are made in seconds

@@ -6,11 +6,11 @@ from typing import Any
 from warnings import warn
 
 from atoll.engine.engine import Method
-from atoll.experiment.choices import method_kind
 from atoll.experiment.foresight import foresee
-from atoll.experiment.plugins import call
-from atoll.experiment.settings import Settings
-from atoll.experiment.signatures import asks_for
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import call
+from atoll.settings.sections import Settings
+from atoll.settings.signatures import asks_for
 from atoll.support.errors import InputError, SettingWarning
 
 _NEARLY = 0.9  # of run.virtual_seconds; the next event may not have fitted

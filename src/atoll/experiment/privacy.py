@@ -7,26 +7,26 @@ from itertools import islice
 import torch
 from torch import nn
 
-from atoll.clustering.table import CLUSTERINGS, WITHOUT_DATA
-from atoll.codecs.trainer import MakeCoded
+from atoll.clustering.named_clusterings import CLUSTERINGS, WITHOUT_DATA
+from atoll.codecs.coded_trainer import MakeCoded
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.experiment.choices import method_kind
-from atoll.experiment.plugins import call, resolve
-from atoll.experiment.settings import Settings
-from atoll.experiment.signatures import asks_for
 from atoll.local.models import Model
+from atoll.methods.named_methods import ACCOUNTED
 from atoll.methods.selection import SELECTIONS
-from atoll.methods.table import ACCOUNTED
 from atoll.privacy.accounting import require_accounting
 from atoll.privacy.clipping import CLIP, shape_of
 from atoll.privacy.mechanism import Mechanism
+from atoll.privacy.named_trusts import TRUSTS
 from atoll.privacy.noise import Noise, from_seed, from_system
-from atoll.privacy.plan import Plan
-from atoll.privacy.release import Publisher, make_private
+from atoll.privacy.privacy_plan import Plan
+from atoll.privacy.private_release import Publisher, make_private
 from atoll.privacy.requirements import refuse_module, refuse_unproven
-from atoll.privacy.table import TRUSTS
 from atoll.schedules.packed import pack
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import Settings
+from atoll.settings.signatures import asks_for
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, SettingWarning
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 from torch import nn
 
 from atoll.engine.engine import Method
-from atoll.experiment.choices import method_kind
-from atoll.experiment.settings import Settings
 from atoll.local.models import without
 from atoll.local.weights import count_bytes
 from atoll.secure.fixed import Averaged, FixedPoint, SumOfIntegers
 from atoll.secure.requirements import refuse_cohorts, refuse_module, refuse_single_updates, weighs_by_samples
+from atoll.settings.choices import method_kind
+from atoll.settings.sections import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 

@@ -3,10 +3,10 @@
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.experiment.faults import is_counted
-from atoll.experiment.plugins import call, resolve
-from atoll.experiment.settings import Settings
 from atoll.methods.selection import SELECTIONS, Selection, reselect
 from atoll.schedules.events import Clock
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 
 

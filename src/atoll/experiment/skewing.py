@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 
 from atoll.data.datasets import Dataset
-from atoll.data.dealing import Parts
-from atoll.data.feature_skew import SKEWS, Inputs, changed, level_of_rows, with_colours
-from atoll.experiment.plugins import call, resolve
-from atoll.experiment.settings import Settings
+from atoll.data.dealing.draws import Parts
+from atoll.data.dealing.feature_skew import SKEWS, Inputs, changed, level_of_rows, with_colours
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator

@@ -6,10 +6,10 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
-from atoll.fleet.handlers import answer
-from atoll.fleet.node import Side
-from atoll.fleet.store import MemoryStore, Store
-from atoll.fleet.transport import Failure, Properties
+from atoll.fleet.agreed.transport import Failure, Properties
+from atoll.fleet.node.handlers import answer
+from atoll.fleet.node.node import Side
+from atoll.fleet.node.store import MemoryStore, Store
 
 Fault = Callable[[str, bytes, Callable[[], bytes]], bytes | Failure | None]
 """Task, payload, what the node would answer -> what comes instead; None: nothing ever."""

@@ -12,7 +12,7 @@ import numpy as np
 from atoll.data.population import Population
 from atoll.engine.assignment import HighestLoss
 from atoll.engine.engine import Method
-from atoll.methods.fedat import tiers_of
+from atoll.methods.papers.fedat import tiers_of
 from atoll.schedules.events import Clock, Event
 from atoll.schedules.timeline import draw_cohort
 from atoll.support.arrays import Floats, Ids

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.network.base import Network
+from atoll.network.network import Network
 from atoll.network.sharing import Sharing, finish_seconds
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.network.base import Network
+from atoll.network.network import Network
 from atoll.support.arrays import Floats
 
 
@@ -15,7 +15,7 @@ def training_joules(network: Network, labels: npt.NDArray[Any]) -> Floats | None
     A transfer counts as long as it takes alone: a sender that shares a link sends no more bits. `labels` holds each
     client's aggregator, or -1 for one left out, which takes nothing.
 
-    >>> from atoll.network.base import Power
+    >>> from atoll.network.network import Power
     >>> one, no = np.ones(1), np.zeros(1)
     >>> network = Network(2 * one, one[None], no, no[None], ((),), power=Power(3 * one, 5 * one, no))
     >>> training_joules(network, np.zeros(1, int))

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from atoll.network.base import Power
-from atoll.network.files import ClientTable
-from atoll.network.records import Record, read_document, read_records, require_fields, tables
+from atoll.network.network import Power
+from atoll.network.network_files import ClientTable
+from atoll.network.network_records import Record, read_document, read_records, require_fields, tables
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.wording import show

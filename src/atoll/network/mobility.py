@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.network.base import check_positions, check_positive
-from atoll.network.files import POSITIONS, read_columns, whole_numbers
+from atoll.network.network import check_positions, check_positive
+from atoll.network.network_files import POSITIONS, read_columns, whole_numbers
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.requiring import checked

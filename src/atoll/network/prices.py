@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.network.base import Network
+from atoll.network.network import Network
 from atoll.support.arrays import Floats
 
 

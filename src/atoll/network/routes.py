@@ -11,8 +11,8 @@ from itertools import chain, pairwise
 import networkx as nx
 import numpy as np
 
-from atoll.network.base import Network, Power, Prices
 from atoll.network.links import ALL, Link, Way
+from atoll.network.network import Network, Power, Prices
 from atoll.network.regions import Regions
 from atoll.network.sharing import Sharing
 from atoll.support.arrays import Floats

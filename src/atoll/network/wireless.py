@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from atoll.network.base import Network, check_positions, check_positive
+from atoll.network.network import Network, check_positions, check_positive
 from atoll.network.topology import neighbours_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from atoll.report.tables import falls
+from atoll.report.tables.run_tables import falls
 from atoll.support.errors import InputError
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atoll.clustering.feduc.problem import PATTERNS
-from atoll.experiment.choices import chosen, taken
-from atoll.experiment.file import make_runs, resolved
 from atoll.experiment.foresight import unit_of
-from atoll.experiment.settings import Settings
+from atoll.settings.choices import chosen, taken
+from atoll.settings.experiment_file import make_runs, resolved
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError, SettingWarning
 from atoll.sweep.axes import Axis, file_part, short_names
 

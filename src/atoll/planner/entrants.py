@@ -9,9 +9,9 @@ import numpy as np
 
 from atoll.planner.budget import Budget
 from atoll.planner.scoring import Scored
-from atoll.report.runs import NotBegun, Run, read_run
-from atoll.report.tables import first_met
-from atoll.runs.folder import RunFolder
+from atoll.report.reading.runs import NotBegun, Run, read_run
+from atoll.report.tables.run_tables import first_met
+from atoll.runs.run_folder import RunFolder
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate, estimate, estimate_share

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.experiment.settings import Settings
 from atoll.faults.availability import Availability
 from atoll.planner.budget import Budget
 from atoll.planner.candidates import Dropped, make_candidates, usual_axes
 from atoll.planner.pool import Pool
 from atoll.planner.scoring import Scored, prune, score_all, seconds_of
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 from atoll.sweep.axes import Axis
 

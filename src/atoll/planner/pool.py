@@ -3,11 +3,11 @@
 from collections import OrderedDict
 
 from atoll.clustering.clustering import Clustering
-from atoll.clustering.table import CLUSTERINGS
+from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.plugins import resolve
-from atoll.experiment.settings import Settings
-from atoll.experiment.signatures import asks_for
+from atoll.settings.plugins import resolve
+from atoll.settings.sections import Settings
+from atoll.settings.signatures import asks_for
 
 _DONORS = 4  # whose networks are kept at a time; one a pattern, where seconds come from files
 

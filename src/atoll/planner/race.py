@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from atoll.executors.cost import Units, time_unit
-from atoll.experiment.settings import Settings
 from atoll.planner.budget import Budget
 from atoll.planner.candidates import with_rounds
 from atoll.planner.entrants import (
@@ -33,11 +32,12 @@ from atoll.planner.entrants import (
 )
 from atoll.planner.pool import Pool
 from atoll.planner.scoring import Scored
-from atoll.runs.folder import RunFolder
 from atoll.runs.run import run_events
+from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
+from atoll.settings.sections import Settings
 from atoll.support.errors import RunError
-from atoll.sweep.planning import require_same
+from atoll.sweep.sweep_plan import require_same
 
 SHARE = 3  # one plan in so many goes on, so many times as long
 FINALISTS = 2  # plans that run to the end, with every seed

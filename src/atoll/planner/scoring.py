@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
-from atoll.methods.hierarchical import cut_by_empty
+from atoll.methods.papers.hierarchical import cut_by_empty
 from atoll.planner.budget import Budget
 from atoll.planner.candidates import Candidate, Dropped, with_rounds
+from atoll.planner.plan_scores import Score, score
 from atoll.planner.pool import Pool
-from atoll.planner.scores import Score, score
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError, SettingWarning
 
 MUCH_LATER = 1.05  # so many times a plan's predicted seconds to a target are too many to race it

@@ -11,7 +11,7 @@ import numpy as np
 
 from atoll.privacy.accounting import epsilon_of
 from atoll.privacy.mechanism import Cost, Mechanism
-from atoll.privacy.plan import finite
+from atoll.privacy.privacy_plan import finite
 from atoll.schedules.events import Event
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, RunError

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from atoll.report.tables import falls
+from atoll.report.tables.run_tables import falls
 from atoll.support.errors import InputError
 
 PAPERS = ("fedcluster", "feduc", "cfl-mgd")

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from atoll.experiment.choices import method_kind
-from atoll.experiment.file import resolved
-from atoll.experiment.settings import Settings
-from atoll.experiment.validation import validate
 from atoll.local.batches import cross_entropy
 from atoll.local.models import MODELS, Shape
 from atoll.local.weights import place
-from atoll.report.runs import Run
+from atoll.report.reading.runs import Run
 from atoll.reproduce.judging import without_seed
-from atoll.reproduce.running import settings_of
+from atoll.reproduce.recipe_runs import settings_of
+from atoll.settings.choices import method_kind
+from atoll.settings.experiment_file import resolved
+from atoll.settings.sections import Settings
+from atoll.settings.validation import validate
 from atoll.support.process import one_thread
 
 _SAMPLE_SECONDS = 2e-5  # of linear regression, with all that goes around it

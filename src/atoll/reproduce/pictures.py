@@ -10,11 +10,11 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from atoll.report.comparisons import plot_bars
-from atoll.report.curves import has_parameter_error, plot_curves, plot_parameter_error
-from atoll.report.sizes import plot_size_against
+from atoll.report.figures.comparisons import plot_bars
+from atoll.report.figures.curves import has_parameter_error, plot_curves, plot_parameter_error
+from atoll.report.figures.sizes import plot_size_against
+from atoll.reproduce.claim_results import Result
 from atoll.reproduce.judging import without_seed
-from atoll.reproduce.results import Result
 
 Plans = Sequence[Mapping[str, Any]]
 

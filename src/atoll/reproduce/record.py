@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from atoll.reproduce.claim_results import Result
 from atoll.reproduce.judging import Verdict
-from atoll.reproduce.progress import Progress
-from atoll.reproduce.results import Result
-from atoll.reproduce.wording import estimate_in_words, labels_of, need_in_words, value_in_words
+from atoll.reproduce.reproduce_progress import Progress
+from atoll.reproduce.verdict_wording import estimate_in_words, labels_of, need_in_words, value_in_words
 from atoll.support.estimates import Estimate
 
 RECORD = "verdicts.json"

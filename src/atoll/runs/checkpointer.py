@@ -6,8 +6,8 @@ from collections.abc import Callable
 from atoll.engine.engine import State
 from atoll.runs.checkpoint import save_checkpoint
 from atoll.runs.fingerprint import Fingerprint
-from atoll.runs.folder import RunFolder
 from atoll.runs.rows import Recorder
+from atoll.runs.run_folder import RunFolder
 
 
 class Checkpointer:

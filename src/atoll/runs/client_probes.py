@@ -5,17 +5,17 @@ from copy import deepcopy
 
 import numpy as np
 
-from atoll.codecs.trainer import Coded
+from atoll.codecs.coded_trainer import Coded
 from atoll.data.population import Population
 from atoll.engine.engine import State
 from atoll.evaluation.personal import OwnTests
-from atoll.experiment.choices import method_kind
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask
 from atoll.local.weights import place, read_model
+from atoll.settings.choices import method_kind
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator

@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from atoll.data.datasets import find
-from atoll.data.download import SOURCES, locate
-from atoll.data.table import files_at
-from atoll.experiment.settings import Settings
+from atoll.data.files.download import SOURCES, locate
+from atoll.data.named_datasets import files_at
+from atoll.settings.sections import Settings
 from atoll.support.untrusted import open_regular
 
 MOST_FILES = 1000  # of a folder, beyond which they have one digest in common

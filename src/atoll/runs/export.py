@@ -15,11 +15,11 @@ from safetensors.torch import save
 from torch import nn
 
 from atoll.experiment.clients import load_dataset
-from atoll.experiment.models import draw_module
-from atoll.experiment.settings import Settings
+from atoll.experiment.modules import draw_module
 from atoll.local.models import Model
 from atoll.local.weights import load_model
 from atoll.runs.saved import SavedRun, read_saved
+from atoll.settings.sections import Settings
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.wording import unknown

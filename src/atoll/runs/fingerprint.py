@@ -11,8 +11,8 @@ import tomli_w
 from pydantic import BaseModel
 
 from atoll.engine.cohorts import Executor
-from atoll.experiment.file import Table, resolved
-from atoll.experiment.settings import MAY_DIFFER, Settings
+from atoll.settings.experiment_file import Table, resolved
+from atoll.settings.sections import MAY_DIFFER, Settings
 from atoll.support.wording import show
 
 

@@ -3,11 +3,11 @@
 from contextlib import suppress
 from typing import Any
 
-from atoll.experiment.settings import Settings
 from atoll.runs.data_files import digest_of_file, digests_of, files_of
-from atoll.runs.folder import HAPPENED, RunFolder
+from atoll.runs.run_folder import HAPPENED, RunFolder
 from atoll.schedules.events import Schedule
-from atoll.schedules.files import write_schedule
+from atoll.schedules.schedule_files import write_schedule
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 from atoll.support.untrusted import read_json
 

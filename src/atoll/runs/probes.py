@@ -22,14 +22,14 @@ from atoll.evaluation import scores
 from atoll.evaluation.personal import OwnTests
 from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.plugins import call, resolve
-from atoll.experiment.signatures import REQUIRED, asks_for, parameters_of
 from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
 from atoll.local.weights import place
 from atoll.runs import client_probes
 from atoll.runs.client_probes import require_states_here, whole_models
 from atoll.runs.columns import SPENT, is_built_in
+from atoll.settings.plugins import call, resolve
+from atoll.settings.signatures import REQUIRED, asks_for, parameters_of
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread

@@ -9,11 +9,11 @@ import numpy as np
 from torch import nn
 
 from atoll.engine.engine import State
-from atoll.experiment.settings import Settings
 from atoll.local.models import Model
 from atoll.runs.export import load_module
-from atoll.runs.folder import Row, RunFolder
+from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
+from atoll.settings.sections import Settings
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.extras import load_extra

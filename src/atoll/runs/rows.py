@@ -13,13 +13,13 @@ from atoll.aggregation.screening import REASONS
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted
-from atoll.fleet import replies
+from atoll.fleet.server import replies
 from atoll.privacy.ledger import Ledger
-from atoll.privacy.plan import finite
+from atoll.privacy.privacy_plan import finite
 from atoll.runs.columns import LOSSES, SPENT
-from atoll.runs.folder import Row
 from atoll.runs.probes import Probes
-from atoll.runs.scores import make_scorer
+from atoll.runs.run_folder import Row
+from atoll.runs.run_scores import make_scorer
 from atoll.schedules.events import Event, Schedule
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, RunError

@@ -8,22 +8,22 @@ from pathlib import Path
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step, init, train
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.reclustering import Planner
-from atoll.fleet.transport import Fleet
+from atoll.fleet.agreed.transport import Fleet
+from atoll.fleet.server.reclustering import Planner
 from atoll.privacy.ledger import Ledger, open_ledger
-from atoll.privacy.release import with_journal
+from atoll.privacy.private_release import with_journal
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
-from atoll.runs.folder import Row, RunFolder, slug
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
-from atoll.runs.live import Live, letting_nodes_drop, recorded
+from atoll.runs.live_runs import Live, letting_nodes_drop, recorded
 from atoll.runs.rows import Recorder
-from atoll.runs.spending import account_of, spent_in
+from atoll.runs.run_folder import Row, RunFolder, slug
+from atoll.runs.run_privacy import account_of, spent_in
 from atoll.runs.spilling import place_states
 from atoll.runs.variants import join, replaying, with_fleet
 from atoll.runs.warnings import warnings_of
-from atoll.schedules.files import digest_of, keep_events
+from atoll.schedules.schedule_files import digest_of, keep_events
 from atoll.support.errors import InputError, RunError
 
 
@@ -65,7 +65,7 @@ def run_events(
     the same bits; a finished one does nothing.
 
     With a fleet clients train on its nodes, whatever `run.executor` says, and ``happened.jsonl`` gets a line an event
-    (`atoll.engine.live`). With a schedule, such as that file of another run, its events replace the method's own.
+    (`atoll.engine.live_schedule`). With a schedule, such as that file of another run, its events replace the method's.
 
     Args:
         experiment: what is run.

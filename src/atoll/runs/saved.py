@@ -8,10 +8,10 @@ import torch
 from atoll.aggregation.mean import mean
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
-from atoll.experiment.validation import validate
 from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
+from atoll.settings.sections import Settings
+from atoll.settings.validation import validate
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_toml

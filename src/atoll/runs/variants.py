@@ -4,17 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
-from atoll.fleet.agreement import agree, require_fleet
-from atoll.fleet.attendance import Attendance
-from atoll.fleet.executor import FleetExecutor
-from atoll.fleet.joining import Joined, wait_for_nodes
-from atoll.fleet.messages import most_bytes
-from atoll.fleet.notices import Notices
-from atoll.fleet.reclustering import require_reclustering
-from atoll.fleet.soundness import Soundness
-from atoll.fleet.transport import Fleet
-from atoll.schedules.files import read_schedule
+from atoll.fleet.agreed.agreement import agree, require_fleet
+from atoll.fleet.agreed.messages import most_bytes
+from atoll.fleet.agreed.transport import Fleet
+from atoll.fleet.server.attendance import Attendance
+from atoll.fleet.server.fleet_executor import FleetExecutor
+from atoll.fleet.server.joining import Joined, wait_for_nodes
+from atoll.fleet.server.notices import Notices
+from atoll.fleet.server.reclustering import require_reclustering
+from atoll.fleet.server.soundness import Soundness
+from atoll.schedules.schedule_files import read_schedule
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from atoll.experiment.executor import count_cores
+from atoll.experiment.executor_choice import count_cores
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.file import make_runs, overlay
 from atoll.local.models import Model
-from atoll.runs.folder import Row, RunFolder
 from atoll.runs.run import run_events
+from atoll.runs.run_folder import Row, RunFolder
+from atoll.settings.experiment_file import make_runs, overlay
 
 TOLERANCE = 1e-5
 """How far numbers that may differ by rounding may be apart, in shares of the largest number of their tensor."""

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from atoll.experiment.choices import method_kind
 from atoll.experiment.experiment import Experiment
-from atoll.methods.hierarchical import cut_by_empty
+from atoll.methods.papers.hierarchical import cut_by_empty
 from atoll.network.completion import completion_of, event_seconds
 from atoll.runs.rows import first_of
+from atoll.settings.choices import method_kind
 
 FREQUENCIES_AGREE = 1.1  # shares of all merges whose ratio is below this are the same, for a warning
 

@@ -2,11 +2,11 @@
 
 from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
 from atoll.sweep.jobs import run_jobs
-from atoll.sweep.planning import Member, check_members, claimed, make_members, require_folder
-from atoll.sweep.table import Line, sum_up
+from atoll.sweep.sweep_plan import Member, check_members, claimed, make_members, require_folder
+from atoll.sweep.sweep_table import Line, sum_up
+from atoll.sweep.sweep_worker import Job, News
 from atoll.sweep.trials import Trial
 from atoll.sweep.tuning import Search
-from atoll.sweep.worker import Job, News
 
 __all__ = [
     "Axis",

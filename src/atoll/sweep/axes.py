@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.experiment.file import parse_changes
+from atoll.settings.experiment_file import parse_changes
 from atoll.support.errors import InputError
 
 MOST = 10_000  # runs of a sweep; above it a range has slipped

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
 from atoll.runs.fingerprint import digest, free_settings
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 from atoll.sweep.goal import Goal
-from atoll.sweep.planning import Member
+from atoll.sweep.sweep_plan import Member
 
 
 def require_effect(names: Iterable[str], members: Sequence[Member], goal: Goal) -> list[str]:

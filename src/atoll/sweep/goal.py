@@ -8,11 +8,11 @@ from warnings import warn
 import numpy as np
 
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
-from atoll.report.runs import NotBegun, read_run
-from atoll.report.tables import falls, first_met
-from atoll.runs.folder import RunFolder
+from atoll.report.reading.runs import NotBegun, read_run
+from atoll.report.tables.run_tables import falls, first_met
 from atoll.runs.probes import check_probes
+from atoll.runs.run_folder import RunFolder
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.wording import unknown
 

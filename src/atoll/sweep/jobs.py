@@ -10,11 +10,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from atoll.sweep.worker import Answer, Job, News, work
+from atoll.sweep.sweep_worker import Answer, Job, News, work
 
 _TICK_SECONDS = 0.3
 # What a run imports, some of it only when it trains: PyTorch's optimizers import torch._dynamo, which takes 2 s.
-_PRELOADED = ["atoll.sweep.worker", "torch._dynamo", "sklearn.datasets"]
+_PRELOADED = ["atoll.sweep.sweep_worker", "torch._dynamo", "sklearn.datasets"]
 _PATIENCE_SECONDS = 15.0  # for a process asked to stop at once, which saves its run
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.report.formats import DASH, csv_table, markdown_table
+from atoll.report.tables.formats import DASH, csv_table, markdown_table
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
-from atoll.sweep.table import show
+from atoll.sweep.sweep_table import show
 
 NOTE = "Pruned trials were stopped early because they lagged behind; their value is that of their last probe."
 _NOTE_OF_COSTS = "A trial that has missed the target has no value."

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atoll.experiment.settings import Settings
+from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 from atoll.support.wording import show
 from atoll.sweep.axes import Axis, Interval, parse_value
 from atoll.sweep.goal import Goal
+from atoll.sweep.sweep_worker import Answer, Job, News
 from atoll.sweep.trials import Trial
-from atoll.sweep.worker import Answer, Job, News
 
 STORE = "optuna.log"
 _STARTUP_TRIALS = 5  # that are never pruned, since there is too little to compare them with

@@ -1,6 +1,6 @@
 """Trackers: a run's rows logged to TensorBoard, MLflow or Weights & Biases, as plain code around its generator."""
 
-from atoll.trackers.base import Opened, Tracked, hyperparameters, numbers_of
+from atoll.trackers.tracker import Opened, Tracked, hyperparameters, numbers_of
 from atoll.trackers.tracking import TRACKERS, require_trackers, tracked
 
 __all__ = ["TRACKERS", "Opened", "Tracked", "hyperparameters", "numbers_of", "require_trackers", "tracked"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from atoll.trackers.base import Opened, Tracked, hyperparameters, import_extra
+from atoll.trackers.tracker import Opened, Tracked, hyperparameters, import_extra
 
 _MARK = "round"  # a number that every row has
 _BATCH = 100  # parameters that a server takes at a time

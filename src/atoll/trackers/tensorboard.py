@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from atoll.trackers.base import Opened, Tracked, hyperparameters, import_extra
+from atoll.trackers.tracker import Opened, Tracked, hyperparameters, import_extra
 
 _MARK = "round"  # a number that every row has
 

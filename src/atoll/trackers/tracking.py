@@ -6,13 +6,13 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from atoll.experiment.settings import Settings
-from atoll.runs.folder import Row, RunFolder
 from atoll.runs.run import Progress
+from atoll.runs.run_folder import Row, RunFolder
+from atoll.settings.sections import Settings
 from atoll.support.errors import AtollError, InputError, RunError
-from atoll.trackers.base import Opened, Tracked, numbers_of
 from atoll.trackers.mlflow import open_mlflow, require_mlflow
 from atoll.trackers.tensorboard import open_tensorboard, require_tensorboard
+from atoll.trackers.tracker import Opened, Tracked, numbers_of
 from atoll.trackers.wandb import open_wandb, require_wandb
 
 TRACKERS: Mapping[str, tuple[Callable[[], object], Callable[[Tracked], Opened]]] = {

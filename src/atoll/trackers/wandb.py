@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from atoll.runs.folder import slug
-from atoll.trackers.base import Opened, Tracked, hyperparameters, import_extra
+from atoll.runs.run_folder import slug
+from atoll.trackers.tracker import Opened, Tracked, hyperparameters, import_extra
 
 
 def require_wandb() -> Any:

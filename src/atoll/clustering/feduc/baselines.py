@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from atoll.clustering.checking import checked_rule
+from atoll.clustering.checked_arguments import checked_rule
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
-from atoll.network.base import Network
+from atoll.network.network import Network
 
 _TIE = 1e-12  # distances of shares this close are equal up to rounding
 _EMPTY = 1.0  # distance of a cluster without clients: farther than a single class's, so all clusters are used

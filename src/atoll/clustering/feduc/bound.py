@@ -83,7 +83,7 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
         InputError: what `check` raises; labels of another shape or range; nobody assigned; an event of 0 seconds
             in an asynchronous pattern or with `Problem.seconds`.
 
-    >>> from atoll.network.base import Network
+    >>> from atoll.network.network import Network
     >>> network = Network(np.ones(2), np.ones((2, 1)), np.ones(1), np.zeros((1, 1)), ((),))
     >>> problem = Problem("censyn", network, np.ones(2), np.eye(2) - 0.5, np.full(1, np.inf), steps=100)
     >>> round(evaluate(problem, np.zeros(2, np.int64)).bound, 4)  # equal shares: only kappa * initial_gap is left

@@ -11,8 +11,8 @@ from itertools import combinations
 import numpy as np
 
 from atoll.clustering.feduc.problem import Problem
-from atoll.network.base import Network
 from atoll.network.completion import completion_of
+from atoll.network.network import Network
 from atoll.support.arrays import Floats, Ids, Mask
 
 CHAINS = 1000  # partial chains that are continued before the integer program takes over

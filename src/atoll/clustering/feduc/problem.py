@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from atoll.network.base import Network
+from atoll.network.network import Network
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, PositiveFloat

@@ -50,7 +50,7 @@ class Progress:
 def progress_of(problem: Problem, labels: Ids) -> Progress:
     """Return the time between merges, and how unlike all data those are that meet in them.
 
-    >>> from atoll.network.base import Network
+    >>> from atoll.network.network import Network
     >>> network = Network(np.ones(2), np.ones((2, 2)), np.ones(2), np.ones((2, 2)) - np.eye(2), ((1,), (0,)))
     >>> problem = Problem("decsyn", network, np.ones(2), np.array([[1.0], [-1.0]]), np.full(2, np.inf), steps=10)
     >>> progress_of(problem, np.array([0, 1]))  # neighbours average two opposites; T' = 5

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.tables import read_column
+from atoll.data.files.sample_files import read_column
 from atoll.data.tabular.encoders import Encoder
-from atoll.data.tabular.rows import LEFT_OUT, TRAIN, Uses
 from atoll.data.tabular.source import Source
+from atoll.data.tabular.table_rows import LEFT_OUT, TRAIN, Uses
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.datasets import Dataset
-from atoll.data.join import PIXEL_SCALE
+from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.tabular.arrow import as_damage
 from atoll.data.tabular.encoders import Encoder, Missing, make_encoder
 from atoll.data.tabular.inputs import encode, fit, is_dense, read_dense
 from atoll.data.tabular.roles import Names, Roles, find_roles
-from atoll.data.tabular.rows import (
+from atoll.data.tabular.source import Source
+from atoll.data.tabular.table_rows import (
     LEFT_OUT,
     TEST,
     TRAIN,
@@ -26,8 +27,7 @@ from atoll.data.tabular.rows import (
     times_of,
     uses_of,
 )
-from atoll.data.tabular.source import Source
-from atoll.data.tabular.targets import Targets, Task, read_targets
+from atoll.data.tabular.table_targets import Targets, Task, read_targets
 from atoll.data.tabular.windows import Windows, find_windows
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError

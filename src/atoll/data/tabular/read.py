@@ -4,7 +4,7 @@ from atoll.data.datasets import Dataset
 from atoll.data.tabular.encoders import Missing
 from atoll.data.tabular.make import Wanted, make_table
 from atoll.data.tabular.source import open_source
-from atoll.data.tabular.targets import Task
+from atoll.data.tabular.table_targets import Task
 from atoll.support.limits import Positive
 
 

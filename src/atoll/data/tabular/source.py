@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from atoll.data.folders import listed
+from atoll.data.files.folders import listed
 from atoll.data.tabular.arrow import Reads, open_arrow, open_parquet
 from atoll.data.tabular.csv import CsvFiles
 from atoll.support.errors import InputError

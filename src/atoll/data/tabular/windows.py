@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.data.tabular.rows import LEFT_OUT, TEST, TRAIN, Codes, Uses, in_order
+from atoll.data.tabular.table_rows import LEFT_OUT, TEST, TRAIN, Codes, Uses, in_order
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 

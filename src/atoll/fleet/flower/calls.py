@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.fleet.certificates import read_public_key
-from atoll.fleet.configuration import FleetConfiguration, RegisteredNode
 from atoll.fleet.flower.guard import FORGET, HEADER, OPEN
 from atoll.fleet.flower.wire import is_transient, prepare, status_of
+from atoll.fleet.folder.certificates import read_public_key
+from atoll.fleet.folder.configuration import FleetConfiguration, RegisteredNode
 from atoll.support.errors import InputError, RunError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from atoll.fleet.flower.call_ledger import FlowerLedger, compact
 from atoll.fleet.flower.guard import Guard
-from atoll.fleet.flower.ledger import FlowerLedger, compact
 
 # Beside those of the nodes, which have two each: strangers', for the seconds until they are refused, and the server's.
 _OTHER_CONNECTIONS = 256

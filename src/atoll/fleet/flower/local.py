@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Self
 
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.flower.fleet import FlowerFleet
+from atoll.fleet.agreed.transport import Failure, Properties
+from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
-from atoll.fleet.founding import FleetPlan, init_fleet
-from atoll.fleet.shards import write_shards
-from atoll.fleet.transport import Failure, Properties
+from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.fleet.node.shards import write_shards
 from atoll.support.errors import InputError, RunError, reason_of
 from atoll.support.lock import LOCK, locked
 

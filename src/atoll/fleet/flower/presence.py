@@ -9,10 +9,10 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.fleet.configuration import NodeConfiguration
+from atoll.fleet.agreed.waiting import passed, waiting
 from atoll.fleet.flower.signing import BACK_SECONDS, Signing
 from atoll.fleet.flower.wire import beating, insist, status_of, tls_fault
-from atoll.fleet.waiting import passed, waiting
+from atoll.fleet.folder.configuration import NodeConfiguration
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 

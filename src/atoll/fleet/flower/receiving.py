@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from atoll.fleet.agreed.transport import Failure, Reason
 from atoll.fleet.flower.guard import OVERHEAD, PARTS_OF_A_REPLY
 from atoll.fleet.flower.wire import TOO_LARGE, join_parts, names_of, read_reply
-from atoll.fleet.transport import Failure, Reason
 
 if TYPE_CHECKING:
     from flwr.supercore.runtime import RuntimeHttpClient

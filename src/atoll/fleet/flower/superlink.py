@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Self
 
-from atoll.fleet.certificates import require_flower, require_valid
-from atoll.fleet.configuration import FleetConfiguration
+from atoll.fleet.agreed.waiting import passed, waiting
 from atoll.fleet.flower.calls import let_nodes_in, list_nodes
 from atoll.fleet.flower.guard import OVERHEAD
 from atoll.fleet.flower.refusals import MARK
 from atoll.fleet.flower.wire import BROKEN, environment, insist, status_of
-from atoll.fleet.waiting import passed, waiting
+from atoll.fleet.folder.certificates import require_flower, require_valid
+from atoll.fleet.folder.configuration import FleetConfiguration
 from atoll.support.errors import InputError, RunError, reason_of
 from atoll.support.files import make_folder, write_atomically
 

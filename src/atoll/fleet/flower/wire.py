@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.fleet.transport import Failure
+from atoll.fleet.agreed.transport import Failure
 
 if TYPE_CHECKING:
     from flwr.app import Message, Metadata

@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.report.page.groups import Group, Panel
 from atoll.report.page.markup import Body, Cell, table
-from atoll.report.runs import Run
+from atoll.report.reading.runs import Run
 
 UNSET = "–"
 

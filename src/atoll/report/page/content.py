@@ -8,12 +8,12 @@ from typing import Any
 from atoll.report.page.compared import settings_table, warnings
 from atoll.report.page.details import Scenes, details
 from atoll.report.page.groups import Group, group_runs, make_panels
+from atoll.report.page.key_numbers import Pool, curves
 from atoll.report.page.markup import items, paragraph
-from atoll.report.page.numbers import Pool, curves
-from atoll.report.page.privacy import privacy_tables
+from atoll.report.page.privacy_section import privacy_tables
 from atoll.report.page.results import results_table
 from atoll.report.page.targets import targets_table
-from atoll.report.runs import Run
+from atoll.report.reading.runs import Run
 
 WAITING = "Waiting for the first row of metrics. This page shows it as soon as it is there."
 

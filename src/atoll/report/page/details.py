@@ -6,16 +6,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from atoll.report.figures import MAX_CLIENTS
-from atoll.report.network import MARKERS, cluster_styles
-from atoll.report.page.clients import clients
+from atoll.report.figures.before_training import MAX_CLIENTS
+from atoll.report.figures.network_map import MARKERS, cluster_styles
+from atoll.report.figures.style import PALETTE
+from atoll.report.page.client_table import clients
 from atoll.report.page.compared import name_of
 from atoll.report.page.groups import Group
-from atoll.report.page.numbers import Pool
+from atoll.report.page.key_numbers import Pool
 from atoll.report.page.scenes import Scene, make_scene
-from atoll.report.runs import Run
-from atoll.report.style import PALETTE
-from atoll.report.units import format_seconds
+from atoll.report.reading.runs import Run
+from atoll.report.reading.units import format_seconds
 from atoll.support.arrays import Floats, Ids
 from atoll.support.numpy_files import read_npz
 

@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atoll.report.runs import Run
-from atoll.report.spread import label_of_seeds, seed_of, setting_of
+from atoll.report.reading.runs import Run
+from atoll.report.tables.spread import label_of_seeds, seed_of, setting_of
 
 
 @dataclass(frozen=True, eq=False)

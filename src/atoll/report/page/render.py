@@ -13,7 +13,7 @@ from string import Template
 from typing import Any
 
 from atoll.report.page.content import Content, make_content
-from atoll.report.runs import Run
+from atoll.report.reading.runs import Run
 from atoll.support.environment import package_versions
 from atoll.support.files import make_folder, write_atomically
 

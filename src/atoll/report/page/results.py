@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.report.formats import DASH
 from atoll.report.page.groups import Group, Panel
+from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, table
-from atoll.report.page.numbers import bytes_sent
-from atoll.report.runs import Run
-from atoll.report.units import byte_unit, time_unit
+from atoll.report.reading.runs import Run
+from atoll.report.reading.units import byte_unit, time_unit
+from atoll.report.tables.formats import DASH
 from atoll.runs.columns import is_built_in, title_of
 
 SEEDS_NOTE = "Of several seeds: mean ± sample standard deviation over those that finished; no ± where they agree."

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from atoll.clustering.describe import class_shares
-from atoll.data.table import FILES
-from atoll.experiment.choices import method_kind
+from atoll.data.named_datasets import FILES
+from atoll.experiment.cluster_waits import work_seconds
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.settings import Settings
-from atoll.experiment.validation import validate
-from atoll.experiment.waiting import work_seconds
-from atoll.network.base import Network
+from atoll.network.network import Network
+from atoll.settings.choices import method_kind
+from atoll.settings.sections import Settings
+from atoll.settings.validation import validate
 from atoll.support.arrays import Floats, Ids
 
 MAX_CLIENTS = 20_000  # beyond this, dealing the data out again takes longer than a page may

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from atoll.network.base import Network
 from atoll.network.completion import cluster_seconds, download_seconds
+from atoll.network.network import Network
 from atoll.support.arrays import Floats, Ids
 
 _AFTER_ALL = np.iinfo(np.int64).max

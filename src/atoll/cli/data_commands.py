@@ -1,0 +1,213 @@
+"""`atoll data`: list, fetch, inspect and split data sets."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from atoll.cli.common import (
+    ExperimentArg,
+    JsonOption,
+    OnlyOption,
+    PlotOption,
+    ScaleOption,
+    SetOption,
+    WidthOption,
+    app,
+    claim_file,
+    claim_plot,
+    make_app,
+    out,
+    print_json,
+    read_experiments,
+    read_width,
+    save_plot,
+    title_of,
+)
+from atoll.support.errors import InputError
+from atoll.support.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from atoll.data.population import Population
+    from atoll.experiment.experiment import Experiment
+    from atoll.support.arrays import Ids
+
+_SHOWN = 20  # clients of a table
+
+data_app = make_app(invoke_without_command=True)
+app.add_typer(data_app, name="data")
+
+
+@data_app.callback()
+def data(context: typer.Context) -> None:
+    """List, fetch, inspect and split data sets.
+
+    Example: atoll data list
+    """
+    if not context.invoked_subcommand:
+        out.print(context.get_help(), markup=False)
+
+
+@data_app.command("list")
+def data_list(
+    root: Annotated[str | None, typer.Option(help="Data folder; else ATOLL_DATA, else the user's cache.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the data sets and where their files are.
+
+    Example: atoll data list --root ~/data
+    """
+    from atoll.data import datasets
+
+    places: dict[str, str | None] = {}
+    for name in datasets.available():
+        place = datasets.find(name, root)
+        places[name] = "built in" if name in datasets.BUILT_IN else str(place) if place else None
+    if as_json:
+        print_json(places)
+        return
+    for name, where in places.items():
+        out.print(f"{name:13}", where or f"not here; atoll data fetch {name}")
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The data set's name.")],
+    root: Annotated[str | None, typer.Option(help="Data folder; else ATOLL_DATA, else the user's cache.")] = None,
+) -> None:
+    """Download a data set, checking its checksums, and read it once.
+
+    Example: atoll data fetch mnist
+    """
+    from atoll.data import datasets
+
+    _refuse_recipe(name)
+    loaded = datasets.load(name, root)
+    place = datasets.find(name, root) or "built in"
+    out.print(f"{name}: {len(loaded.targets)} training and {len(loaded.test_targets)} test samples, {place}")
+
+
+def _refuse_recipe(name: str) -> None:
+    from atoll.settings.experiment_file import make_runs, read_experiment, recipe_names
+
+    if name in recipe_names():
+        used = dict.fromkeys(each.data.dataset for each in make_runs(read_experiment(name)))
+        raise InputError(f"NAME {name}: is a recipe, not a data set; its data: atoll data fetch {' or '.join(used)}")
+
+
+@data_app.command("inspect")
+def data_inspect(
+    experiment: ExperimentArg,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+    width: WidthOption = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FILE", help="Write who holds what, for data.partition = 'file' (.npz)."),
+    ] = None,
+) -> None:
+    """Show what the clients of an experiment hold: samples, and label shares per client; of each run where runs differ.
+
+    With --plot the first run is drawn: samples, class shares and what inputs are like, a column a client.
+
+    Example: atoll data inspect quickstart --plot shares
+    """
+    inches = read_width(width)
+    runs = read_experiments(experiment, scale, changes, only)
+    claim_plot(plot)
+    claim_file("--write", write)
+    if write is not None and len(runs) > 1:
+        raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
+    held = [each.clients for each in runs]
+    counts = [population.class_counts() for population in held]
+    if as_json:
+        print_json([_as_dict(*each) for each in zip(runs, held, counts, strict=True)])
+    else:
+        for alike in _group(counts):
+            if len(runs) > 1:
+                out.print("; ".join(title_of(runs[place]) for place in alike), markup=False)
+            _print_shares(held[alike[0]], counts[alike[0]])
+    if write is not None:
+        from atoll.data.population import partition_as_bytes
+
+        write_atomically(write, partition_as_bytes(held[0], runs[0].test_clients))
+        out.print(str(write), markup=False)
+    if plot is not None:
+        from atoll.report.figures.style import figure_width
+
+        with figure_width(inches):
+            save_plot(_draw(held[0], counts[0], runs[0].settings.name), plot)
+
+
+def _draw(population: "Population", counts: "Ids", title: str) -> "Figure":
+    from atoll.data.feature_means import feature_means
+    from atoll.report.figures.holdings import drawn_clients, plot_holdings
+
+    features = feature_means(population, drawn_clients(len(population)).tolist())
+    return plot_holdings(counts, features.values, features.names, title, _class_names(population))
+
+
+def _class_names(population: "Population") -> tuple[str, ...]:
+    """Return what classes are called, or groups in their place; nothing where they have no names."""
+    return population.data.names.get("targets" if population.data.classes else "groups", ())
+
+
+def _group(counts: "Sequence[Ids]") -> list[list[int]]:
+    """Return the places of runs whose clients hold as much of each class, together."""
+    groups: dict[bytes, list[int]] = {}
+    for place, held in enumerate(counts):
+        groups.setdefault(held.tobytes() + str(held.shape).encode(), []).append(place)
+    return list(groups.values())
+
+
+def _as_dict(each: "Experiment", population: "Population", counts: "Ids") -> dict[str, Any]:
+    told = {"panel": each.settings.panel, "label": each.settings.label, "clients": len(population)}
+    return told | {"samples": population.sizes.tolist(), "class_counts": counts.tolist()}
+
+
+def _print_shares(population: "Population", counts: "Ids") -> None:
+    sizes = population.sizes
+    out.print(
+        f"{len(population)} clients, {int(sizes.sum())} samples "
+        f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
+    )
+    names = _class_names(population) or tuple(map(str, range(counts.shape[1])))
+    table = Table("client", "samples", *map(escape, names), title="share of each class", box=None)
+    for client in range(min(len(population), _SHOWN)):
+        shares = (f"{share:.0%}" for share in counts[client] / sizes[client])
+        table.add_row(str(client), str(sizes[client]), *shares)
+    out.print(table)
+    if len(population) > _SHOWN:
+        out.print(f"(the first {_SHOWN}; --json prints all)")
+
+
+@data_app.command("split")
+def data_split(
+    experiment: ExperimentArg,
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder, new or empty.")],
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+) -> None:
+    """Write what each client of an experiment holds to a folder of its own, as atoll fleet node takes it.
+
+    Example: atoll data split digits.toml --out shares
+    """
+    from atoll.fleet.node.shards import write_shards
+
+    runs = read_experiments(experiment, scale, changes, only)
+    if len(runs) > 1:
+        raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise InputError(f"--out {folder}: is not an empty folder, and nothing is overwritten; give another one")
+    sizes = runs[0].population.sizes
+    for client, place in enumerate(write_shards(runs[0], folder)):
+        out.print(f"{place}: {sizes[client]} samples", markup=False)

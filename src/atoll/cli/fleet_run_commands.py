@@ -1,0 +1,240 @@
+"""`atoll fleet up`, `server` and `node`: what carries an experiment out on real machines."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atoll.cli.common import (
+    ExperimentArg,
+    OnlyOption,
+    ScaleOption,
+    SetOption,
+    err,
+    experiment_words,
+    out,
+    read_experiments,
+    refuse_both,
+    resumable,
+)
+from atoll.cli.fleet_commands import ConfigDir, fleet_app
+from atoll.cli.interrupts import Interrupts
+from atoll.cli.teller import Teller
+from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
+from atoll.fleet.folder.certificates import require_flower
+from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from atoll.experiment.experiment import Experiment
+    from atoll.fleet.agreed.transport import Fleet
+
+_tell = Teller(err)
+
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/NAME.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
+
+
+@fleet_app.command("up")
+def up(
+    experiment: ExperimentArg,
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="How many processes; they share the clients.")] = 4,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+    folder: OutOption = None,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Run an experiment on a whole fleet on this machine: a server and nodes as processes, with TLS and keys.
+
+    Example: atoll fleet up quickstart --only FedAvg --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
+    """
+    require_flower()
+    with _starting():
+        from atoll.fleet.flower.local import LocalFleet, own_place
+
+        found = _one_experiment(experiment, changes, scale, only)
+        clients = len(found.population)
+    if nodes > clients:
+        raise InputError(f"--nodes {nodes}: there are only data.clients = {clients} clients to share")
+    name = str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment
+    words = experiment_words(name, scale, changes, only)
+    with own_place() as place:
+        fleet = LocalFleet(place, found, nodes, words, _tell)
+        _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
+
+
+@fleet_app.command("server")
+def server(
+    experiment: ExperimentArg,
+    config: ConfigDir,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+    folder: OutOption = None,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Run an experiment on the nodes of a fleet; it begins when they are there.
+
+    Example: atoll fleet server digits.toml --config fleet --out runs/fleet
+    """
+    require_flower()
+    with _starting():
+        from atoll.fleet.flower.flower_fleet import FlowerFleet
+        from atoll.fleet.folder.configuration import read_fleet
+
+        found, fleet = _one_experiment(experiment, changes, scale, only), FlowerFleet(read_fleet(config), _tell)
+    _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
+
+
+@fleet_app.command("node")
+def node(
+    experiment: ExperimentArg,
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The node's node.toml.")],
+    data: Annotated[Path, typer.Option(metavar="FOLDER", help="The client's samples: inputs.npy and targets.npy.")],
+    client: Annotated[
+        list[int] | None, typer.Option(min=0, help="The client of the experiment that it is; else what FILE says.")
+    ] = None,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+    class_counts: Annotated[bool, typer.Option("--class-counts", help="Tell the server the samples a class.")] = False,
+    epsilon: Annotated[
+        float | None, typer.Option(help="With --class-counts: by randomised response with this epsilon.")
+    ] = None,
+    utc_offset: Annotated[float | None, typer.Option(help="Tell the server this node's hours from UTC.")] = None,
+    slot: Annotated[
+        list[int] | None, typer.Option(min=0, help="Tell the server a slot of the day in which it trains; repeatable.")
+    ] = None,
+    attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
+) -> None:
+    """Be a node: train on this machine's data whenever the server asks, until stopped.
+
+    Example: atoll fleet node digits.toml --config node-3/node.toml --data my-data
+    """
+    require_flower()
+    if attached:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+    with _starting():
+        from atoll.fleet.flower.flower_node import serve
+        from atoll.fleet.folder.configuration import read_node
+        from atoll.fleet.folder.peers import read_identity
+        from atoll.fleet.node.handlers import answer
+        from atoll.fleet.node.node import Reporting
+        from atoll.fleet.node.sites import Sites
+        from atoll.fleet.node.store import FolderStore
+
+        found = read_node(config)
+        if client and set(client) != set(found.clients):
+            told = ", ".join(map(str, found.clients))
+            raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
+        runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
+        slots = None if slot is None else tuple(slot)
+        reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.hidden)
+        own = found.clients[0] if len(found.clients) == 1 else found.clients
+        store, budget = FolderStore(found.folder / "state" / "store"), found.budget
+        is_summed = any(run.secure.sums for run in runs)
+        identity = read_identity(found.name, found.key, found.peers) if is_summed else None
+        sites = Sites(runs, data, own, store, reporting, budget, found.allow, identity)
+    with _ended_by_signals():
+        serve(found, lambda task, payload: answer(sites, store, task, payload, _tell), _tell)
+
+
+def _starting() -> AbstractContextManager[None]:
+    """Say now and then that packages, data and models are loaded, which takes its time on a busy machine."""
+    began = time.monotonic()
+    return waiting(_tell, lambda: f"starting: loading packages, data and models for {passed(began)}")
+
+
+def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":
+    """Return the run that is named, to be carried out on a fleet."""
+    runs = read_experiments(name, scale, _on_a_fleet(changes), only)
+    if len(runs) > 1:
+        raise InputError(f"{name}: has {len(runs)} runs, a fleet carries out one; choose it with --only")
+    return runs[0]
+
+
+def _on_a_fleet(changes: Sequence[str] | None) -> list[str]:
+    return [*(changes or ()), "run.executor=fleet"]
+
+
+def _place_of(experiment: "Experiment", folder: Path | None) -> Path:
+    return folder or Path("runs") / experiment.settings.name
+
+
+def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
+    """Carry a run out to its end, or to the interrupt, telling each row of metrics as a line."""
+    from atoll.runs.run_folder import prepare_folders
+    from atoll.trackers import require_trackers
+
+    refuse_both(resume, overwrite)
+    with _starting():
+        experiment.check()
+    require_trackers(experiment.settings)
+    prepare_folders([""], place, resume, overwrite)
+    with Interrupts() as interrupts:
+        try:
+            with resumable(), fleet:
+                _watch(experiment, place, resume, overwrite, fleet, interrupts)
+        except KeyboardInterrupt:
+            pass
+    if interrupts.number is not None:
+        err.print("interrupted; the same command with --resume goes on from here", markup=False)
+        raise typer.Exit(interrupts.exit_code)
+    out.print(f"Results: {place}", markup=False)
+
+
+def _watch(
+    experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: "Fleet", interrupts: Interrupts
+) -> None:
+    from atoll.runs.run import run_events
+    from atoll.trackers import tracked
+
+    live = run_events(experiment, place, resume, overwrite, fleet=fleet, tell=_tell)
+    last = time.monotonic()
+
+    def at_work() -> str:
+        is_long = time.monotonic() - last >= EVERY_SECONDS
+        return f"computing on this machine for {passed(last)}" if is_long else ""
+
+    with closing(tracked(live, experiment.settings, place, resume)) as steps, waiting(_tell, at_work):
+        for progress in steps:
+            last = time.monotonic()
+            for warning in progress.warnings:
+                _tell(f"warning: {warning}")
+            if (row := progress.row) is not None:
+                accuracy = "" if row["test_accuracy"] is None else f", accuracy {row['test_accuracy']:.3f}"
+                _tell(f"event {progress.events_done} of {progress.events}: loss {row['train_loss']:.4f}{accuracy}")
+            interrupts.is_patient = True
+            if interrupts.number is not None and progress.is_settled and progress.events_done < progress.events:
+                break
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end a node as Ctrl-C does: at once, saying goodbye to the server."""
+
+    def stop(number: int, _: object) -> None:
+        raise typer.Exit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_input() -> None:
+    """End with the process that started this one, however that ends."""
+    sys.stdin.buffer.read()
+    os._exit(0)

@@ -1,0 +1,213 @@
+"""What `atoll plan` does once its options are read."""
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from atoll.cli.common import err, experiment_words, out, print_json
+from atoll.cli.interrupts import Interrupts
+from atoll.cli.run_progress import LOG_SECONDS
+from atoll.experiment.executor_choice import require_no_fleet
+from atoll.experiment.experiment import Experiment
+from atoll.planner import plan_folder as folders
+from atoll.planner import plan_table as table
+from atoll.planner.budget import Budget
+from atoll.planner.entrants import Entrant
+from atoll.planner.measured_runs import apply, predicted_seconds, read_measurements
+from atoll.planner.plan_page import render
+from atoll.planner.planning import Field, facts_of, sort_out
+from atoll.planner.race import Race, carry_out, lay_out, seconds_an_update
+from atoll.report.reading.units import format_seconds
+from atoll.report.tables.formats import rich_table
+from atoll.settings.sections import Settings
+from atoll.support.errors import RunError
+from atoll.support.files import write_atomically
+from atoll.sweep.axes import parse_axes
+
+MOST_REASONS = 3  # why plans cannot be carried out, told unasked
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command was asked for."""
+
+    experiment: str
+    over: list[str]
+    changes: list[str]
+    scale: str | None
+    only: str | None
+    budget: Budget
+    seeds: int
+    source: Path | None
+    folder: Path
+    as_json: bool
+    quiet: bool
+    verbose: bool
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What the folder is told."""
+        told = {"experiment": self.experiment, "scale": self.scale, "set": self.changes, "only": self.only}
+        budget = {name: getattr(self.budget, name) for name in ("seconds", "size", "target", "metric")}
+        source = None if self.source is None else str(self.source)
+        return {**told, "over": self.over, **budget, "from": source, "seeds": self.seeds}
+
+    def command(self) -> str:
+        """Return the command that makes the plan."""
+        words = ["atoll", "plan", *experiment_words(self.experiment, self.scale, self.changes, self.only)]
+        words += [word for over in self.over for word in ("--over", over)]
+        budget = self.budget
+        for option, value in (("--seconds", budget.seconds), ("--bytes", budget.size), ("--target", budget.target)):
+            words += [] if value is None else [option, f"{value:g}"]
+        words += [] if budget.metric is None else ["--metric", budget.metric]
+        words += [] if self.source is None else ["--from", str(self.source)]
+        words += ["--seeds", str(self.seeds), "--out", str(self.folder)]
+        return shlex.join([*words, *(["--json"] if self.as_json else [])])
+
+    def say(self, text: str) -> None:
+        """Tell how far it is."""
+        if not self.quiet and not self.as_json:
+            err.print(text, markup=False)
+
+
+def plan_it(asked: Asked, experiment: Experiment, race: bool, resume: bool) -> None:
+    """Sort plans out by their schedules, race the best, and write the chosen one."""
+    settings = experiment.settings
+    require_no_fleet(settings.run.model_copy(update={"executor": "auto"}))
+    if race:
+        folders.require_folder(asked.folder, asked.note, resume)
+    if asked.source is not None:
+        settings = _measured(asked, asked.source, settings)
+    begun = time.monotonic()
+    field = sort_out(settings, parse_axes(asked.over), asked.budget, _Counter(asked))
+    asked.say(
+        f"{len(field.plans) + len(field.dropped)} plans scored by their schedules in "
+        f"{format_seconds(time.monotonic() - begun)}; {len(field.plans)} are worth a race"
+    )
+    for why, count in Counter(each.why for each in field.dropped if each.cannot_be).most_common(MOST_REASONS):
+        asked.say(f"{count} cannot be carried out: {why}")
+    if asked.verbose:
+        for dropped in field.dropped:
+            asked.say(f"dropped: {dropped.name}: {dropped.why}")
+    if not race:
+        _show_scores(asked, field)
+        return
+    entrants = [Entrant(plan, folders.folder_of(asked.folder, plan.name)) for plan in field.plans]
+    laid_out = lay_out(field.plans, asked.seeds)
+    asked.say(_forecast(asked, field, laid_out))
+    with folders.claimed(asked.folder, asked.note):
+        ranked = _race(asked, laid_out, entrants, field)
+        _finish(asked, ranked, field)
+
+
+class _Counter:
+    """Tells now and then how many plans are scored."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked, self._told = asked, time.monotonic()
+
+    def __call__(self, done: int, of: int) -> None:
+        if time.monotonic() - self._told >= LOG_SECONDS:
+            self._told = time.monotonic()
+            self._asked.say(f"{done} of {of} plans scored")
+
+
+def _measured(asked: Asked, source: Path, settings: Settings) -> Settings:
+    """Return settings by what a run on a fleet has measured, and say how well that run is predicted by it."""
+    measured = read_measurements(source)
+    predicted = predicted_seconds(measured, asked.folder)
+    asked.say(
+        f"{source}: its {measured.events} events took {format_seconds(measured.seconds)}; by what was measured of its "
+        f"clients {format_seconds(predicted)} ({predicted / measured.seconds - 1:+.0%}); {measured.lost:.1%} of its "
+        "trainings were lost"
+    )
+    return apply(measured, settings, asked.folder)
+
+
+def _forecast(asked: Asked, field: Field, race: Race) -> str:
+    """Say what the race takes."""
+    rungs = ", ".join(f"{plans} until {format_seconds(until)}" for until, plans in race.rungs)
+    seeds = f", the finalists with {race.seeds} seeds" if race.seeds > 1 else ""
+    took = seconds_an_update(field.plans[0], field.pool) * race.updates
+    settings = field.plans[0].candidate.settings
+    return (
+        f"the race: {rungs} of virtual time{seeds}; at most about {format_seconds(max(took, 1.0))} of training here, "
+        "measuring besides\n"
+        f"it trains {settings.model.name} on {settings.data.dataset}: if your clients hold other data, seconds and "
+        "bytes stay, accuracies do not"
+    )
+
+
+def _race(asked: Asked, race: Race, entrants: list[Entrant], field: Field) -> list[Entrant]:
+    with Interrupts() as interrupts:
+        interrupts.is_patient = True
+        try:
+            return carry_out(race, entrants, asked.budget, field.pool, asked.say, lambda: interrupts.number is not None)
+        except KeyboardInterrupt:
+            err.print(f"interrupted; to go on from here: {asked.command()} --resume", markup=False)
+            raise typer.Exit(interrupts.exit_code) from None
+
+
+def _finish(asked: Asked, ranked: Sequence[Entrant], field: Field) -> None:
+    """Write and print what came of it.
+
+    Raises:
+        RunError: no plan reaches the target.
+    """
+    budget, first = asked.budget, ranked[0]
+    reason, rows = table.why(ranked, budget), table.as_dicts(ranked, budget)
+    found: dict[str, Any] = {"plans": rows, "dropped": [vars(each) for each in field.dropped], "why": reason}
+    missed = budget.target is not None and not any(map(_has_met, ranked))
+    if not missed:
+        folders.write_chosen(asked.folder, first.plan.candidate.settings, first.name, reason)
+    folders.write_note(asked.folder, asked.note, **found)
+    page = render(ranked, budget, field, asked.command())
+    write_atomically(asked.folder / folders.PAGE, page.encode())
+    if asked.as_json:
+        print_json({**found, "folder": str(asked.folder)})
+    else:
+        out.print(rich_table(*table.cells_of(ranked, budget), note=table.note_of([each.plan for each in ranked])))
+    if missed:
+        far = "; ".join(f"{each.name} {table.level_in_words(each.level, budget)}" for each in ranked[:5])
+        raise RunError(
+            f"--target {budget.target:g}: no plan reaches it in the budget; the furthest: {far}; curves: "
+            f"{asked.folder / folders.PAGE}"
+        )
+    if not asked.as_json:
+        out.print(reason, markup=False)
+        if asked.verbose and (told := _bound_of(field.pool.make(first.plan.candidate.settings))):
+            out.print(told, markup=False)
+        out.print(f"Run it: atoll run {asked.folder / folders.CHOSEN}", markup=False)
+        out.print(f"Page: {asked.folder / folders.PAGE}", markup=False)
+
+
+def _bound_of(experiment: Experiment) -> str | None:
+    """Say what FedUC's bound is for a plan; it played no part in the choice."""
+    if not experiment.needs("network"):
+        return None
+    plan = experiment.plan
+    return (
+        f"FedUC's bound, which played no part: {plan.bound:.3g} = kappa {plan.kappa:.3g} x {plan.initial_gap:.4g} + "
+        f"delta {plan.delta:.3g}, with mu {plan.mu:g}, L {plan.smoothness:g}, staleness of at most {plan.tau_max:.3g}"
+    )
+
+
+def _has_met(entrant: Entrant) -> bool:
+    return bool(entrant.sizes)
+
+
+def _show_scores(asked: Asked, field: Field) -> None:
+    if asked.as_json:
+        plans = [
+            {"plan": plan.name, "values": dict(plan.candidate.values), "schedule": facts_of(plan)}
+            for plan in field.plans
+        ]
+        print_json({"plans": plans, "dropped": [vars(each) for each in field.dropped]})
+        return
+    out.print(rich_table(*table.score_cells(field.plans), note=table.note_of(field.plans)))

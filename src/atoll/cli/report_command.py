@@ -1,0 +1,131 @@
+"""`atoll report`."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atoll.cli.common import JsonOption, WidthOption, app, claim_file, err, out, print_json, read_width
+from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from atoll.report.reading.runs import Run
+
+TargetOption = Annotated[
+    list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1; repeatable.")
+]
+OverlayOption = Annotated[bool, typer.Option("--overlay", help="Show the runs of all panels in one.")]
+PageOption = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write one page to look at in a browser; no folder without --out."),
+]
+StableOption = Annotated[
+    bool, typer.Option("--stable", help="Targets count from the first probe from which on all meet them.")
+]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", metavar="FILE", help="Write all probes of all runs, a row each, as CSV.")
+]
+ParquetOption = Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write the same as Parquet.")]
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders that hold runs.")],
+    folder: Annotated[Path | None, typer.Option("--out", help="Where to write; else DIR/report of the first.")] = None,
+    page: PageOption = None,
+    target: TargetOption = None,
+    stable: StableOption = False,
+    width: WidthOption = None,
+    overlay: OverlayOption = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="SETTING", help="Draw where runs end against a setting, such as local.lr."),
+    ] = None,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = None,
+    as_parquet: ParquetOption = None,
+) -> None:
+    """Compare runs: curves against rounds, client updates and virtual time, and rounds to target accuracies.
+
+    Example: atoll report runs/fedcluster runs/fedavg --html compared.html --target 0.9
+    """
+    check_targets(target)
+    inches = read_width(width)
+    if page is not None:
+        _check_page(page)
+    from atoll.report.figures.style import figure_width
+    from atoll.report.report_files import write_report
+    from atoll.report.tables.run_tables import rounds_to_target
+    from atoll.report.tables.spread import spread_over_seeds, tables_as_rich
+    from atoll.report.tables.writing import as_dicts
+
+    runs, notices = _read(folders, overlay)
+    for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
+        claim_file(option, file)
+    rows = rounds_to_target(runs, target or None, stable=stable)
+    place = folder or (None if page or as_csv or as_parquet else folders[0] / "report")
+    if place and place.exists() and not place.is_dir():
+        raise InputError(f"--out {place}: is a file; give the path of a folder")
+    with figure_width(inches):
+        files = write_report(runs, place, target or None, stable, against) if place else []
+    if page:
+        from atoll.report.page import write_page
+
+        write_page(runs, page, target or None, _command(folders, page, target, stable, overlay), stable, notices)
+        files.append(page)
+    files += _write_probes(runs, as_csv, as_parquet)
+    if as_json:
+        print_json(as_dicts(rows))
+        return
+    for table in tables_as_rich(rows, spread_over_seeds(runs)):
+        out.print(table)
+    for file in files:
+        out.print(str(file), markup=False)
+
+
+def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], list[str]]":
+    """Return the runs, and what was left out of them, which is told."""
+    from atoll.report.reading.runs import find_readable, overlay
+
+    runs, faults = find_readable(folders)
+    for fault in faults:
+        err.print(f"warning: left out: {fault}", markup=False)
+    return overlay(runs) if is_overlay else runs, [f"Left out: {fault}" for fault in faults]
+
+
+def _write_probes(runs: "Sequence[Run]", as_csv: Path | None, as_parquet: Path | None) -> list[Path]:
+    """Write all probes to the files that are named; return these."""
+    from atoll.report.tables.frames import columns_as_csv, columns_as_parquet, columns_of_runs
+    from atoll.support.files import write_atomically
+
+    columns = columns_of_runs(runs) if as_csv or as_parquet else {}
+    if as_csv:
+        write_atomically(as_csv, columns_as_csv(columns).encode())
+    if as_parquet:
+        write_atomically(as_parquet, columns_as_parquet(columns))
+    return [file for file in (as_csv, as_parquet) if file]
+
+
+def check_targets(targets: Sequence[float] | None) -> None:
+    """Refuse target accuracies that are none."""
+    for value in targets or ():
+        if not 0 < value <= 1:
+            meant = f"; {value:g} % is {value / 100:g}" if 1 < value <= 100 else ""
+            raise InputError(f"--target {value:g}: must be greater than 0 and at most 1{meant}")
+
+
+def _check_page(page: Path) -> None:
+    """Refuse a place that holds something else, or is a folder, which `claim_file` says of others."""
+    if page.is_dir():
+        raise InputError(f"--html {page}: is a folder; give the path of a file that ends in .html")
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--html {page}: must end in .html, so that a browser knows what it is")
+
+
+def _command(folders: Sequence[Path], page: Path, targets: Sequence[float] | None, stable: bool, overlay: bool) -> str:
+    """Return the command that makes the page again."""
+    chosen = [word for value in targets or () for word in ("--target", f"{value:g}")]
+    chosen += [*(["--stable"] if stable else []), *(["--overlay"] if overlay else [])]
+    return shlex.join(["atoll", "report", *map(str, folders), "--html", str(page), *chosen])

@@ -1,0 +1,100 @@
+"""How far runs are: two lines in a terminal, of the run and of all runs; elsewhere a line now and then."""
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from atoll.cli.common import err
+
+LOG_SECONDS = 30.0  # between lines where there is no terminal
+_TITLE = 24  # characters of a run's title
+_OTHERS = 22 + 12 + 1 + 8 + 5  # columns of bar, counter, remaining time and the gaps between them
+
+
+class Runs:
+    """Shows one run after the other, and how many of them are over."""
+
+    def __init__(self, count: int, quiet: bool, log_seconds: float = LOG_SECONDS) -> None:
+        """Prepare for so many runs; `quiet` shows nothing."""
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=12),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[latest]}", markup=False),
+        )
+        self.bars = Progress(*columns, console=err, disable=quiet or not err.is_terminal)
+        self.count, self.number, self.log_seconds = count, 0, log_seconds
+        self.logs = not quiet and not err.is_terminal
+        self._all = self.bars.add_task(_fit("all runs"), total=count, latest="") if count > 1 else None
+        self._run = self.bars.add_task("", total=None, latest="", visible=False)
+        self.title, self.latest, self._told, self._begun = "", "", time.monotonic(), time.monotonic()
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        """Stop, and leave what was drawn last."""
+        self.bars.stop()
+
+    def begin(self, title: str, number: int | None = None) -> None:
+        """Show the next run, or the one of this number, counted from 1."""
+        self.number = self.number + 1 if number is None else number
+        self.title = f"run {self.number} of {self.count}, {title}" if self.count > 1 else title
+        self.latest, self._begun = "", time.monotonic()
+        self.bars.reset(self._run, total=None, visible=True, latest="", description=_fit(title))
+
+    def show(self, done: int, total: int, latest: str = "") -> None:
+        """Show how many events of the run are over, and what was measured last, if anything new was."""
+        self.latest = latest or self.latest
+        self.bars.update(self._run, completed=done, total=total, latest=self.latest[: max(0, self._room)])
+        self.show_all(self.number - 1 + (done / total if total else 1))
+        now = time.monotonic()
+        if self.logs and now - self._told >= self.log_seconds:
+            self._told = now
+            left = (now - self._begun) * (total - done) / done if done else None
+            about = "" if left is None else f", about {_minutes(left)} left"
+            measured = f", {self.latest}" if self.latest else ""
+            err.print(f"{self.title}: {done:,} of {total:,} events{about}{measured}", markup=False)
+
+    def show_all(self, over: float) -> None:
+        """Show how many runs are over, with the shares of those under way."""
+        if self._all is not None:
+            self.bars.update(self._all, completed=over)
+
+    def say(self, sentence: str) -> None:
+        """Print a line above the bars, broken between words."""
+        err.print(sentence, markup=False, soft_wrap=not err.is_terminal)
+
+    @property
+    def _room(self) -> int:
+        """Columns for what was measured last."""
+        return err.width - _TITLE - _OTHERS
+
+
+def describe(row: dict[str, Any]) -> str:
+    """Return what a row of metrics says, in short."""
+    from atoll.report.reading.units import format_seconds
+
+    accuracy = "" if row["test_accuracy"] is None else f"  accuracy {row['test_accuracy']:.3f}"
+    return f"loss {row['train_loss']:.4f}{accuracy}  virtual {format_seconds(row['virtual_time'])}"
+
+
+def _fit(title: str) -> str:
+    """Return a title that takes the same room in every line."""
+    return f"{title if len(title) <= _TITLE else title[: _TITLE - 3] + '...':{_TITLE}}"
+
+
+def _minutes(seconds: float) -> str:
+    """Say a duration.
+
+    >>> _minutes(40), _minutes(400), _minutes(10_000)
+    ('40 s', '7 min', '2.8 h')
+    """
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

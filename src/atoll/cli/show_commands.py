@@ -1,0 +1,179 @@
+"""`atoll recipes` and `atoll schedule`: what an experiment is, without training."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from atoll.cli.common import (
+    ExperimentArg,
+    JsonOption,
+    OnlyOption,
+    PlotOption,
+    ScaleOption,
+    SetOption,
+    WidthOption,
+    app,
+    check_runs,
+    claim_plot,
+    make_app,
+    out,
+    print_json,
+    read_experiments,
+    read_width,
+    save_plot,
+    title_of,
+)
+from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from atoll.experiment.experiment import Experiment
+    from atoll.schedules.events import Event
+
+recipes_app = make_app(invoke_without_command=True)
+app.add_typer(recipes_app, name="recipes")
+
+
+@recipes_app.callback()
+def recipes(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the built-in experiments, or print one with `show`.
+
+    Example: atoll recipes show quickstart
+    """
+    if context.invoked_subcommand:
+        return
+    from atoll.settings.experiment_file import read_experiment, recipe_names
+
+    rows = []
+    for name in recipe_names():
+        table = read_experiment(name)
+        scales = ["paper", *table.get("scales", {})] if "scales" in table else []
+        rows.append({"name": name, "description": table.get("description", ""), "scales": scales})
+    if as_json:
+        print_json(rows)
+        return
+    shown = Table("name", "scales", "what it shows", box=None)
+    for row in rows:
+        shown.add_row(row["name"], ", ".join(row["scales"]), row["description"])
+    out.print(shown)
+
+
+@recipes_app.command("show")
+def recipes_show(name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.")]) -> None:
+    """Print a recipe's file, to run as it is or to start your own from.
+
+    Example: atoll recipes show quickstart > mine.toml
+    """
+    from atoll.settings.experiment_file import recipe_names, recipe_path
+    from atoll.support.wording import unknown
+
+    path = recipe_path(name)
+    if path is None:
+        raise InputError(f"recipe {name!r}: {unknown(name, recipe_names())}")
+    sys.stdout.write(path.read_text(encoding="utf-8"))
+
+
+@app.command()
+def schedule(
+    experiment: ExperimentArg,
+    changes: SetOption = None,
+    scale: ScaleOption = None,
+    only: OnlyOption = None,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+    width: WidthOption = None,
+    privacy: Annotated[
+        bool, typer.Option("--privacy", help="Show what it spends of clients' privacy instead, as [privacy] says.")
+    ] = False,
+) -> None:
+    """Make an experiment's schedule only: who trains when, what it costs. Nothing is trained.
+
+    Example: atoll schedule quickstart --plot gantt
+    """
+    inches = read_width(width)
+    runs = read_experiments(experiment, scale, changes, only)
+    check_runs(runs)
+    claim_plot(plot)
+    if privacy:
+        from atoll.cli.schedule_privacy import show_spending
+
+        show_spending(runs, as_json, plot, inches)
+        return
+    shown = list(map(_as_dict, runs))
+    if as_json:
+        print_json(shown)
+    else:
+        out.print(_totals_table(runs, shown))
+    if plot is not None:
+        from atoll.report.figures.style import figure_width
+
+        with figure_width(inches):
+            save_plot(_gantt(runs[0]), plot)
+
+
+def _gantt(experiment: "Experiment") -> "Figure":
+    from atoll.experiment.cluster_waits import work_ends
+    from atoll.report.figures.before_training import plot_gantt
+
+    events = experiment.method.schedule.events
+    bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
+    return plot_gantt(bars, title_of(experiment), work_ends(experiment))
+
+
+def _as_dict(experiment: "Experiment") -> dict[str, Any]:
+    """Return a schedule's sums, and what each event does."""
+    table = experiment.method.schedule
+    return {
+        "label": experiment.settings.label,
+        "panel": experiment.settings.panel,
+        "events": len(table),
+        "rounds": table.rounds,
+        "virtual_seconds": table.events[-1].seconds,
+        "client_updates": sum(event.client_updates for event in table.events),
+        **_bytes_of(experiment, table.events),
+        "max_updates_per_client_round": table.max_updates_per_client_round(),
+        "frequencies": table.frequencies.tolist(),
+        "rows": [_event_row(event, experiment) for event in table.events],
+    }
+
+
+def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Table:
+    from atoll.report.reading.units import format_seconds
+
+    largest = max(max(totals["bytes_up"], totals["bytes_down"]) for totals in shown)
+    unit, size = ("MB", 1e6) if largest >= 1e6 else ("kB", 1e3)
+    names = ("run", "rounds", "events", "virtual time", "client updates", f"{unit} up", f"{unit} down")
+    table = Table(*names, box=None)
+    for experiment, totals in zip(runs, shown, strict=True):
+        table.add_row(
+            title_of(experiment),
+            str(totals["rounds"]),
+            f"{totals['events']:,}",
+            format_seconds(totals["virtual_seconds"]),
+            f"{totals['client_updates']:,}",
+            f"{totals['bytes_up'] / size:,.1f}",
+            f"{totals['bytes_down'] / size:,.1f}",
+        )
+    return table
+
+
+def _bytes_of(experiment: "Experiment", events: Sequence["Event"]) -> dict[str, int]:
+    up, down = experiment.bytes_of(events)
+    return {"bytes_up": up, "bytes_down": down}
+
+
+def _event_row(event: "Event", experiment: "Experiment") -> dict[str, Any]:
+    return {
+        "event": event.index,
+        "round": event.round,
+        "began": list(event.began),
+        "seconds": event.seconds,
+        "clusters": list(event.active),
+        "cohort": event.cohort.tolist(),
+        "staleness": list(event.staleness),
+        **_bytes_of(experiment, [event]),
+    }

@@ -1,0 +1,29 @@
+"""The clusterings by name.
+
+A clustering rule is one function; it returns a `Clustering`, or just the array of labels. A user's own rule is
+named in the experiment file as ``method = "module:function"``; it may ask, by parameter name, for `population`,
+`network`, `problem`, `clock`, `clusters`, `rounds`, `rng` and `seed`; its other parameters are
+settings of ``[clustering]``.
+"""
+
+from collections.abc import Callable
+
+from atoll.clustering.clustering import Clustering
+from atoll.clustering.fedcluster_clusterings import availability, major_class, random, timezone
+from atoll.clustering.feduc.baselines import comaw, dataw
+from atoll.clustering.feduc.feduc import feduc
+from atoll.clustering.planted import planted
+
+CLUSTERINGS: dict[str, Callable[..., Clustering]] = {
+    "random": random,
+    "timezone": timezone,
+    "availability": availability,
+    "major-class": major_class,
+    "planted": planted,
+    "comaw": comaw,
+    "dataw": dataw,
+    "feduc": feduc,
+}
+
+WITHOUT_DATA = frozenset({random, timezone, availability, comaw})
+"""Those that go by nothing that clients' samples tell: by chance, places and times."""

@@ -1,0 +1,1 @@
+"""Dealing samples out: partitions, and skews of what clients hold."""

@@ -1,0 +1,58 @@
+"""A partition in a file: which samples of the pool, and of the test samples, each client holds."""
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from atoll.data.dealing.draws import Indices, Parts
+from atoll.data.dealing.partition_checks import checked_rule
+from atoll.support.errors import InputError, reading
+from atoll.support.numpy_files import read_npz
+
+
+@checked_rule
+def from_file(labels: Indices, clients: int, partition_file: str) -> Parts:
+    """Give each client the samples that a file says, which `atoll data inspect --write` has written.
+
+    Args:
+        partition_file: the .npz file: indices into the pool, and where each client's begin; the same of test samples.
+    """
+    with reading("data.partition_file"):
+        held = _read_partition(Path(partition_file))
+    digest = digest_of(labels)
+    pool = next((pool for pool in ("", "test_") if int(held[f"{pool}digest"]) == digest), None)
+    if pool is None:
+        raise InputError(f"data.partition_file = {partition_file!r}: is of another data set, whose labels differ")
+    indices, offsets = held[f"{pool}indices"], held[f"{pool}offsets"]
+    if len(indices) and not 0 <= indices.min() <= indices.max() < len(labels):
+        raise InputError(
+            f"data.partition_file = {partition_file!r}: has indices that are not from 0 to {len(labels) - 1}"
+        )
+    parts = np.split(indices, offsets[1:-1])
+    if not pool and len(parts) < clients:
+        raise InputError(f"data.clients = {clients}: data.partition_file = {partition_file!r} has {len(parts)} clients")
+    return parts if pool else parts[:clients]
+
+
+def digest_of(labels: Indices) -> int:
+    """Return a checksum by which a pool is known again."""
+    return zlib.crc32(np.ascontiguousarray(labels).tobytes())
+
+
+def _read_partition(path: Path) -> dict[str, Indices]:
+    names = [f"{pool}{name}" for pool in ("", "test_") for name in ("indices", "offsets", "digest")]
+    try:
+        held = read_npz(path, names)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, KeyError) as error:
+        raise InputError(f"{path}: is no partition ({error}); it must hold {', '.join(names)}") from error
+    for pool in ("", "test_"):
+        indices, offsets, digest = (held[f"{pool}{name}"] for name in ("indices", "offsets", "digest"))
+        whole = all(each.dtype.kind in "iu" for each in (indices, offsets, digest))
+        if not whole or digest.ndim or indices.ndim != 1 or offsets.ndim != 1 or len(offsets) < 2:
+            raise InputError(f"{path}: is no partition: {pool}indices and {pool}offsets must be flat whole numbers")
+        if offsets[0] != 0 or offsets[-1] != len(indices) or (offsets[1:] < offsets[:-1]).any():
+            raise InputError(f"{path}: is no partition: {pool}offsets must rise from 0 to the number of indices")
+    return held

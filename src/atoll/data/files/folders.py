@@ -1,0 +1,132 @@
+"""`data.dataset = "folder"`: a folder that holds one file or one sub-folder a client."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from atoll.data.datasets import Dataset
+from atoll.data.files.join import Part, join, make_part
+from atoll.data.files.sample_files import open_arrays, open_table, read_samples
+from atoll.support.errors import InputError
+from atoll.support.wording import natural
+
+TABLES = (".parquet", ".npz")
+_LAYOUT = (
+    "it must hold one .parquet or .npz file a client, or one sub-folder a client with train.parquet, train.npz or "
+    "inputs.npy and targets.npy"
+)
+_IS_TEST = re.compile(r"test([-_.]|$)")
+_IS_TRAIN = re.compile(r"train([-_.]|$)")
+
+
+def read_folder(
+    root: str | None = None,
+    inputs: str | list[str] | None = None,
+    targets: str | None = None,
+    classes: int | None = None,
+    scale: float | None = None,
+    channels_last: bool = False,
+    test_every: int = 5,
+) -> Dataset:
+    """Read a folder with one file or sub-folder a client; ``data.partition = "natural"`` gives each what it holds.
+
+    Clients are numbered in the order of their names, numbers in them counting as such. A file is Parquet (a column may
+    hold numbers, nested lists of numbers, or encoded images as Hugging Face keeps them) or .npz; a sub-folder holds
+    ``train.*``, or ``inputs.npy`` and ``targets.npy``, and where the client has test samples of its own, ``test.*`` or
+    ``test_inputs.npy`` and ``test_targets.npy``. A file or sub-folder ``test`` beside the clients is a common test set.
+
+    Args:
+        root: the folder, `data.root`.
+        inputs: the column of inputs, or several columns of numbers.
+        targets: the column of targets.
+        classes: number of classes; unset: one more than the largest label.
+        scale: what an input value is multiplied by; unset: 1/255 for uint8, else 1.
+        channels_last: arrays of images are [n, height, width, channels].
+        test_every: without any test samples every such sample of each client is held out.
+
+    Raises:
+        InputError: a folder or file that is missing or cannot be read, a client without samples, labels out of range,
+            or clients whose samples differ in shape or type.
+    """
+    if root is None:
+        raise InputError("data.root is not set: with data.dataset = 'folder' it is the folder of the clients' files")
+    base = Path(root).expanduser()
+    if not base.is_dir():
+        state = "is a file" if base.is_file() else "does not exist"
+        raise InputError(f"data.root = '{root}' {state}: give a folder; {_LAYOUT}")
+
+    def read(files: Sequence[Path]) -> Part:
+        return _read_part(files, inputs, targets, channels_last)
+
+    entries = [entry for entry in listed(base) if entry.is_dir() or entry.suffix in TABLES]
+    common = [entry for entry in entries if _IS_TEST.match(entry.name)]
+    clients = [entry for entry in entries if entry not in common]
+    if not clients:
+        raise InputError(f"data.root = '{root}' holds no clients: {_LAYOUT}")
+    trains, tests = zip(*(_files_of(entry) for entry in clients), strict=True)
+    held_out = [file for entry in common for file in ([entry] if entry.is_file() else _data_files(entry))]
+    return join(
+        name=base.resolve().name,
+        clients=[read(files) for files in trains],
+        tests=[read(files) if files else None for files in tests],
+        common_test=read(held_out) if held_out else None,
+        classes=classes,
+        scale=scale,
+        test_every=test_every,
+    )
+
+
+def folder_files(base: Path) -> list[Path]:
+    """Return the files of all clients."""
+    entries = listed(base) if base.is_dir() else []
+    return [file for entry in entries for file in ([entry] if entry.is_file() else _data_files(entry))]
+
+
+def listed(folder: Path) -> list[Path]:
+    """Return what is in a folder, hidden entries left out, numbers in names counting as numbers."""
+    return sorted(
+        (entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=lambda entry: natural(entry.name)
+    )
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return [file for file in listed(folder) if file.is_file() and file.suffix in (*TABLES, ".npy")]
+
+
+def _files_of(entry: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files of a client's training and test samples."""
+    if entry.is_file():
+        return [entry], []
+    files = _data_files(entry)
+    tests = [file for file in files if _IS_TEST.match(file.name)]
+    named = [file for file in files if _IS_TRAIN.match(file.name)]
+    trains = named or [file for file in files if file not in tests]
+    if not trains:
+        raise InputError(f"{entry}: this client's folder holds no training samples: {_LAYOUT.partition(', or ')[2]}")
+    tables = [file for file in trains if file.suffix in TABLES]
+    if not named and len(tables) > 1:
+        raise InputError(
+            f"{entry}: holds {len(tables)} files; if they are one client's, call them train-*, if each is a client, "
+            "give this folder as data.root"
+        )
+    return trains, tests
+
+
+def _read_part(files: Sequence[Path], inputs: str | list[str] | None, targets: str | None, channels_last: bool) -> Part:
+    """Return the samples of one or several files that belong together."""
+    arrays = [file for file in files if file.suffix == ".npy"]
+    tables = [(open_table(file), str(file)) for file in files if file.suffix in TABLES]
+    if arrays:
+        tables.append((open_arrays(arrays, ("train_", "test_", "train-", "test-")), str(arrays[0].parent)))
+    parts = []
+    for table, source in tables:
+        own_inputs, own_targets, is_last = read_samples(table, source, inputs, targets)
+        parts.append(make_part(source, own_inputs, own_targets, channels_last or is_last))
+    if len(parts) == 1:
+        return parts[0]
+    if len({(part.inputs.shape[1:], part.inputs.dtype, part.targets.dtype) for part in parts}) > 1:
+        raise InputError(f"{files[0].parent}: its files hold samples of different shapes or types")
+    joined = (np.concatenate([getattr(part, name) for part in parts]) for name in ("inputs", "targets"))
+    return Part(str(files[0].parent), *joined)

@@ -1,0 +1,98 @@
+"""A data frame as a data set."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from atoll.data.array_inputs import kind_of
+from atoll.data.datasets import Dataset
+from atoll.data.tabular.arrow import BATCH
+from atoll.data.tabular.make import Wanted, make_table
+from atoll.data.tabular.source import Piece, Source, Split
+from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
+from atoll.support.wording import unknown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def from_pandas(
+    frame: Any,
+    *,
+    target: str | list[str],
+    client: str | list[str] | None = None,
+    group: str | None = None,
+    test: Any = None,
+    name: str = "frame",
+    **settings: Any,
+) -> Dataset:
+    """Return a frame of pandas (2.2 or later), polars, or any library that speaks Arrow, as a data set.
+
+    >>> import pyarrow as pa
+    >>> visits = pa.table({"ward": ["a", "b"] * 10, "age": range(20), "ill": ["no", "yes"] * 10})
+    >>> from_pandas(visits, client="ward", target="ill")
+    Dataset('frame': 16 samples of [1], 4 to test, 2 classes)
+
+    Args:
+        frame: one row a sample; its index is no column.
+        target: the column that is predicted, or several.
+        client: the column of who holds a row, or several together.
+        group: the column of the client's planted group.
+        test: a frame of the test rows; None: as `split` or `test_every` says.
+        name: what the data set is called.
+        settings: the others of ``data.dataset = "table"``, such as ``time="date"`` (see `read_table`).
+
+    Raises:
+        InputError: what does not fit, in one sentence.
+    """
+    known = {each.name for each in fields(Wanted)}
+    if odd := [key for key in settings if key not in known]:
+        raise InputError(f"from_pandas: {odd[0]}: {unknown(odd[0], known)}")
+    wanted = Wanted(target=target, client=client, group=group, **settings)
+    return make_table(make_source(name, frame, test), wanted)
+
+
+def make_source(name: str, frame: Any, test: Any) -> Source:
+    """Return a table that is in memory, with or without another of test rows.
+
+    Raises:
+        InputError: they are no frames, or have not the same columns.
+    """
+    tables = [_as_table(name, frame), *([] if test is None else [_as_table(f"{name}'s test", test)])]
+    schema = tables[0].schema
+    if tables[-1].schema.names != schema.names or tables[-1].schema.types != schema.types:
+        raise InputError(f"{name}: test has other columns than frame, or others' types; they must be alike")
+    splits: tuple[Split | None, ...] = (None,) if test is None else ("train", "test")
+    return Source(name, schema, tuple(map(_piece, (name, f"{name}'s test"), tables, splits)))
+
+
+def _as_table(name: str, frame: Any) -> "pa.Table":
+    pa = load_extra("pyarrow", "parquet", "from_pandas:")
+    if not (hasattr(frame, "__arrow_c_stream__") or isinstance(frame, pa.Table)):
+        raise InputError(f"{name}: must be a data frame, it is {kind_of(frame)}")
+    try:
+        table = pa.table(frame)
+    except Exception as error:  # whatever a foreign container may raise
+        raise InputError(
+            f"{name}: cannot be read as columns of one type each ({' '.join(str(error).split())})"
+        ) from error
+    index = [each for each in table.schema.names if each.startswith("__index_level_")]
+    return _without_views(table.drop_columns(index) if index else table)
+
+
+def _without_views(table: "pa.Table") -> "pa.Table":
+    """Return the table with texts as files have them; polars keeps them as views."""
+    import pyarrow as pa
+
+    kinds = [pa.large_string() if pa.types.is_string_view(each.type) else each.type for each in table.schema]
+    return table.cast(
+        pa.schema([each.with_type(kind) for each, kind in zip(table.schema, kinds, strict=True)], table.schema.metadata)
+    )
+
+
+def _piece(name: str, table: "pa.Table", split: Split | None) -> Piece:
+    def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        yield from table.select(list(columns)).to_batches(BATCH)
+
+    return Piece(name, read, split)

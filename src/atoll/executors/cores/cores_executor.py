@@ -1,0 +1,198 @@
+"""One single-threaded process a core: clients train side by side, to the same bits as one after the other."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from atoll.aggregation.mean import Combine, average_models, is_weighted_mean
+from atoll.aggregation.screening import Screening
+from atoll.engine.cohorts import (
+    ClientTrainer,
+    ClusterUpdate,
+    Cohort,
+    Executor,
+    Rows,
+    only_model,
+    split_clients,
+)
+from atoll.executors.cores.cores_workers import Workers
+from atoll.executors.cores.shared import Layout, SharedModels
+from atoll.executors.distributed import Distributed
+from atoll.executors.packing import Packed, pack_all, unpack, unpack_all
+from atoll.executors.serial import Serial
+from atoll.local.batches import cut_rows, mean_by_client
+from atoll.local.models import Model
+from atoll.local.task import ClientUpdate
+from atoll.support.arrays import Floats, Ids
+from atoll.support.process import one_thread
+
+
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """A cohort to train, its models left out.
+
+    Attributes:
+        cohort: the cohort.
+        whole: whether it trains in one pass.
+        start: the start model's slot.
+        layout: how to read it.
+        result: the slot for the result.
+        states: what clients keep; not in slots, since nobody knows how large it is before one has trained.
+    """
+
+    cohort: Cohort
+    whole: bool
+    start: int
+    layout: Layout
+    result: int
+    states: dict[int, Packed]
+
+    def __str__(self) -> str:
+        client = "" if self.whole else f", client {self.cohort.clients[0]}"
+        return f"event {self.cohort.event}, cluster {self.cohort.cluster}{client}: training"
+
+
+@dataclass(frozen=True, eq=False)
+class _Measuring:
+    """Samples to measure models on, in these slots."""
+
+    models: tuple[tuple[int, Layout], ...]
+    rows: Rows
+
+    def __str__(self) -> str:
+        return "measuring the models on the clients' samples"
+
+
+class Cores(Distributed):
+    """Trains clients in single-threaded processes that share the data and the models with this one.
+
+    Results are combined here, in the order of the clients, so the bits are those of `Serial` for any number of
+    workers; with `by_cohort` they are that executor's. Tasks are handed out one at a time to whichever worker is free,
+    the last ones by falling cost, so that the workers end together however unequal they or the clients are.
+    Workers are forked when there is work for them, so best before this process has started threads that hold locks.
+    """
+
+    def __init__(
+        self, trainer: ClientTrainer, workers: int, model_bytes: int, by_cohort: Executor | None = None
+    ) -> None:
+        """Let so many workers train.
+
+        Args:
+            trainer: trains a client; on the CPU.
+            workers: processes at most.
+            model_bytes: the most bytes of a model that is sent, with the moments that travel with it.
+            by_cohort: what a worker trains a whole cohort with, such as `Weighted`, where the combine rule is the mean
+                of models; else a worker trains single clients.
+
+        Raises:
+            InputError: fewer than one worker, or a platform that cannot fork processes.
+        """
+        self.trainer = trainer
+        self.by_cohort = by_cohort
+        self._serial = Serial(trainer)
+        # What clients keep is in requests and in answers, and may be as large as a model.
+        self.workers = Workers(workers, self._answer, str, at_a_time=1 if trainer.keeps_state else 2)
+        self._ahead = 2 * workers + 4  # so that one slow worker does not soon keep the others waiting
+        self._models = SharedModels(2 * self._ahead, model_bytes)
+
+    def close(self) -> None:
+        """End the workers; they are forked again if there is more to train."""
+        self.workers.close()
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
+        """Return each cluster's update, in the order of the cohorts.
+
+        Raises:
+            RunError: as `Serial`, or a worker was killed again and again at the same client.
+        """
+        whole = self.takes_whole(combine, screening)
+        units = cohorts if whole else [client for cohort in cohorts for client in split_clients(cohort)]
+        with self._working():
+            updates = self._train(units, whole, kept=whole or not is_weighted_mean(combine))
+            return self.merge(cohorts, combine, updates, screening)
+
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
+        rows = self.trainer.identity_rows(clients, round_)
+        slots = 2 * self._ahead
+        with self._working():
+            columns = [self._measure(models[low : low + slots], rows) for low in range(0, len(models), slots)]
+        return np.hstack(columns)
+
+    def _train(self, units: Sequence[Cohort], whole: bool, kept: bool) -> Iterator[ClientUpdate]:
+        """Yield each unit's update, in their order; with `kept`, in memory of its own.
+
+        Otherwise a model is valid until the next one is requested: its slot may then be overwritten. Those that come
+        early are among the last ones, whose slots are not reused.
+        """
+        order = self._order(units)
+        early: dict[int, ClientUpdate] = {}
+        due = 0
+        requests = self._place((units[i] for i in order), whole)
+        for number, (layout, loss, states) in enumerate(self.workers.map(requests, len(units), self._ahead)):
+            shared = self._models.view(number % self._ahead, layout)
+            model = {name: tensor.clone() for name, tensor in shared.items()} if kept else shared
+            state = next(map(unpack, states.values()), None)
+            early[order[number]] = ClientUpdate(model, loss, state)
+            while due in early:
+                yield early.pop(due)
+                due += 1
+
+    def _order(self, units: Sequence[Cohort]) -> list[int]:
+        """Return the order to hand units out in: as they are, but the last ones the costliest first.
+
+        These are so few that holding their results back, until those before them have come, takes little memory.
+        """
+        last = range(max(0, len(units) - self._ahead), len(units))
+        return [*range(last.start), *sorted(last, key=lambda i: -_cost(units[i], self.trainer))]
+
+    def _place(self, units: Iterable[Cohort], whole: bool) -> Iterator[_Training]:
+        """Put the units' start models into slots, one for all neighbours that have the same.
+
+        No more than `_ahead` units are under way at a time, so no more start models are.
+        """
+        start, layout, slot = None, None, -1
+        for number, unit in enumerate(units):
+            if layout is None or unit.start is not start:
+                start, slot = unit.start, (slot + 1) % self._ahead
+                layout = self._models.write(self._ahead + slot, start)
+            slots = self._ahead + slot, layout, number % self._ahead
+            yield _Training(replace(unit, start={}, states={}), whole, *slots, pack_all(unit.states))
+
+    def _measure(self, models: Sequence[Model], rows: Sequence[Rows]) -> Floats:
+        """Return the mean loss of no more models than there are slots, [clients, models]."""
+        placed = tuple((slot, self._models.write(slot, model)) for slot, model in enumerate(models))
+        parts = [_Measuring(placed, part) for part in cut_rows(rows)]
+        return mean_by_client(np.concatenate(list(self.workers.map(parts, len(parts), len(parts)))), rows)
+
+    def _answer(self, work: _Training | _Measuring) -> Any:
+        """Do a piece of work, in a worker."""
+        if isinstance(work, _Measuring):
+            return self.trainer.sample_losses([self._models.view(*placed) for placed in work.models], work.rows)
+        start = self._models.view(work.start, work.layout)
+        cohort = replace(work.cohort, start=start, states=unpack_all(work.states))
+        if work.whole and self.by_cohort is not None:
+            (average,) = self.by_cohort.train([cohort], average_models)
+        else:
+            (average,) = self._serial.train([cohort], only_model)
+        return self._models.write(work.result, average.model), average.loss, pack_all(average.states)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Leave the cores to the workers; after any error, the user's interrupt too, they are gone."""
+        with one_thread():
+            try:
+                yield
+            except BaseException:
+                self.close()
+                raise
+
+
+def _cost(unit: Cohort, trainer: ClientTrainer) -> int:
+    """Return the samples that a unit's clients take a step on, which its time is proportional to."""
+    return trainer.samples_a_step(unit.clients) * unit.repeats

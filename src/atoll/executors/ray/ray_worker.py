@@ -1,0 +1,111 @@
+"""What a worker of the executor `ray` does; it runs in a process of the cluster, on any of its machines."""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from atoll.aggregation.mean import average_models
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Rows, only_model, split_clients
+from atoll.executors.cores.cores_workers import Answer, try_to_answer
+from atoll.executors.packing import Packed, pack, pack_all, unpack, unpack_all
+from atoll.executors.serial import Serial
+from atoll.executors.weighted import Weighted
+from atoll.local.models import Model
+from atoll.support.environment import BITS_DEPEND_ON, package_versions
+from atoll.support.errors import RunError
+from atoll.support.process import keep_freed_memory
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """Clients of one cohort to train, their models left out: as one pass, or one by one from what each has kept."""
+
+    cohort: Cohort
+    whole: bool
+    states: dict[int, Packed] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        listed = ", ".join(map(str, self.cohort.clients))
+        clients = "" if self.whole else f", {'client' if len(self.cohort.clients) == 1 else 'clients'} {listed}"
+        return f"event {self.cohort.event}, cluster {self.cohort.cluster}{clients}: training"
+
+
+@dataclass(frozen=True, eq=False)
+class Measuring:
+    """Samples to measure models on."""
+
+    rows: Rows
+
+    def __str__(self) -> str:
+        return "measuring the models on the clients' samples"
+
+
+class Worker:
+    """Holds the trainer, and with it the pool and the model's layers, and answers one request at a time."""
+
+    def greet(self) -> Answer:
+        """Show that the process is alive."""
+        return None, None
+
+    def prepare(self, paths: Sequence[str], versions: Mapping[str, str | None], held: Sequence[Any]) -> Answer:
+        """Make ready for requests.
+
+        Args:
+            paths: where the run's process finds modules, the user's own among them.
+            versions: what `package_versions` is there.
+            held: a reference to the trainer, and whether it trains whole cohorts; in a list, since Ray would resolve
+                it before the paths are known.
+        """
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        sys.path.extend(path for path in paths if path not in sys.path)
+        return try_to_answer(lambda reference: self._prepare(versions, reference), held[0], lambda _: "a Ray worker")
+
+    def answer(self, request: Training | Measuring, models: Sequence[Packed]) -> Answer:
+        """Return the answer to a request about these models.
+
+        To train: for each client, or for the cohort, the model, its loss and what clients keep. To measure: the losses
+        [samples, models].
+        """
+        return try_to_answer(lambda it: self._answer(it, [unpack(model) for model in models]), request, str)
+
+    def _prepare(self, versions: Mapping[str, str | None], reference: Any) -> None:
+        require_same(versions)
+        ray = importlib.import_module("ray")
+        with warnings.catch_warnings():  # all workers of a machine read the same pool, and none may write to it
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            trainer, whole = ray.get(reference)
+        self._trainer: ClientTrainer = trainer
+        self._serial = Serial(trainer)
+        self._weighted = Weighted(trainer) if whole else None
+
+    def _answer(self, request: Training | Measuring, models: list[Model]) -> Any:
+        if isinstance(request, Measuring):
+            return self._trainer.sample_losses(models, request.rows)
+        cohort = replace(request.cohort, start=models[0], states=unpack_all(request.states))
+        averages = self._train(cohort, request.whole)
+        return [(pack(average.model), average.loss, pack_all(average.states)) for average in averages]
+
+    def _train(self, cohort: Cohort, whole: bool) -> list[ClusterUpdate]:
+        if whole and self._weighted is not None:
+            return self._weighted.train([cohort], average_models)
+        return [self._serial.train([alone], only_model)[0] for alone in split_clients(cohort)]
+
+
+def require_same(versions: Mapping[str, str | None]) -> None:
+    """Refuse to train with other packages than the run's process has.
+
+    Raises:
+        RunError: names the package and both versions.
+    """
+    for name in BITS_DEPEND_ON:
+        if (here := package_versions()[name]) != versions[name]:
+            raise RunError(
+                f"run.executor = 'ray': a worker has {name} {here}, the run's process {versions[name]}; "
+                "all machines need the same version"
+            )

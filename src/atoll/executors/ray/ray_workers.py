@@ -1,0 +1,182 @@
+"""Processes of a Ray cluster that answer requests side by side, and are replaced when they or their machine die.
+
+Ray is told to retry nothing: its retries are used up before it has noticed that a machine is dead, and wait for ever
+where no core is free. Whatever is lost is handed out again from here.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll.executors.cores.cores_workers import RETRIES, Requests
+from atoll.executors.ray.cluster import Cluster
+from atoll.executors.ray.ray_worker import Worker
+from atoll.support.environment import package_versions
+from atoll.support.errors import RunError
+
+_AT_A_TIME = 2  # requests with a worker, so that it need not wait for the next while its answer travels
+_TICK_SECONDS = 1.0  # between looks at the clock and at the cluster while no answer comes
+_PAUSE_SECONDS = 2.0  # before a worker is replaced that failed to start
+_FETCH_SECONDS = 60.0  # for an answer to come from another machine, which may die on the way
+
+# Spread, so that as few as possible go with a machine, and each has much of its machine's memory bandwidth.
+_OPTIONS = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
+
+
+@dataclass(eq=False)
+class _Handle:
+    """A worker, seen from the run's process.
+
+    Attributes:
+        actor: Ray's handle.
+        starting: references to its answers to `Worker.greet` and `Worker.prepare`, as far as they have not come.
+        under_way: numbers of its requests with references to their answers; it answers them in this order.
+    """
+
+    actor: Any
+    starting: deque[Any]
+    under_way: deque[tuple[int, Any]] = field(default_factory=deque)
+
+    @property
+    def awaited(self) -> Any:
+        """The reference to its next answer; None if it has nothing to do."""
+        if self.starting:
+            return self.starting[0]
+        return self.under_way[0][1] if self.under_way else None
+
+
+class RayWorkers:
+    """So many workers on a cluster, or as many as there is room for; further ones start when there is."""
+
+    def __init__(self, cluster: Cluster, held: Any, patience: float) -> None:
+        """Let workers that hold this answer requests.
+
+        Args:
+            cluster: where they are started, and how many.
+            held: reference to what they hold.
+            patience: seconds to wait for a worker when there is none.
+        """
+        self.cluster = cluster
+        self.patience = patience
+        self._held = held
+        self._make = cluster.ray.remote(**_OPTIONS)(Worker).remote
+        self._handles: list[_Handle] = []
+        self._failure = "none has started yet"
+        self._start_after = 0.0
+        self._sent: dict[int, tuple[Any, Any]] = {}
+
+    def map(self, requests: Iterable[tuple[Any, Any]], ahead: int) -> Iterator[Any]:
+        """Yield the answers to (request, reference to its models), in their order.
+
+        Request i is handed out only after the answer to request i - ahead has been yielded and the next one asked for.
+
+        Raises:
+            AtollError: a request failed with it, the first in their order; or `RunError`: a request ended its worker
+                again and again, there has been no worker for too long, or the cluster is gone.
+        """
+        pending, due = Requests(iter(requests)), 0
+        if self._sent:  # those before were not all asked for
+            self.close()
+        self._sent.clear()
+        last_seen = time.monotonic()
+        while True:
+            self._start()
+            self._hand_out(pending, due + ahead)
+            if due in pending.answers:
+                error, content = pending.answers.pop(due)
+                if error:
+                    raise error(content)
+                yield content
+                due += 1
+                last_seen = time.monotonic()
+                continue
+            if due == pending.handed_out and not pending.again:
+                if not (taken := pending.take(due + 1)):
+                    return
+                pending.again.append(taken)
+            self._collect(pending)
+            if any(len(handle.starting) < 2 for handle in self._handles):  # one that is there may fetch data for long
+                last_seen = time.monotonic()
+            elif time.monotonic() - last_seen > self.patience:
+                raise RunError(
+                    f"run.executor = 'ray': no workers are left, for {self.patience:g} s ({self._failure}); "
+                    "go on with --resume when the cluster has cores"
+                )
+
+    def close(self) -> None:
+        """End all workers at once, whatever they do; new ones are started if there is work again."""
+        for handle in list(self._handles):
+            self._end(handle)
+
+    def _start(self) -> None:
+        """Start workers until there are enough; they count before they are ready."""
+        if time.monotonic() < self._start_after:
+            return
+        while len(self._handles) < self.cluster.workers:
+            actor = self._make()
+            greeted = actor.greet.remote()
+            prepared = actor.prepare.remote(sys.path, package_versions(), [self._held])
+            self._handles.append(_Handle(actor, deque([greeted, prepared])))
+
+    def _hand_out(self, pending: Requests, end: int) -> None:
+        """Give requests with a number below `end` to the workers that have the fewest."""
+        while free := [each for each in self._handles if not each.starting and len(each.under_way) < _AT_A_TIME]:
+            if not (taken := pending.take(end)):
+                return
+            number, (request, models) = taken
+            handle = min(free, key=lambda each: len(each.under_way))
+            self._sent[number] = request, models
+            handle.under_way.append((number, handle.actor.answer.remote(request, models)))
+
+    def _collect(self, pending: Requests) -> None:
+        """Wait a moment for a worker's next answer, and take it."""
+        awaited = {handle.awaited: handle for handle in self._handles if handle.awaited is not None}
+        if not awaited:
+            time.sleep(_TICK_SECONDS / 10)
+            return
+        ready, _ = self.cluster.ray.wait(list(awaited), num_returns=1, timeout=_TICK_SECONDS)
+        self.cluster.require_alive()
+        for reference in ready:
+            self._take(awaited[reference], reference, pending)
+
+    def _take(self, handle: _Handle, reference: Any, pending: Requests) -> None:
+        ray = self.cluster.ray
+        try:
+            answer = ray.get(reference, timeout=_FETCH_SECONDS)
+        except ray.exceptions.RayError as error:  # the process, its machine or the answer is lost
+            self._failure = f"the last one ended with {type(error).__name__}"
+            self._replace(handle, pending)
+            return
+        if not handle.starting:
+            number, _ = handle.under_way.popleft()
+            self._sent.pop(number)
+            pending.answers[number] = answer
+            return
+        kind, content = answer
+        if kind:
+            raise kind(content)
+        handle.starting.popleft()
+
+    def _replace(self, handle: _Handle, pending: Requests) -> None:
+        """Give up a worker, and hand out its requests again; the first is the one that it was working on."""
+        self._end(handle)
+        if handle.starting:
+            self._start_after = time.monotonic() + _PAUSE_SECONDS
+        lost = [number for number, _ in handle.under_way]
+        for number in lost[:1]:
+            pending.deaths[number] += 1
+            if pending.deaths[number] > RETRIES:
+                request, _ = self._sent[number]
+                ended = f"{request} ended its worker process {RETRIES + 1} times ({self._failure})"
+                pending.answers[number] = RunError, f"{ended}; use fewer run.workers, or 'serial'"
+                lost.remove(number)
+        pending.again += [(number, self._sent[number]) for number in reversed(lost)]  # the last one is taken first
+
+    def _end(self, handle: _Handle) -> None:
+        self._handles.remove(handle)
+        with suppress(Exception):  # it may be gone, with its machine or the whole cluster
+            self.cluster.ray.kill(handle.actor, no_restart=True)

@@ -1,0 +1,56 @@
+"""When clusters that wait for the slowest were done with their own work, for pictures of the schedule."""
+
+import math
+from collections.abc import Sequence
+from inspect import signature
+
+import numpy as np
+
+from atoll.experiment.experiment import Experiment
+from atoll.methods.papers.hierarchical import SYNCHRONOUS, Phase
+from atoll.network.completion import event_seconds
+from atoll.settings.choices import method_kind
+from atoll.support.arrays import Floats
+
+
+def work_ends(experiment: Experiment) -> Floats | None:
+    """Return when each active cluster of each event was done with its own work, in order, [pieces of work].
+
+    None where no cluster waits: each event ends with its work.
+    """
+    seconds = work_seconds(experiment)
+    if seconds is None:
+        return None
+    events = experiment.method.schedule.events
+    return np.array(
+        [
+            min(began + seconds[_phase_at(experiment.phases, event.round)][cluster], event.seconds)
+            for event in events
+            for cluster, began in zip(event.active, event.began, strict=True)
+        ]
+    )
+
+
+def work_seconds(experiment: Experiment) -> list[Floats] | None:
+    """Return the seconds that each cluster's work of one event takes, [phases][clusters]; None where none waits.
+
+    None also where speeds change, so that no two events are alike.
+    """
+    if not experiment.needs("phases") or experiment.schedule is not None or experiment.clock.pace is not None:
+        return None
+    takes = signature(method_kind(experiment.settings).make).parameters
+    pattern, intra_rounds = (
+        experiment.settings.method.get(name, takes[name].default) for name in ("pattern", "intra_rounds")
+    )
+    if pattern not in SYNCHRONOUS:
+        return None
+    deadline = experiment.settings.faults.deadline_seconds
+    limit = math.inf if deadline is None else deadline
+    return [
+        event_seconds(phase.network, phase.clustering.labels, pattern, intra_rounds, limit)
+        for phase in experiment.phases
+    ]
+
+
+def _phase_at(phases: Sequence[Phase], round_: int) -> int:
+    return max(index for index, phase in enumerate(phases) if phase.round <= round_)

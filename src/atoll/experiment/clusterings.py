@@ -1,0 +1,49 @@
+"""From settings to a clustering."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from atoll.clustering.clustering import Clustering
+from atoll.clustering.named_clusterings import CLUSTERINGS
+from atoll.data.population import Population
+from atoll.experiment.checks import read_clustering
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import Settings
+from atoll.settings.signatures import asks_for
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+
+
+def make_clustering(
+    settings: Settings,
+    population: Population,
+    round_: int,
+    offered: Mapping[str, Callable[[], Any]],
+    may_empty: bool,
+) -> Clustering:
+    """Return the clustering that the settings name.
+
+    Args:
+        settings: of the run.
+        population: as clients report it.
+        round_: from which on it is in force; each has numbers of its own to draw.
+        offered: what makes the objects that a clustering may ask for by name.
+        may_empty: whether clusters may be without clients, as an aggregator's on a network.
+
+    Raises:
+        InputError: more clusters than clients, or what a function of the user's returned is no clustering.
+    """
+    wanted = settings.clustering
+    if not may_empty and wanted.clusters > len(population):
+        raise InputError(f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(population)}")
+    rule = resolve("clustering.method", wanted.method, CLUSTERINGS)
+    given: dict[str, Any] = {
+        **dict(wanted),
+        "population": population,
+        "rng": generator(settings.seed, "clustering", *((round_,) if round_ else ())),
+        "rounds": settings.rounds,
+        "seed": settings.seed,
+    }
+    given |= {name: make() for name, make in offered.items() if asks_for(rule, name)}
+    made = call("clustering.method", rule, given, wanted.model_extra)
+    return read_clustering(made, wanted.clusters, wanted.method, len(population), may_empty=may_empty)

@@ -1,0 +1,140 @@
+"""From settings to the problem that FedUC's clustering solves: the constants of the bound, measured or given."""
+
+import numpy as np
+from torch import nn
+
+from atoll.clustering.feduc.problem import BoundSettings, Pattern, PatternSettings, Problem, check
+from atoll.data.population import Population
+from atoll.engine.engine import init, train
+from atoll.evaluation.constants import (
+    class_gradient_gram,
+    estimate_mu,
+    estimate_smoothness,
+    gradient_change,
+    gradient_deviations,
+    initial_gap,
+    label_deviations,
+)
+from atoll.executors.serial import Serial
+from atoll.experiment.modules import make_rule
+from atoll.experiment.networks import read_seconds, samples_of, vectors
+from atoll.local.models import Model
+from atoll.local.rule import LocalRule, sgd
+from atoll.local.task import ClientTask
+from atoll.local.trainer import Trainer
+from atoll.local.weights import read_model
+from atoll.methods.papers.fedavg import fedavg
+from atoll.methods.parts.rule_requirements import refuse_epochs
+from atoll.network.completion import pattern_transfer_seconds
+from atoll.network.network import Network
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import call
+from atoll.settings.sections import Settings
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+
+CLASS_SAMPLES = 300  # of each class, for its mean gradient
+LARGE_BATCH = 10_000  # samples of the step along which mu and L are estimated
+
+
+def make_problem(settings: Settings, population: Population, network: Network, module: nn.Module) -> Problem:
+    """Return what FedUC's clustering is given; `module` holds w0, and is scratch space afterwards.
+
+    Raises:
+        InputError: numbers of which there is no bound.
+    """
+    wanted = bound_settings(settings)
+    refuse_epochs(make_rule(settings), "FedUC's bound, in which all clients take local.steps")
+    pattern: PatternSettings = call("clustering.method", PatternSettings, dict(settings.method))
+    start = read_model(module)
+    samples, seed = settings.run.evaluate_samples, settings.seed
+    gap = wanted.initial_gap or initial_gap(population, module, start, samples=samples, seed=seed)
+    mu, smoothness = wanted.mu, wanted.smoothness
+    if "estimate" in (mu, smoothness):
+        change = gradient_change(population, module, start, _step_down(settings, population, module, start))
+        mu = estimate_mu(change) if mu == "estimate" else mu
+        smoothness = estimate_smoothness(change) if smoothness == "estimate" else smoothness
+    # Where a round is no local step, it counts as one merge, so that any number of rounds will do.
+    is_step = method_kind(settings).rounds_are_local_steps
+    steps_a_round = 1 if is_step else pattern.intra_rounds * settings.local.steps
+    problem = Problem(
+        pattern=pattern.pattern,
+        network=network,
+        sizes=samples_of(settings, population.sizes).astype(float),
+        deviations=_deviations(settings, wanted, population, module, start),
+        limits=_limits(wanted, network.aggregators),
+        steps=settings.rounds * steps_a_round,
+        intra_rounds=pattern.intra_rounds,
+        local_steps=settings.local.steps,
+        lr=settings.local.lr * settings.local.lr_factor,
+        mu=float(mu),
+        smoothness=float(smoothness),
+        initial_gap=gap,
+        frequencies=_frequencies(wanted, network, pattern.pattern),
+    )
+    check(problem)
+    return problem
+
+
+def bound_settings(settings: Settings) -> BoundSettings:
+    """Return what the settings say of the bound."""
+    return call("clustering.method", BoundSettings, dict(settings.clustering))  # type: ignore[no-any-return]
+
+
+def _limits(wanted: BoundSettings, aggregators: int) -> Floats:
+    """Return L_j^max, [aggregators]; inf where there is none."""
+    given = wanted.time_limit
+    if given is None or isinstance(given, int | float):
+        return np.full(aggregators, np.inf if given is None else given)
+    if isinstance(given, str):
+        return read_seconds("clustering.time_limit", given, "clustering.clusters", vectors(aggregators)).ravel()
+    if len(given) != aggregators:
+        raise InputError(
+            f"clustering.time_limit = {given}: has {len(given)} numbers; must be clustering.clusters = {aggregators}"
+        )
+    return np.array(given)
+
+
+def _frequencies(wanted: BoundSettings, network: Network, pattern: Pattern) -> Floats | None:
+    """Return psi_j up to a factor, where it is not to follow from the clusters' own speeds."""
+    if wanted.frequencies == "transfer":
+        return np.asarray(1 / pattern_transfer_seconds(network, pattern))
+    return network.frequencies if wanted.frequencies is None else np.array(wanted.frequencies)
+
+
+def _deviations(
+    settings: Settings, wanted: BoundSettings, population: Population, module: nn.Module, start: Model
+) -> Floats:
+    if wanted.xi == "gradients":
+        warm = _warm_up(settings, wanted.warmup_rounds, population, module, start)
+        return gradient_deviations(population, module, [start, *warm])
+    if wanted.warmup_rounds:
+        raise InputError(
+            f"clustering.warmup_rounds = {wanted.warmup_rounds}: needs clustering.xi = 'gradients', it is {wanted.xi!r}"
+        )
+    if wanted.xi == "shares":
+        return label_deviations(population.class_counts())
+    rng = generator(settings.seed, "class gradients")
+    gram = class_gradient_gram(population, module, start, CLASS_SAMPLES, rng)
+    return label_deviations(population.class_counts(), gram)
+
+
+def _warm_up(settings: Settings, rounds: int, population: Population, module: nn.Module, start: Model) -> list[Model]:
+    """Return the models of a few rounds of FedAvg, a tenth of the clients taking part."""
+    if not rounds:
+        return []
+    rule = make_rule(settings)
+    method = fedavg(population, rule, rounds, seed=settings.seed)
+    executor = Serial(Trainer(module, population, rule, settings.seed))
+    states = (step.state for step in train(method, executor, init(method, start)))
+    return [state.server for state in states if state.server is not None]
+
+
+def _step_down(settings: Settings, population: Population, module: nn.Module, start: Model) -> Model:
+    """Return w0 after one step of SGD on the union of all clients' data, or on a large batch of it."""
+    pooled = population.pooled()
+    rule = LocalRule(
+        sgd, settings.local.lr * settings.local.lr_factor, steps=1, batch_size=min(LARGE_BATCH, int(pooled.sizes[0]))
+    )
+    return Trainer(module, pooled, rule, settings.seed).train(ClientTask(0, 0, 0, 0, 0, start)).model

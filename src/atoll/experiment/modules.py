@@ -1,0 +1,160 @@
+"""From settings to what is trained and how: modules, the local rule, and whether they go together."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from atoll.data.datasets import Dataset
+from atoll.data.population import Population
+from atoll.engine.cohorts import ClientTrainer
+from atoll.engine.engine import Method
+from atoll.local.models import MODELS, Model
+from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
+from atoll.local.state import why_wrong_state
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.trainer import Trainer
+from atoll.local.travel import staying
+from atoll.methods.parts.staying import keep_at_clients
+from atoll.schedules.events import Event
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import bind, call, resolve
+from atoll.settings.sections import Settings
+from atoll.support.errors import InputError, RunError
+from atoll.support.seeds import layers_drawing_from
+from atoll.support.wording import show
+
+
+def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: int = 0) -> nn.Module:
+    """Make a module with weights of its own for each cluster and restart."""
+    name, kind = settings.model.name, method_kind(settings)
+    made: dict[str, Any] = {**dict(settings.model), "shape": data.shape, "classes": data.outputs, "dataset": data}
+    if kind.module is None:
+        factory = bind("model.name", resolve("model.name", name, MODELS), made, settings.model.model_extra)
+    else:
+        factory = bind(
+            "model.name", call("method.name", kind.module, {"name": name}), {**dict(settings.method), **made}
+        )
+    key = (cluster, restart) if cluster or restart else ()
+    with layers_drawing_from(settings.seed, "model", *key):
+        try:
+            module = factory()
+        except InputError:
+            raise
+        except Exception as error:  # PyTorch refuses the factory's options in its own way
+            raise InputError(f"model.name = {name!r}: cannot be made ({type(error).__name__}: {error})") from error
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
+    return module
+
+
+def make_rule(settings: Settings) -> LocalRule:
+    """Return the local rule, before the method changes it.
+
+    Raises:
+        InputError: an optimiser that is unknown, fails, or does not go with the method.
+    """
+    wanted = settings.local
+    make = resolve("local.optimizer", wanted.optimizer, OPTIMIZERS)
+    fixed = {key: value for key, value in dict(wanted).items() if key != "lr"}
+    optimizer = bind("local.optimizer", make, fixed, wanted.model_extra, later=("parameters", "params", "lr"))
+    if wanted.optimizer not in OPTIMIZERS:
+        _try_optimizer(settings, optimizer)
+    return LocalRule(
+        optimizer=optimizer,
+        lr=wanted.lr * wanted.lr_factor,
+        steps=wanted.steps,
+        batch_size=wanted.batch_size,
+        proximal=wanted.proximal,
+        lr_decay=wanted.lr_decay,
+        epochs=wanted.epochs,
+    )
+
+
+def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
+    """Return the method with what the settings do not let travel kept by the clients.
+
+    Raises:
+        InputError: a method that says itself what travels, or cannot part with it.
+    """
+    travels = settings.model.travels
+    if travels == "all":
+        return method
+    if method.stays and travels != "trainable":
+        raise InputError(f"model.travels = {travels}: method.name = {settings.method.name!r} says itself what travels")
+    return keep_at_clients(method, staying(module, travels), module, f"model.travels = {show(travels)}")
+
+
+def make_trainer(
+    settings: Settings, method: Method, module: nn.Module, population: Population, device: str, tolerant: bool
+) -> ClientTrainer:
+    """Return what the method trains clients with.
+
+    Args:
+        settings: all settings.
+        method: its rule is what a client does.
+        module: on the device; it is the trainer's from now on.
+        population: the clients.
+        device: where they are trained.
+        tolerant: whether results that are not finite are returned, too.
+
+    Raises:
+        InputError: a user's trainer that cannot be made, or contradicts its class.
+    """
+    given = module, population, method.rule, settings.seed, device, settings.run.precision, not settings.run.debug
+    told = f"method.name = {settings.method.name!r}"
+    try:
+        trainer = (method.trainer or Trainer)(*given, tolerant)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's trainer may raise
+        raise InputError(f"{told}: making its trainer failed ({type(error).__name__}: {error})") from error
+    if trainer.keeps_state != method.keeps_state:
+        raise InputError(
+            f"{told}: the method's trainer makes a {type(trainer).__name__}, whose keeps_state is "
+            f"{trainer.keeps_state}; the trainer itself must say the same"
+        )
+    return trainer
+
+
+def rehearse(settings: Settings, trainer: ClientTrainer, event: Event, start: Model) -> ClientUpdate | None:
+    """Train one client for one step, so that a model, optimiser or trainer that fails is met before the run.
+
+    Where clients keep state, it trains another time from what it kept. Returns what it sends back at last; None where
+    that is not finite.
+
+    Raises:
+        InputError: names the model, the optimiser and the batch size; or the trainer, for a state of another form.
+    """
+    task = ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start)
+    try:
+        update = _train_checked(settings, trainer, task)
+        return _train_checked(settings, trainer, replace(task, state=update.state)) if trainer.keeps_state else update
+    except RunError:  # a loss that is not finite: the run will say where
+        return None
+    except InputError:
+        raise
+    except Exception as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(
+            f"model.name = {settings.model.name!r}: a step of training with local.optimizer = "
+            f"{settings.local.optimizer!r} and local.batch_size = {settings.local.batch_size!r} failed ({told})"
+        ) from error
+
+
+def _train_checked(settings: Settings, trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
+    update = trainer.train(task)
+    if fault := why_wrong_state(task.state, update.state, trainer.keeps_state):
+        raise InputError(f"method.name = {settings.method.name!r}: its trainer, {type(trainer).__name__}, {fault}")
+    return update
+
+
+def _try_optimizer(settings: Settings, make: MakeOptimizer) -> None:
+    """Make the optimiser once, so that a faulty one is refused before anything is trained."""
+    name = settings.local.optimizer
+    made: object = make([nn.Parameter(torch.zeros(1))], settings.local.lr)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(
+            f"local.optimizer = {name!r}: must return a torch.optim.Optimizer, it returned {type(made).__name__!r}"
+        )

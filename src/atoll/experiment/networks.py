@@ -1,0 +1,361 @@
+"""From settings to networks: where everyone is, how fast, and who is linked with whom."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.methods.papers.hierarchical import CENTRAL, SYNCHRONOUS
+from atoll.network.completion import pattern_transfer_seconds
+from atoll.network.links import LinksFile, read_links
+from atoll.network.mobility import Trace, random_waypoint, read_trace
+from atoll.network.network import Network
+from atoll.network.network_files import ClientTable, read_aggregators, read_matrix, read_network_clients
+from atoll.network.topology import TOPOLOGIES, neighbours_of
+from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import NetworkSettings, Settings
+from atoll.settings.signatures import asks_for, parameters_of
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError, reading
+from atoll.support.seeds import generator
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MOVES = 100  # positions in a run of clients that move but are not clustered anew
+
+
+def make_networks(
+    settings: Settings, sizes: npt.NDArray[np.int64], model_bytes: int, upload_share: float = 1.0
+) -> dict[int, Network]:
+    """Return the network from round 0 on, and for clients that move also from each round that changes something on.
+
+    Args:
+        settings: `network` says whether positions, or seconds, are read from files or drawn from the seed.
+        sizes: samples of each client, [clients]; a column `samples` of `network.clients_file` takes their place.
+        model_bytes: size of a model.
+        upload_share: what a client uploads, as a share of that.
+
+    Raises:
+        InputError: files that are faulty or do not fit, or numbers that make no network.
+    """
+    wanted, clients = settings.network, len(sizes)
+    file = None if wanted.file is None else _read_links(wanted, clients)
+    table = _read_table(wanted, clients, is_placed=True) if file is None else file.table
+    compute_seconds = _speeds(settings, table, clients) * _samples(table, sizes)
+    _check_timing(settings)
+    if file is not None:
+        return {0: _paced(settings, _from_links(settings, file, compute_seconds, model_bytes, upload_share))}
+    graph = _topology(settings)
+    aggregators_xy, server_xy = _aggregators(settings)
+    watts, radio = _powers(settings, table, clients), _radio(wanted)
+
+    def at(clients_xy: Floats) -> Network:
+        return wireless_network(
+            *(clients_xy, aggregators_xy, server_xy, compute_seconds, watts, model_bytes, graph, radio),
+            downloads=wanted.downloads,
+            upload_share=upload_share,
+        )
+
+    positions = _positions(settings, table, clients)
+    return {round_: _paced(settings, at(xy)) for round_, xy in positions.items()}
+
+
+def is_same_network(one: Settings, other: Settings) -> bool:
+    """Return whether `make_networks` makes one network of both, for the same clients and the same model.
+
+    That of clients that move depends on the rounds as well, and seconds from files and frequencies on the pattern.
+    """
+    wanted = one.network
+    if wanted != other.network or one.clustering.clusters != other.clustering.clusters:
+        return False
+    if wanted.trace_file is not None or wanted.metres_per_round is not None:
+        return one.rounds == other.rounds
+    is_any_pattern = wanted.file is None and wanted.frequencies is None
+    return is_any_pattern or one.method.get("pattern") == other.method.get("pattern")
+
+
+def is_clustered_anew(settings: Settings, round_: int) -> bool:
+    """Return whether the clustering is made anew at this round of `make_networks`."""
+    every = settings.network.recluster_every
+    return round_ == 0 or (every is not None and round_ % every == 0)
+
+
+def samples_of(settings: Settings, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return each client's samples: those that `network.clients_file` states, else those of the data."""
+    return _samples(_read_table(settings.network, len(sizes)), sizes)
+
+
+def names_of(settings: Settings, clients: int) -> tuple[str, ...]:
+    """Return what clients are called: by `network.file`, else their numbers."""
+    table = _read_table(settings.network, clients) if settings.network.file is not None else None
+    return (table.names if table is not None else None) or tuple(map(str, range(clients)))
+
+
+def speeds(settings: Settings, clients: int) -> Floats:
+    """Return each client's seconds of training on one sample, zeta_i: of the file, drawn, or the same for all."""
+    return _speeds(settings, _read_table(settings.network, clients), clients)
+
+
+def uploads(settings: Settings, clients: int) -> Floats:
+    """Return each client's seconds to upload a model to the one server: of the file, or the same for all."""
+    wanted = settings.network
+    if wanted.clients_file is not None:
+        table = _read_table(wanted, clients)
+        if table is not None and table.upload_seconds is not None:
+            return table.upload_seconds
+    return np.full(clients, float(wanted.upload_seconds))
+
+
+def grid_of(settings: Settings) -> tuple[int, int]:
+    """Return rows and columns of the aggregators: those of the settings, else as square as can be."""
+    clusters, grid = settings.clustering.clusters, settings.network.grid
+    if grid is None:
+        rows = max(r for r in range(1, int(clusters**0.5) + 1) if clusters % r == 0)
+        return rows, clusters // rows
+    if grid[0] * grid[1] != clusters:
+        raise InputError(f"network.grid = {grid}: must hold clustering.clusters = {clusters} aggregators")
+    return grid[0], grid[1]
+
+
+def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) -> ClientTable | None:
+    """Read the clients' file; they need positions where `is_placed`, or where it does not say how long they send."""
+    if wanted.file is not None:
+        return _read_links(wanted, clients).table
+    if wanted.clients_file is None:
+        return None
+    with reading("network.clients_file"):
+        table = read_network_clients(wanted.clients_file, ())
+        if wanted.trace_file is None and (is_placed or table.upload_seconds is None):
+            table = read_network_clients(wanted.clients_file, ("x", "y"))
+    return _require_count("network.clients_file", wanted.clients_file, table, clients)
+
+
+def _read_links(wanted: NetworkSettings, clients: int) -> LinksFile:
+    """Read the network's file, with the clients that it or the file beside it names."""
+    assert wanted.file is not None
+    with reading("network.file"):
+        file = read_links(wanted.file, wanted.clients_file)
+    if file.table is not None:
+        setting = "network.file" if wanted.clients_file is None else "network.clients_file"
+        _require_count(setting, wanted.clients_file or wanted.file, file.table, clients)
+    return file
+
+
+def _require_count(setting: str, path: str, table: ClientTable, clients: int) -> ClientTable:
+    if table.clients != clients:
+        raise InputError(f"{setting} = {path!r}: has {table.clients} clients, but data.clients = {clients}")
+    return table
+
+
+def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
+    """Return where the aggregators and the server are: of the file, or on a grid."""
+    wanted, clusters = settings.network, settings.clustering.clusters
+    if wanted.aggregators_file is None:
+        return grid_positions(*grid_of(settings), wanted.side_metres)
+    if wanted.grid is not None:
+        raise InputError("network.grid: does not go with network.aggregators_file; give one of them")
+    with reading("network.aggregators_file"):
+        places = read_aggregators(wanted.aggregators_file)
+    if len(places) != clusters:
+        raise InputError(
+            f"network.aggregators_file = {wanted.aggregators_file!r}: has {len(places)} aggregators, but "
+            f"clustering.clusters = {clusters}"
+        )
+    return places, places.mean(axis=0)
+
+
+def _samples(table: ClientTable | None, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return sizes if table is None or table.samples is None else table.samples
+
+
+def _speeds(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
+    if table is not None and table.seconds_per_sample is not None:
+        return table.seconds_per_sample
+    wanted = settings.network.seconds_per_sample
+    if not isinstance(wanted, list):
+        return np.full(clients, float(wanted))
+    return generator(settings.seed, "speeds").uniform(*_ascending("network.seconds_per_sample", wanted), clients)
+
+
+def _powers(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
+    if table is not None and table.watts is not None:
+        return table.watts
+    low, high = _ascending("network.client_milliwatts", settings.network.client_milliwatts)
+    return draw_watts(clients, generator(settings.seed, "powers"), low, high)
+
+
+def _radio(wanted: NetworkSettings) -> Radio:
+    return Radio(
+        bandwidth_hz=wanted.bandwidth_hz,
+        noise_dbm=wanted.noise_dbm,
+        path_loss_db=wanted.path_loss_db,
+        path_loss_exponent=wanted.path_loss_exponent,
+        aggregator_dbm=wanted.aggregator_dbm,
+    )
+
+
+def _positions(settings: Settings, table: ClientTable | None, clients: int) -> dict[int, Floats]:
+    """Return the clients' positions by the round from which they hold."""
+    wanted = settings.network
+    trace = _trace(settings, table, clients)
+    if trace is None:
+        if wanted.recluster_every is not None:
+            raise InputError(
+                f"network.recluster_every = {wanted.recluster_every}: needs clients that move; set network.trace_file "
+                "or network.metres_per_round"
+            )
+        return {0: _first_positions(settings, table, clients)}
+    anew = range(0, settings.rounds, wanted.recluster_every or settings.rounds)
+    changes = sorted({*anew, *trace.rounds.tolist()})
+    return {round_: trace.positions(round_) for round_ in changes if round_ < settings.rounds}
+
+
+def _trace(settings: Settings, table: ClientTable | None, clients: int) -> Trace | None:
+    """Return how the clients move: as a file says, by random waypoints, or not at all."""
+    wanted = settings.network
+    if wanted.trace_file is not None:
+        if wanted.metres_per_round is not None:
+            raise InputError("network.metres_per_round: does not go with network.trace_file; give one of them")
+        with reading("network.trace_file"):
+            trace = read_trace(wanted.trace_file)
+        if trace.clients != clients:
+            raise InputError(
+                f"network.trace_file = {wanted.trace_file!r}: has {trace.clients} clients, but data.clients = {clients}"
+            )
+        return trace
+    if wanted.metres_per_round is None:
+        return None
+    first = _first_positions(settings, table, clients)
+    every = wanted.recluster_every or max(1, settings.rounds // MOVES)
+    rng = generator(settings.seed, "moves")
+    return random_waypoint(first, wanted.side_metres, wanted.metres_per_round, settings.rounds, every, rng)
+
+
+def _first_positions(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
+    if table is not None and table.clients_xy is not None:
+        return table.clients_xy
+    return place_clients(clients, settings.network.side_metres, generator(settings.seed, "positions"))
+
+
+def _topology(settings: Settings) -> "nx.Graph[int]":
+    import networkx as nx  # loads slowly
+
+    wanted = settings.network
+    rule = resolve("network.topology", wanted.topology, TOPOLOGIES)
+    given: dict[str, Any] = {
+        **dict(wanted),
+        "aggregators": settings.clustering.clusters,
+        "rng": generator(settings.seed, "topology"),
+    }
+    if asks_for(rule, "rows"):
+        given["rows"], given["columns"] = grid_of(settings)
+    graph = call("network.topology", rule, given, wanted.model_extra)
+    if not isinstance(graph, nx.Graph):
+        got = "nothing" if graph is None else repr(type(graph).__name__)
+        raise InputError(f"network.topology = {wanted.topology!r}: must return a networkx.Graph, it returned {got}")
+    if len(graph) != settings.clustering.clusters:
+        raise InputError(
+            f"network.topology = {wanted.topology!r}: the graph has {len(graph)} nodes, but there are "
+            f"clustering.clusters = {settings.clustering.clusters} aggregators"
+        )
+    return graph
+
+
+def _check_timing(settings: Settings) -> None:
+    """Refuse settings of the clock that contradict each other, or that the pattern has no use for."""
+    wanted, pattern = settings.network, settings.method.get("pattern")
+    if wanted.file is not None:
+        for name in ("downloads", "trace_file", "metres_per_round", "recluster_every", "aggregators_file"):
+            if getattr(wanted, name):
+                why = "says what is counted" if name == "downloads" else "knows no positions"
+                raise InputError(f"network.{name}: does not go with network.file, which {why}")
+    elif wanted.regions == "average":
+        raise InputError("network.regions = 'average': needs network.file, whose links say where regions are")
+    if wanted.frequencies is None:
+        return
+    if isinstance(wanted.frequencies, list) and wanted.file is not None:
+        raise InputError(
+            f"network.frequencies = {wanted.frequencies}: does not go with network.file, whose seconds say how often "
+            "aggregators merge; give one of them"
+        )
+    if pattern is None or pattern in SYNCHRONOUS:
+        raise InputError(
+            "network.frequencies: is for the asynchronous patterns, method.pattern = 'cenasy' or 'decasy'; "
+            f"here it is {pattern!r}"
+        )
+
+
+def _paced(settings: Settings, network: Network) -> Network:
+    """Return the network with the frequencies that the settings give."""
+    given, pattern = settings.network.frequencies, settings.method.get("pattern")
+    if given is None:
+        return network
+    if given == "transfer":
+        return replace(network, frequencies=1 / pattern_transfer_seconds(network, pattern))
+    return replace(network, frequencies=np.array(given))
+
+
+def _from_links(
+    settings: Settings, file: LinksFile, compute_seconds: Floats, model_bytes: int, upload_share: float
+) -> Network:
+    """Make the network of a file of links; aggregators without links to each other have the topology's."""
+    from atoll.network.routes import linked_network  # NetworkX loads slowly
+
+    wanted, pattern, table = settings.network, _pattern_of(settings), file.table
+    assert wanted.file is not None
+    names = None if table is None else table.names
+    with reading("network.file"):
+        network = linked_network(
+            wanted.file,
+            file.links(model_bytes),
+            names or [str(k) for k in range(len(compute_seconds))],
+            file.server,
+            compute_seconds,
+            upload_share,
+            None if table is None else table.power,
+            needs_server=pattern in CENTRAL and asks_for(method_kind(settings).make, "network"),
+            has_prices=file.has_prices,
+            averages=wanted.regions == "average" and pattern == "censyn",
+        )
+    if network.aggregators != settings.clustering.clusters:
+        raise InputError(
+            f"network.file = {wanted.file!r}: has {network.aggregators} aggregators, "
+            f"but clustering.clusters = {settings.clustering.clusters}"
+        )
+    return network if any(network.neighbours) else replace(network, neighbours=neighbours_of(_topology(settings)))
+
+
+def _pattern_of(settings: Settings) -> str | None:
+    """Return how clusters merge: as the settings say, else as the method does by itself; None where it has no say."""
+    own = parameters_of(method_kind(settings).make).get("pattern")
+    found: str | None = settings.method.get("pattern", None if own is None else own.default)
+    return found
+
+
+def vectors(length: int) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes that a file of so many numbers may have: the first is what it is told to have."""
+    return (length,), (1, length), (length, 1)
+
+
+def read_seconds(setting: str, path: str, meaning: str, shapes: tuple[tuple[int, ...], ...]) -> Floats:
+    """Read a file of seconds that must have one of these shapes; errors name the first.
+
+    Raises:
+        InputError: the file cannot be read or has another shape.
+    """
+    with reading(setting):
+        seconds = read_matrix(path)
+    if seconds.shape not in shapes:
+        found, needed = (" x ".join(map(str, shape)) for shape in (seconds.shape, shapes[0]))
+        raise InputError(f"{setting} = {path!r}: has {found} numbers; must be {meaning} = {needed}")
+    return seconds
+
+
+def _ascending(name: str, ends: list[float]) -> tuple[float, float]:
+    if ends[0] > ends[1]:
+        raise InputError(f"{name} = {ends}: must be two numbers, the lower first")
+    return ends[0], ends[1]

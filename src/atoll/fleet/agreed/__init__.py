@@ -1,0 +1,1 @@
+"""What server and nodes share: the settings they agree on, the messages they send, and how they reach each other."""

@@ -1,0 +1,167 @@
+"""What server and nodes send each other for a secure sum: a request and a reply for each of its five steps."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atoll.fleet.agreed.messages import Count, Header, Seconds, Token
+from atoll.secure.roster import Instance, Keys
+from atoll.support.limits import LARGEST
+
+Name = Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]
+Bytes = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,200}$")]
+"""Bytes, hexadecimal."""
+ByNode = dict[Name, Bytes]
+
+
+class SumRequest(Header):
+    """Asks a node for a step of a secure sum.
+
+    Attributes:
+        settings_digest: of the settings that a client's work depends on (`agreement.digest_of`).
+        nonce: of this call alone; the reply repeats it.
+        token: of the sum.
+        event: number of the event.
+        repeat: number of the intra-cluster round within the event.
+        cluster: whose clients take part.
+    """
+
+    settings_digest: Token
+    nonce: Token
+    token: Token
+    event: Count
+    repeat: Count
+    cluster: Count
+
+    @property
+    def instance(self) -> Instance:
+        """The sum."""
+        return Instance(self.settings_digest, self.token, self.event, self.repeat, self.cluster)
+
+
+class KeysRequest(SumRequest):
+    """Asks for keys, made for this sum alone."""
+
+    kind: Literal["sum-keys"] = "sum-keys"
+
+
+class SignedKeys(Header):
+    """A node's keys (`secure.roster.Keys`)."""
+
+    name: Name
+    sealing: Bytes
+    masking: Bytes
+    commitment: Bytes
+    signature: Bytes
+
+    @classmethod
+    def of(cls, keys: Keys) -> "SignedKeys":
+        """Return keys as they are sent."""
+        sent = (keys.sealing, keys.masking, keys.commitment, keys.signature)
+        sealing, masking, commitment, signature = (each.hex() for each in sent)
+        return cls(name=keys.name, sealing=sealing, masking=masking, commitment=commitment, signature=signature)
+
+    @property
+    def keys(self) -> Keys:
+        """The keys."""
+        sent = (self.sealing, self.masking, self.commitment, self.signature)
+        return Keys(self.name, *map(bytes.fromhex, sent))
+
+
+class SharesRequest(SumRequest):
+    """Tells all nodes' keys, and asks for a share for each other node.
+
+    Attributes:
+        keys: all nodes' keys.
+        threshold: how many nodes must answer in each step.
+    """
+
+    kind: Literal["sum-shares"] = "sum-shares"
+    keys: tuple[SignedKeys, ...]
+    threshold: Count
+
+
+class MaskedRequest(SumRequest):
+    """Brings shares, and asks for trainings of the node's clients, summed and masked; the body is the start model.
+
+    Attributes:
+        drawn_as: what random numbers are keyed with in the event's place; differs in live asynchronous runs only.
+        round: the event's round.
+        clients: who is to train.
+        shares: what each other node has dealt to this one.
+    """
+
+    kind: Literal["sum-masked"] = "sum-masked"
+    drawn_as: Count
+    round: Count
+    clients: Annotated[tuple[Count, ...], Field(min_length=1)]
+    shares: ByNode
+
+
+class SurvivorsRequest(SumRequest):
+    """Tells whose masked numbers have come, and asks for a signature of it."""
+
+    kind: Literal["sum-survivors"] = "sum-survivors"
+    survivors: tuple[Name, ...]
+
+
+class UnmaskRequest(SumRequest):
+    """Brings these signatures, and asks for one share of each node."""
+
+    kind: Literal["sum-unmask"] = "sum-unmask"
+    signatures: ByNode
+
+
+class SumReply(Header):
+    """A node's answer in a step.
+
+    Attributes:
+        nonce: that of the request.
+    """
+
+    nonce: Token
+
+
+class KeysReply(SumReply):
+    """A node's keys."""
+
+    kind: Literal["summed-keys"] = "summed-keys"
+    keys: SignedKeys
+
+
+class SharesReply(SumReply):
+    """What a node deals to each other node, sealed."""
+
+    kind: Literal["summed-shares"] = "summed-shares"
+    shares: ByNode
+
+
+class Work(Header):
+    """What a client did, as in `messages.TrainReply`."""
+
+    client: Count
+    samples: Annotated[int, Field(ge=1, le=LARGEST)]
+    passed: Annotated[int, Field(ge=1, le=LARGEST)]
+    seconds: Seconds
+
+
+class MaskedReply(SumReply):
+    """What a node's clients did; the body is the sum of their updates as whole numbers, masked."""
+
+    kind: Literal["summed-masked"] = "summed-masked"
+    work: tuple[Work, ...]
+
+
+class SurvivorsReply(SumReply):
+    """A node's signature of whose masked numbers have come."""
+
+    kind: Literal["summed-survivors"] = "summed-survivors"
+    signature: Bytes
+
+
+class UnmaskReply(SumReply):
+    """A node's shares (`secure.participant.Revealed`)."""
+
+    kind: Literal["summed-unmask"] = "summed-unmask"
+    own: ByNode
+    others: ByNode

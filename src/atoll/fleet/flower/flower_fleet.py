@@ -1,0 +1,266 @@
+"""A fleet on Flower: tasks are messages through its superlink, pushed and pulled here rather than by its strategies."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+from atoll.fleet.agreed.messages import MOST_HEADER_BYTES
+from atoll.fleet.agreed.transport import Failure, Properties
+from atoll.fleet.flower.calls import begin_task, forget, is_task_lost, list_nodes, register_nodes, runtime_client
+from atoll.fleet.flower.guard import OVERHEAD
+from atoll.fleet.flower.receiving import Asked, Task, receive
+from atoll.fleet.flower.superlink import Superlink
+from atoll.fleet.flower.wire import (
+    beating,
+    insist,
+    is_transient,
+    make_task,
+    pack,
+)
+from atoll.fleet.folder.configuration import FleetConfiguration, RegisteredNode, read_fleet
+from atoll.support.errors import RunError
+
+POLL_SECONDS = 0.2
+_BEAT_SECONDS = 10.0
+# How long a call outlasts a superlink that is away.
+_PATIENCE = 60.0
+# Tasks that are answered with numbers alone; every other reply may be as long as a client's result.
+_NUMBERS = ("describe", "losses", "sum-keys", "sum-shares", "sum-survivors", "sum-unmask")
+_MOST_NUMBERS = MOST_HEADER_BYTES + OVERHEAD
+
+_Result = TypeVar("_Result")
+
+
+class FlowerFleet:
+    """The nodes of a fleet's folder, reached through a superlink that runs while this is entered.
+
+    A node's name and its clients are those that its key has in ``fleet.toml``; what it says of itself changes neither.
+    A superlink that dies is started again, and messages under way are in its database. If it stays away so long that
+    Flower gives our task up, the next call begins another one.
+    """
+
+    def __init__(self, configuration: FleetConfiguration, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Note whose fleet it is; nothing is started. `tell` is given what its operator should know."""
+        self.configuration = configuration
+        self.superlink = Superlink(configuration, tell)
+        self._most = configuration.max_mib * 2**20
+        self._properties = {node.name: _properties_of(node) for node in configuration.nodes}
+        self._names = dict[int, str]()
+        self._lock = threading.Lock()
+        self._task: Task | None = None
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start the superlink and let it accept the nodes' keys.
+
+        Raises:
+            InputError: a certificate has expired, or the port is in use.
+            RunError: the superlink does not start.
+        """
+        with contextlib.ExitStack() as held:
+            held.enter_context(self.superlink)
+            until = time.monotonic() + _PATIENCE  # it may die at once, and is started again
+            with self._told():
+                self._names = self._insist(lambda: register_nodes(self.configuration), until)
+                self.superlink.open()
+            held.callback(self._end_task)
+            held.enter_context(beating(self._beat, _BEAT_SECONDS))
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the task and the superlink."""
+        self.close()
+
+    def close(self) -> None:
+        """End the task and the superlink; the nodes go on asking for it."""
+        self._held.close()
+
+    def allow(self, most: int) -> None:
+        """Take no reply from now on that has more bytes; nodes are not let send more to the superlink."""
+        self._most = min(most, self.configuration.max_mib * 2**20)
+
+    def nodes(self) -> dict[str, Properties]:
+        """Return the nodes that are there now, with the client that each is (``clients``, with commas, if several)."""
+        with self._told():
+            return {name: self._properties[name] for name in self._online(time.monotonic() + _PATIENCE)}
+
+    def call(
+        self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
+    ) -> Iterator[tuple[str, bytes | Failure]]:
+        """Send a task to nodes; yield one reply or failure a node, as they come, the last by `timeout` seconds.
+
+        A node that dies fails as ``gone`` once Flower notices, within 90 seconds, or as ``late`` if that is sooner.
+
+        Raises:
+            RunError: the payload is longer than the fleet allows, or the superlink cannot be kept running.
+        """
+        until = time.monotonic() + timeout
+        if len(payload) + max(map(len, heads.values()), default=0) > self.configuration.max_mib * 2**20:
+            raise RunError(f"a task takes more bytes than max_mib = {self.configuration.max_mib} in fleet.toml allows")
+        try:
+            there = self._online(until)
+            present = {name: head for name, head in heads.items() if name in there}
+            asked = self._with_task(lambda now: self._push(now, present, task, payload, until), until)
+        except Exception as error:
+            self.superlink.require_up()
+            if not _may_pass(error) and time.monotonic() < until:  # else Flower takes it no more
+                with self._told():
+                    raise
+            yield from ((name, Failure("late")) for name in heads)
+            return
+        yield from ((name, Failure("gone")) for name in heads if name not in asked.names.values())
+        sent = list(asked.names)
+        try:
+            while asked.names and time.monotonic() < until:
+                yield from self._pull(asked)
+                if asked.names:
+                    time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
+            yield from ((name, Failure("late")) for name in asked.names.values())
+        finally:
+            with contextlib.suppress(Exception):  # what stays is deleted when the run ends
+                forget(self.configuration, sent)
+
+    def _online(self, until: float) -> list[str]:
+        from flwr.proto.runtime_pb2 import GetNodesRequest
+
+        reply = self._with_task(lambda task: task.client.GetNodes(GetNodesRequest()), until)
+        if any(info.node_id not in self._names for info in reply.nodes):
+            self._insist(self._learn_keys, until)
+        return sorted(self._names[info.node_id] for info in reply.nodes if info.node_id in self._names)
+
+    def _learn_keys(self) -> None:
+        """Learn of keys that have changed in ``fleet.toml`` since, whoever has registered them (`atoll fleet rotate`).
+
+        A node keeps the clients that it had, for a run is planned with them.
+        """
+        known = read_fleet(self.configuration.folder)
+        numbers = {info.node_id: name for name, info in list_nodes(known).items()}
+        self._names = {number: name for number, name in numbers.items() if name in self._properties}
+
+    def _with_task(self, call: Callable[[Task], _Result], until: float) -> _Result:
+        """Return what a call makes of the task, begun again if Flower has given it up."""
+
+        def attempt() -> _Result:
+            self.superlink.require_up()
+            task = self._begun_task()
+            try:
+                return call(task)
+            except Exception as error:
+                if is_task_lost(error):
+                    self._drop(task)
+                raise
+
+        return self._insist(attempt, until)
+
+    def _begun_task(self) -> Task:
+        with self._lock:
+            if self._task is None:
+                run_id, token = begin_task(self.configuration)
+                self._task = Task(run_id, runtime_client(self.configuration, token))
+            return self._task
+
+    def _insist(self, call: Callable[[], _Result], until: float) -> _Result:
+        """As `wire.insist`, as long as there is hope."""
+
+        def attempt() -> _Result:
+            try:
+                return call()
+            except Exception as error:
+                self.superlink.bear(error)
+                raise
+
+        return insist(attempt, until, again=_may_pass)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell what a call has failed of for good in a sentence."""
+        import httpx
+
+        try:
+            yield
+        except httpx.HTTPError as error:
+            raise self.superlink.fault_of(error) from error
+
+    def _drop(self, task: Task) -> None:
+        with self._lock:
+            if self._task is task:
+                self._task = None
+
+    def _push(self, task: Task, heads: Mapping[str, bytes], name_of_task: str, payload: bytes, until: float) -> Asked:
+        """Send a task to nodes that are there; the payload goes to the superlink once."""
+        from flwr.common.constant import SUPERLINK_NODE_ID
+        from flwr.proto.message_pb2 import PushObjectRequest
+        from flwr.proto.node_pb2 import Node
+        from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+
+        most = min(self._most, _MOST_NUMBERS) if name_of_task in _NUMBERS else self._most
+        if not heads:
+            return Asked(task, {}, most)
+        numbers = {name: number for number, name in self._names.items()}
+        seconds = max(until - time.monotonic(), 0.1)
+        packed = [
+            pack(make_task(task.run_id, numbers[name], name_of_task, payload, seconds, most, head))
+            for name, head in heads.items()
+        ]
+        request = PushAppMessagesRequest(
+            messages_list=[each.message for each in packed], message_object_trees=[each.tree for each in packed]
+        )
+        answer = task.client.PushMessages(request)
+        parts = {identifier: part for each in packed for identifier, part in each.parts.items()}
+        for identifier in answer.objects_to_push:
+            task.client.PushObject(
+                PushObjectRequest(
+                    node=Node(node_id=SUPERLINK_NODE_ID), run_id=task.run_id, session_id=answer.session_id,
+                    object_id=identifier, object_content=parts[identifier],
+                )
+            )  # fmt: skip
+        return Asked(task, {sent: name for sent, name in zip(answer.message_ids, heads, strict=True) if sent}, most)
+
+    def _pull(self, asked: Asked) -> Iterator[tuple[str, bytes | Failure]]:
+        """Yield the replies that are there; none while the superlink is away, failures if our task is lost."""
+        try:
+            yield from receive(asked)
+        except Exception as error:
+            self.superlink.bear(error)
+            if is_task_lost(error):
+                self._drop(asked.task)
+                yield from ((name, Failure("late")) for name in asked.names.values())
+                asked.names.clear()
+            elif not is_transient(error):
+                with self._told():
+                    raise
+
+    def _beat(self) -> None:
+        """Tell Flower that we are there, or it gives the task up after a minute."""
+        from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+
+        if (task := self._task) is not None:
+            task.client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+
+    def _end_task(self) -> None:
+        from flwr.common.constant import SubStatus
+        from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+
+        if (task := self._task) is not None:
+            with contextlib.suppress(Exception):  # what is left of it is stopped when the next one begins
+                task.client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
+            task.client.close()
+            self._task = None
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a call may succeed later; a busy superlink may give a task up even while it is begun."""
+    return is_transient(error) or is_task_lost(error)
+
+
+def _properties_of(node: RegisteredNode) -> Properties:
+    told = {"public_key": node.public_key}
+    told |= {} if node.samples is None else {"samples": ",".join(map(str, node.samples))}
+    first, *others = node.clients
+    return {"clients": ",".join(map(str, node.clients)), **told} if others else {"client": first, **told}

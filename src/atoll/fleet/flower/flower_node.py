@@ -1,0 +1,226 @@
+"""A node on Flower: it asks the superlink for messages and answers them in its own process.
+
+Flower's supernode starts a new Python process for every message, with code that came over the network. Here only bytes
+come over the network; the process stays, and so do the imports and the data.
+"""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
+from atoll.fleet.flower.guard import UNANNOUNCED
+from atoll.fleet.flower.presence import UNKNOWN, Link, client_of, linked, refusal
+from atoll.fleet.flower.wire import (
+    FAILED,
+    PARTS_OF_A_TASK,
+    TOO_LARGE,
+    insist,
+    is_noise,
+    join_parts,
+    make_reply,
+    most_of,
+    names_of,
+    pack,
+    prepare,
+    read_task,
+    status_of,
+    tls_fault,
+)
+from atoll.fleet.folder.certificates import is_shared, read_private_key, require_flower, require_valid
+from atoll.fleet.folder.configuration import NodeConfiguration
+from atoll.support.errors import InputError, RunError
+from atoll.support.files import make_folder
+from atoll.support.lock import locked
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+Answer = Callable[[str, bytes], bytes]
+"""What a task's name and payload are answered with; whatever it raises, the server learns only that it failed."""
+
+_POLL_SECONDS = 0.2
+_IDLE_SECONDS = 1.0
+# The server puts a message's parts on the superlink right after it; after this long it has died over it.
+_SENDING_SECONDS = 60.0
+# Once the node is known; what is garbled on the way is sent again.
+_insist = partial(insist, again=is_noise)
+
+
+def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str], None]) -> None:
+    """Answer the server's tasks until interrupted, whether or not the server is there.
+
+    Args:
+        configuration: of the node.
+        answer: carries a task out.
+        tell: shown to the node's owner: one line when the server is reached, and one a task that failed.
+
+    Raises:
+        InputError: the key or certificate cannot be used, or another process uses the same key here.
+        RunError: the server refuses the node, or is not the one whose authority the node trusts; or nothing can be
+            written beside ``node.toml``.
+    """
+    require_flower()
+    key, authority = read_private_key(configuration.key), require_valid(configuration.authority)
+    if is_shared(configuration.key):
+        tell(f"warning: {configuration.key}: others on this machine may read it, and be this node; chmod 600 it")
+    state = configuration.folder / "state"
+    make_folder(state, 0o700)
+    prepare(state)
+    with (
+        _only_one(configuration, state),
+        client_of(configuration, key, authority) as client,
+        linked(configuration, client, key, state / "node-id", tell) as link,
+    ):
+        _answer_all(configuration, link, answer, tell)
+
+
+@contextlib.contextmanager
+def _only_one(configuration: NodeConfiguration, state: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(state))
+        except InputError as error:
+            raise InputError(f"{configuration.key}: another process on this machine is this node already") from error
+        yield
+
+
+def _answer_all(configuration: NodeConfiguration, link: Link, answer: Answer, tell: Callable[[str], None]) -> None:
+    """Ask for messages and answer them, one after the other, for ever."""
+    state = _State(configuration)
+    with waiting(tell, state.say):
+        _answer_for_ever(configuration, link, answer, tell, state)
+
+
+class _State:
+    """What a node waits for, and since when."""
+
+    def __init__(self, configuration: NodeConfiguration) -> None:
+        self._names = f"{configuration.name}: ", configuration.server
+        self._is_away, self.since = False, time.monotonic()
+
+    def note(self, is_away: bool, is_work: bool = False) -> None:
+        if is_work or is_away != self._is_away:
+            self._is_away, self.since = is_away, time.monotonic()
+
+    def say(self) -> str:
+        if time.monotonic() - self.since < EVERY_SECONDS:
+            return ""
+        name, server = self._names
+        what = f"{server} has not answered" if self._is_away else f"connected to {server}, waiting for tasks"
+        return f"{name}{what} for {passed(self.since)}"
+
+
+def _answer_for_ever(
+    configuration: NodeConfiguration, link: Link, answer: Answer, tell: Callable[[str], None], state: _State
+) -> None:
+    while True:
+        began = time.monotonic()
+        try:
+            asked = _receive(link)
+            state.note(is_away=False, is_work=asked is not None)
+            if asked is not None:
+                _send(link, asked, _reply_to(asked, answer, configuration, tell), began)
+                state.note(is_away=False, is_work=True)
+                continue
+        except Exception as error:
+            if status_of(error) == UNKNOWN:
+                raise RunError(refusal(configuration, error)) from error
+            # Else the server is away, or has ended the run that the message was of: ask again.
+            if not is_noise(error) and status_of(error) is None:
+                if tls_fault(error) is not None:
+                    raise RunError(refusal(configuration, error)) from error
+                raise
+            state.note(is_away=True)
+        time.sleep(_pause(time.monotonic() - state.since))
+
+
+def _pause(idle: float) -> float:
+    """Return how long to wait before asking again, never all at once; the superlink itself lets who asks wait."""
+    return (_POLL_SECONDS if idle < 30 else _IDLE_SECONDS) * random.uniform(0.8, 1.2)
+
+
+def _receive(link: Link) -> "Message | None":
+    """Return the next message, read whole, or None."""
+    from flwr.proto.fleet_pb2 import PullMessagesRequest
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+    from flwr.proto.node_pb2 import Node
+
+    node = Node(node_id=link.node_id)
+    pulled = link.client.PullMessages(PullMessagesRequest(node=node))
+    if not pulled.messages_list:
+        return None
+    metadata, parts = pulled.messages_list[0].metadata, dict[str, bytes]()
+    until = time.monotonic() + min(metadata.ttl, _SENDING_SECONDS)
+    for name in names_of(pulled.message_object_trees[0], PARTS_OF_A_TASK):
+        request = PullObjectRequest(node=node, run_id=metadata.run_id, object_id=name)
+        part = _insist(partial(link.client.PullObject, request), until)
+        while not part.object_available:  # the server is still sending it
+            if time.monotonic() > until or not part.object_found:
+                return None
+            time.sleep(_POLL_SECONDS)
+            part = _insist(partial(link.client.PullObject, request), until)
+        parts[name] = part.object_content
+    confirmed = ConfirmMessageReceivedRequest(node=node, run_id=metadata.run_id, message_object_id=metadata.message_id)
+    _insist(partial(link.client.ConfirmMessageReceived, confirmed), until)
+    try:
+        return join_parts(metadata.message_id, parts)
+    except ValueError:
+        return None
+
+
+def _reply_to(
+    asked: "Message", answer: Answer, configuration: NodeConfiguration, tell: Callable[[str], None]
+) -> bytes | int:
+    """Return the answer, or why there is none; what went wrong is logged here and stays here."""
+    try:
+        task, payload = read_task(asked)
+        began = time.monotonic()
+        with waiting(tell, lambda: f"{configuration.name}: at work on {task!r:.40} for {passed(began)}"):
+            reply = answer(task, payload)
+    except Exception as error:
+        tell(f"{configuration.name}: a task failed: {type(error).__name__}: {error}")
+        return FAILED
+    if len(reply) > configuration.max_mib * 2**20:
+        tell(f"{configuration.name}: a reply is longer than max_mib = {configuration.max_mib} allows")
+        return TOO_LARGE
+    if len(reply) > (most := most_of(asked)):
+        tell(f"{configuration.name}: a reply of {len(reply)} bytes is longer than the server takes, {most}")
+        return TOO_LARGE
+    return reply
+
+
+def _send(link: Link, asked: "Message", reply: bytes | int, began: float) -> None:
+    """Send a reply, as long as the server waits for it; `began` is when it was asked, as of `time.monotonic`.
+
+    A superlink that was started again has forgotten which parts were announced, and is told again.
+    """
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.message_pb2 import PushObjectRequest
+    from flwr.proto.node_pb2 import Node
+
+    until, seconds = began + asked.metadata.ttl, time.monotonic() - began
+    if seconds >= asked.metadata.ttl:
+        return
+    packed, node = pack(make_reply(asked, reply, seconds)), Node(node_id=link.node_id)
+    request = PushMessagesRequest(node=node, messages_list=[packed.message], message_object_trees=[packed.tree])
+
+    def push() -> None:
+        answer = _insist(partial(link.client.PushMessages, request), until)
+        for name in answer.objects_to_push:
+            part = PushObjectRequest(
+                node=node, run_id=asked.metadata.run_id, session_id=answer.session_id, object_id=name,
+                object_content=packed.parts[name],
+            )  # fmt: skip
+            _insist(partial(link.client.PushObject, part), until)
+
+    try:
+        push()
+    except Exception as error:
+        if status_of(error) != UNANNOUNCED:
+            raise
+        push()

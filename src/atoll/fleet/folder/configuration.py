@@ -1,0 +1,230 @@
+"""A fleet's folder, as the server and the nodes read it; ``atoll fleet init`` writes it (`atoll.fleet.folder.init`).
+
+::
+
+    fleet/
+      fleet.toml  ca.pem  server.pem  server.key  secret      stay on the server
+      ca.key                                                  signs new certificates; better kept off-line
+      state/                                                  Flower's database and log
+      nodes/node-0/  node.toml  node.key  ca.pem  peers.toml  goes to the machine of node 0
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from atoll.fleet.agreed.terms import ALLOWABLE
+from atoll.fleet.folder.peers import PEERS
+from atoll.fleet.node.noise_added import Hidden
+from atoll.fleet.node.work_count import Budget
+from atoll.support.errors import InputError
+from atoll.support.limits import LARGEST
+from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
+
+FILE = "fleet.toml"
+
+_Port = Annotated[int, Field(ge=1, le=65535)]
+_Mib = Annotated[int, Field(ge=1, le=1024)]
+_Most = Annotated[int, Field(ge=0, le=LARGEST)]
+_Clients = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_Kind = TypeVar("_Kind", bound=_Section)
+
+
+class RegisteredNode(_Section):
+    """A node whose key the server accepts; its name and its clients hang on the key, not on what the node says.
+
+    Attributes:
+        name: what it is called.
+        clients: of the experiment that it is.
+        public_key: who has its private one is the node.
+        samples: how many each of its clients counts for, as agreed with its owner; None: as many as it says, within
+            bounds.
+    """
+
+    name: str = Field(pattern=r"^[\w.-]{1,64}$")
+    clients: _Clients
+    public_key: str
+    samples: tuple[Annotated[int, Field(ge=1, le=LARGEST)], ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_for_each(self) -> Self:
+        if self.samples is not None and len(self.samples) != len(self.clients):
+            raise ValueError(f"samples: {len(self.samples)} numbers for {len(self.clients)} clients; give one for each")
+        return self
+
+
+class FleetConfiguration(_Section):
+    """The server's side, ``fleet.toml``.
+
+    Attributes:
+        folder: where the file lies.
+        host: the name or address that nodes call.
+        listen: the address that is listened on; 127.0.0.1 behind a proxy.
+        port: the one port, HTTPS.
+        max_mib: the longest reply, MiB.
+        nodes: whose keys are accepted.
+    """
+
+    folder: Path
+    host: str
+    listen: str = "0.0.0.0"
+    port: _Port = 9092
+    max_mib: _Mib = 256
+    nodes: tuple[RegisteredNode, ...]
+
+    @property
+    def local_host(self) -> str:
+        """Where this machine reaches the server."""
+        return "127.0.0.1" if self.listen in ("0.0.0.0", "::") else self.listen
+
+    @property
+    def state(self) -> Path:
+        """The folder of Flower's own files."""
+        return self.folder / "state"
+
+    @property
+    def secret(self) -> str:
+        """What opens everything but the nodes' own API."""
+        return read_file(self.folder / "secret").decode().strip()
+
+
+class Reports(_Section):
+    """How a node's reports are made private (`fleet.node.noise_added.Hidden`).
+
+    Attributes:
+        noise: the noise's standard deviation, over what is told at most.
+        most_samples: a client's samples count as no more.
+        most_loss: losses above count as this; None: losses are told as they are.
+    """
+
+    noise: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    most_samples: Annotated[int, Field(ge=1, le=LARGEST)]
+    most_loss: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class NodeConfiguration(_Section):
+    """A node's side, ``node.toml``.
+
+    Attributes:
+        folder: where the file lies.
+        server: host and port.
+        name: the node's, for messages only.
+        clients: of the experiment that it is, mostly one.
+        max_mib: the longest reply it sends, MiB.
+        most_trainings: how often it trains each of its clients, in all runs in which their work is the same; None: any
+            number.
+        most_losses: how many losses of models it answers of each; None: those that three whole runs ask for.
+        most_epsilon: what all that it tells of each of its clients may cost, in all runs together; None:
+            ``privacy.epsilon`` of the owner's copy.
+        delta: the probability that ``most_epsilon`` may be exceeded with.
+        reports: how samples, classes and losses are made private; None: they are told as they are.
+        allow: settings that the server may choose, such as ``local.lr`` or ``method.*``; else the owner's copy of the
+            experiment says them.
+    """
+
+    folder: Path
+    server: str = Field(pattern=r"^[^/\s]+:\d+$")
+    name: str
+    clients: _Clients
+    max_mib: _Mib = 256
+    most_trainings: _Most | None = None
+    most_losses: _Most | None = None
+    most_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    reports: Reports | None = None
+    allow: tuple[str, ...] = ()
+
+    @field_validator("allow")
+    @classmethod
+    def _can_be_allowed(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        if odd := [pattern for pattern in patterns if not re.fullmatch(ALLOWABLE, pattern)]:
+            raise ValueError(
+                f"{odd[0]!r}: must be seed, rounds, clustering.clusters, or a setting of model, travel, local or "
+                "method, such as local.lr or method.*"
+            )
+        return patterns
+
+    @property
+    def hidden(self) -> Hidden | None:
+        """How its reports are made private; None: they are not."""
+        return None if self.reports is None else Hidden(**dict(self.reports))
+
+    @property
+    def budget(self) -> Budget:
+        """How much it does for each of its clients."""
+        return Budget(self.most_trainings, self.most_losses, self.most_epsilon, self.delta)
+
+    @property
+    def key(self) -> Path:
+        """The file of its private key."""
+        return self.folder / "node.key"
+
+    @property
+    def peers(self) -> Path:
+        """The file of all nodes' public keys."""
+        return self.folder / PEERS
+
+    @property
+    def authority(self) -> Path:
+        """The file of the authority's certificate."""
+        return self.folder / "ca.pem"
+
+
+def read_fleet(folder: Path) -> FleetConfiguration:
+    """Return the server's configuration.
+
+    Raises:
+        InputError: it is not there, or something in it is wrong: names the file and the key.
+    """
+    path = folder if folder.name == FILE else folder / FILE
+    configuration = _checked(FleetConfiguration, path)
+    for key in ("name", "clients", "public_key"):
+        values = [getattr(node, key) for node in configuration.nodes]
+        values = [client for clients in values for client in clients] if key == "clients" else values
+        if twice := [value for value in values if values.count(value) > 1]:
+            value = f"{str(twice[0])[:60]}" + ("..." if key == "public_key" else "")
+            raise InputError(f"{path}: nodes: {key} has {value} twice; each node needs its own")
+    return configuration
+
+
+def read_node(path: Path) -> NodeConfiguration:
+    """Return a node's configuration.
+
+    Raises:
+        InputError: it is not there, or something in it is wrong: names the file and the key.
+    """
+    return _checked(NodeConfiguration, path / "node.toml" if path.is_dir() else path)
+
+
+def _checked(kind: type[_Kind], path: Path) -> _Kind:
+    try:
+        table: Mapping[str, Any] = parse_toml(read_file(path))
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    try:
+        return kind.model_validate({**table, "folder": path.parent.resolve()})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def read_file(path: Path) -> bytes:
+    """Return what one of the fleet's files holds.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return read_bytes(path, most=MOST_BYTES_OF_TOML)
+    except OSError as error:
+        hint = "; atoll fleet init makes it" if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"{path}: {error.strerror or error}{hint}") from error

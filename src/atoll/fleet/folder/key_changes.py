@@ -1,0 +1,64 @@
+"""A fleet's keys after it was made: one that is taken back, and one in the place of another."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from atoll.fleet.folder.certificates import make_key_pair
+from atoll.fleet.folder.configuration import FILE, FleetConfiguration, read_fleet
+from atoll.fleet.folder.peers import PEERS, peers_as_toml
+from atoll.support.errors import InputError
+from atoll.support.files import write_atomically, write_new
+
+
+def revoke(folder: Path, name: str) -> FleetConfiguration:
+    """Take a node's row out of ``fleet.toml``; return what is left. Comments in the file are lost.
+
+    Raises:
+        InputError: there is no such node.
+    """
+    path, table, row = _find(folder, name)
+    table["nodes"].remove(row)
+    write_atomically(path, tomli_w.dumps(table).encode())
+    _tell_peers(path.parent, table)
+    return read_fleet(folder)
+
+
+def rotate(folder: Path, name: str) -> tuple[FleetConfiguration, Path]:
+    """Give a node a new key in the place of its old one; return the new configuration and the private key's file.
+
+    Raises:
+        InputError: there is no such node.
+        RunError: the files cannot be written.
+    """
+    path, table, row = _find(folder, name)
+    private, row["public_key"] = make_key_pair(name)
+    key = path.parent / "nodes" / name / "node.key"
+    key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = key.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    write_new(new, private, 0o600)
+    write_atomically(path, tomli_w.dumps(table).encode())
+    _tell_peers(path.parent, table)
+    new.replace(key)  # which takes no room, so that a full disk leaves the old key in both places
+    return read_fleet(folder), key
+
+
+def _tell_peers(folder: Path, table: dict[str, Any]) -> None:
+    """Write ``peers.toml`` anew in nodes' folders on this machine; owners who have theirs elsewhere must be told."""
+    for row in table["nodes"]:
+        if (place := folder / "nodes" / row["name"]).is_dir():
+            write_atomically(place / PEERS, peers_as_toml(table["nodes"]))
+
+
+def _find(folder: Path, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """Return the file, its table, and the row of a node."""
+    path = read_fleet(folder).folder / FILE
+    table = tomllib.loads(path.read_text())
+    for row in table["nodes"]:
+        if row["name"] == name:
+            return path, table, row
+    known = ", ".join(row["name"] for row in table["nodes"][:8])
+    raise InputError(f"{path}: has no node {name!r}; it has {known or 'none'}")

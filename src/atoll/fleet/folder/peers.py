@@ -1,0 +1,83 @@
+"""Whom nodes of a fleet know each other by: their public keys, which an owner must not have from the server alone.
+
+::
+
+    nodes/node-0/peers.toml        [[nodes]] name, public_key: of all nodes of the fleet
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from atoll.fleet.agreed.transport import Properties
+from atoll.fleet.folder.certificates import load_public_key, read_private_key
+from atoll.secure.participant import Identity
+from atoll.support.errors import InputError
+from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+PEERS = "peers.toml"
+
+
+class _Peer(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = Field(pattern=r"^[\w.-]{1,64}$")
+    public_key: str
+
+
+class _Peers(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    nodes: tuple[_Peer, ...]
+
+
+def peers_as_toml(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return ``peers.toml`` of the nodes of ``fleet.toml``."""
+    return tomli_w.dumps({"nodes": [{key: row[key] for key in ("name", "public_key")} for row in rows]}).encode()
+
+
+def read_identity(name: str, key: Path, peers: Path) -> Identity | None:
+    """Return who a node is to others; None without ``peers.toml``.
+
+    Raises:
+        InputError: a file that is damaged, or that has another key of this node, or none.
+    """
+    if not peers.exists():
+        return None
+    known, private = _read_peers(peers), read_private_key(key)
+    own = private.public_key()
+    if name not in known or known[name].public_numbers() != own.public_numbers():
+        what = "another public key" if name in known else "no public key"
+        raise InputError(f"{peers}: has {what} of {name!r}; it must be that of {key.name}")
+    return Identity(name, private, known)
+
+
+def public_keys(nodes: Mapping[str, Properties]) -> "dict[str, EllipticCurvePublicKey]":
+    """Return the public keys of nodes that a fleet's transport knows them by.
+
+    Raises:
+        InputError: it knows them by none.
+    """
+    if without := sorted(name for name, known in nodes.items() if "public_key" not in known):
+        raise InputError(f"secure.sums = true: the public key of node {without[0]!r} is not known")
+    return {name: load_public_key(str(known["public_key"])) for name, known in nodes.items()}
+
+
+def _read_peers(path: Path) -> "dict[str, EllipticCurvePublicKey]":
+    try:
+        found = _Peers.model_validate(parse_toml(read_bytes(path, most=MOST_BYTES_OF_TOML)))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    known = {peer.name: load_public_key(peer.public_key) for peer in found.nodes}
+    if len(known) < len(found.nodes):
+        raise InputError(f"{path}: nodes: a name twice; each node has its own")
+    return known

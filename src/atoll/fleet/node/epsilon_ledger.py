@@ -1,0 +1,149 @@
+"""What a node has given away of a client: charged in its store before it leaves, in all runs together."""
+
+from dataclasses import replace
+from threading import Lock
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from atoll.fleet.agreed.messages import Count, Refused
+from atoll.fleet.node.store import Store
+from atoll.fleet.node.work_count import Budget
+from atoll.privacy.accounting import epsilon_of_all
+from atoll.privacy.mechanism import Adjacency, Cost, Mechanism
+from atoll.support.errors import InputError
+
+_ALONE = Lock()  # of two that read a ledger at once, one would be forgotten
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class _Charge(_Strict):
+    """So many releases of one cost."""
+
+    gaussians: tuple[float, ...]
+    adjacency: Adjacency
+    response: tuple[float, int] | None
+    times: Count
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.gaussians, self.adjacency, self.response)
+
+
+class _Seal(_Strict):
+    """How often a ledger was charged, kept apart from it, so that an older one is found out."""
+
+    charged: Count
+
+
+class Ledger(_Strict):
+    """What one client has spent.
+
+    Attributes:
+        charged: how often it was.
+        charges: so many releases of each cost.
+        pure: the sum of epsilons of what was told without any delta, such as randomised class counts.
+    """
+
+    charged: Count = 0
+    charges: tuple[_Charge, ...] = ()
+    pure: float = 0.0
+
+    def plus(self, cost: Cost | None, pure: float) -> "Ledger":
+        """Return the ledger with one more release of this cost, and so much more pure epsilon."""
+        times = {each.cost: each.times for each in self.charges}
+        if cost is not None:
+            times[cost] = times.get(cost, 0) + 1
+        charges = (
+            _Charge(gaussians=cost.gaussians, adjacency=cost.adjacency, response=cost.response, times=count)
+            for cost, count in times.items()
+        )
+        return Ledger(charged=self.charged + 1, charges=tuple(charges), pure=self.pure + pure)
+
+    def epsilon(self, delta: float) -> float:
+        """Return what was spent at this delta; infinity where nothing was hidden."""
+        return epsilon_of_all(tuple((each.cost, each.times) for each in self.charges), delta) + self.pure
+
+
+def charge(
+    store: Store, client: int, budget: Budget, cost: Cost | None = None, pure: float = 0.0, begun: bool = False
+) -> Ledger:
+    """Charge a client for what is about to be told of it; return its ledger, which is then in the store.
+
+    Args:
+        store: keeps it.
+        client: whose it is.
+        budget: how much may be spent.
+        cost: of a release; None: there is none.
+        pure: epsilon besides.
+        begun: whether the client must have been charged before.
+
+    Raises:
+        Refused: that would be over the budget, or the ledger is gone, damaged, or an older one.
+    """
+    with _ALONE:
+        after = read_ledger(store, client, begun).plus(cost, pure)
+        most = budget.epsilon
+        if most is not None and (spent := after.epsilon(budget.delta)) > most:
+            raise Refused("over_budget", f"client {client}'s epsilon would be {spent:.4g}, above {most:g}")
+        store.put(_key(client), after.model_dump_json().encode())
+        store.put(_seal(client), _Seal(charged=after.charged).model_dump_json().encode())
+    return after
+
+
+def read_ledger(store: Store, client: int, begun: bool = False) -> Ledger:
+    """Return what a client has spent so far.
+
+    Raises:
+        Refused: its ledger is gone, damaged, or an older one than its seal.
+    """
+    kept, seal = store.get(_key(client)), store.get(_seal(client))
+    try:
+        ledger = Ledger() if kept is None else Ledger.model_validate_json(kept)
+        sealed = 0 if seal is None else _Seal.model_validate_json(seal).charged
+    except ValidationError:
+        raise _unknown(client, "is damaged") from None
+    # The ledger is written first, so after a kill it may be one ahead.
+    if ledger.charged not in (sealed, sealed + 1) or (begun and not ledger.charged):
+        raise _unknown(client, f"is gone, or older than its seal: it was charged {ledger.charged} times, of {sealed}")
+    return ledger
+
+
+def with_epsilon(budget: Budget, local: Mechanism | None, exactly: bool) -> Budget:
+    """Return a node's budget with the epsilon of its owner's copy of the experiment, where `node.toml` says none.
+
+    Args:
+        budget: as `node.toml` says.
+        local: how the client hides what it sends; None: it does not.
+        exactly: whether class counts are told without noise.
+
+    Raises:
+        InputError: an epsilon that what is told would not keep to.
+    """
+    if local is None and budget.epsilon is not None:
+        raise InputError(
+            f"most_epsilon = {budget.epsilon:g} of node.toml: needs privacy.trust = 'client', since else models leave "
+            "the node without noise, and no epsilon holds"
+        )
+    if local is not None and exactly:
+        raise InputError(
+            "class_counts = true: tells them exactly, which privacy.trust = 'client' does not go with; add noise by "
+            "[reports] in node.toml, or set epsilon"
+        )
+    if local is None or budget.epsilon is not None:
+        return budget
+    return replace(budget, epsilon=local.epsilon, delta=local.delta)
+
+
+def _unknown(client: int, why: str) -> Refused:
+    return Refused("over_budget", f"client {client}'s ledger {why}; without it nobody knows what was spent")
+
+
+def _key(client: int) -> str:
+    return f"ledger-{client}"
+
+
+def _seal(client: int) -> str:
+    return f"ledger-{client}-seal"

@@ -1,0 +1,170 @@
+"""What a node can be asked, by name: to describe itself, to train, to measure models. Nothing else, no code."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from atoll.codecs.coded_trainer import Coded
+from atoll.codecs.coding import as_sent
+from atoll.engine.cohorts import ClientTrainer
+from atoll.fleet.agreed.messages import (
+    DescribeReply,
+    DescribeRequest,
+    LossesReply,
+    LossesRequest,
+    Refusal,
+    RefusalCode,
+    Refused,
+    TrainReply,
+    TrainRequest,
+    Unreadable,
+    decode,
+    encode,
+    pack,
+)
+from atoll.fleet.node.node import Node, Side
+from atoll.fleet.node.reports import add_to_pace, holding_of, passed_by, report
+from atoll.fleet.node.secure_sum import SUMMING
+from atoll.fleet.node.store import Store
+from atoll.fleet.node.versions import Versions
+from atoll.fleet.node.working import Done, Handler, agreed, computing, count, require_client, require_form
+from atoll.local.models import Model
+from atoll.local.state import why_wrong_state
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.support.environment import package_versions
+from atoll.support.errors import AtollError
+
+_LOG = logging.getLogger("atoll.fleet")
+
+
+def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[str], None] = _LOG.info) -> bytes:
+    """Carry out a task on a node; what a transport calls. It never raises for what it is sent.
+
+    Whatever goes wrong, only a `Refusal` goes to the server. What was raised is logged here, for the node's owner:
+    its text may hold what is private. The owner is told of every task in a line: when, what, and how often so far.
+    """
+    code: RefusalCode
+    try:
+        handler = HANDLERS.get(task)
+        if handler is None:
+            raise Refused("unknown_task", f"a task {task!r:.40}, which there is not")
+        done = handler(side, store, payload)
+    except Refused as refused:
+        code, told = refused.code, str(refused)
+    except Unreadable:
+        code = told = "unreadable"
+    except AtollError as error:  # mostly a disk that is full
+        code, told = "failed", f"{error}"
+    except Exception:  # whatever a user's model or optimiser may raise
+        _LOG.exception("the task %r failed", task)
+        code = told = "failed"
+    else:
+        tell(f"{_now()} {done.told}")
+        return done.reply
+    tell(f"{_now()} refused {task!r:.40}: {told}")
+    return encode(Refusal(code=code))
+
+
+def describe(side: Side, store: Store, payload: bytes) -> Done:
+    """Say what the node holds, as far as its owner lets it."""
+    request, _ = decode(payload, DescribeRequest)
+    site = agreed(side, request.settings_digest, request.settings)
+    reports = tuple(report(site, store, client) for client in site.clients)
+    versions = {name: version for name, version in package_versions().items() if version is not None}
+    reply = DescribeReply(nonce=request.nonce, utc=time.time(), versions=versions, clients=reports)
+    told = ", ".join(name for name, value in reports[0].model_dump().items() if value is not None and name != "client")
+    so_far, _ = count(site, store, site.clients[0], descriptions=1)
+    clients = ", ".join(map(str, site.clients))
+    told += f"; the server has set {site.told}" if site.told else ""
+    return Done(encode(reply), f"told of client {clients}: {told}; so often so far: {so_far.descriptions}")
+
+
+def train(side: Side, store: Store, payload: bytes) -> Done:
+    """Train a client from the model in the payload; send its model back, and keep what it keeps."""
+    request, models = decode(payload, TrainRequest)
+    site = agreed(side, request.settings_digest)
+    if site.agreement.fixed is not None:
+        raise Refused("not_allowed", "a single client's model, but secure.sums = true lets none leave this node")
+    client = require_client(site, request.client)
+    (start,) = require_form(site, models, count=1)
+    start = {name: tensor.to(site.device) for name, tensor in start.items()}
+    so_far, spent = count(site, store, client, site.cost, trainings=1)
+    with computing(site):
+        began = time.perf_counter()
+        outcome, sent = _train(site, store, request, client, start)
+        seconds = time.perf_counter() - began
+    passed = passed_by(site, store, client)
+    add_to_pace(store, client, seconds, passed)
+    reply = TrainReply(
+        nonce=request.nonce,
+        event=request.event,
+        repeat=request.repeat,
+        client=client,
+        samples=holding_of(site, store, client).samples,
+        passed=passed,
+        seconds=seconds,
+        loss=outcome.loss if np.isfinite(outcome.loss) else None,
+    )
+    told = f"client {client} trained for event {request.event}, {seconds:.1f} s"
+    return Done(encode(reply, pack([sent])), f"{told}; trainings so far: {so_far.trainings}{spent}")
+
+
+def _train(site: Node, store: Store, request: TrainRequest, client: int, start: Model) -> tuple[ClientUpdate, Model]:
+    """Train a client from what it kept after the task that is named, where clients keep anything.
+
+    Returns what came of it, and what is sent.
+    """
+    task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
+    if not site.agreement.keeps_state:
+        return _train_once(site.trainer, task)
+    versions = Versions(store, client, site.agreement.digest)
+    if request.state is not None:
+        if (before := versions.read(request.state)) is None:
+            raise Refused("no_state", f"client {client} no longer has what it kept after the task {request.state}")
+        task = replace(task, state={name: tensor.to(site.device) for name, tensor in before.items()})
+    outcome, sent = _train_once(site.trainer, task)
+    fault = why_wrong_state(task.state, outcome.state, keeps_state=True)
+    if fault or outcome.state is None:
+        raise TypeError(f"{type(site.trainer).__name__} {fault}")
+    named = () if request.state is None else (request.state,)
+    versions.add(request.nonce, outcome.state, (*named, *request.resumable))
+    return outcome, sent
+
+
+def _train_once(trainer: ClientTrainer, task: ClientTask) -> tuple[ClientUpdate, Model]:
+    if isinstance(trainer, Coded):
+        outcome, payload = trainer.train_coded(task)
+        return outcome, as_sent(payload)
+    outcome = trainer.train(task)
+    return outcome, outcome.model
+
+
+def losses(side: Side, store: Store, payload: bytes) -> Done:
+    """Measure the models in the payload on a client's samples, if the method asks for the losses of so many."""
+    request, models = decode(payload, LossesRequest)
+    site = agreed(side, request.settings_digest)
+    client = require_client(site, request.client)
+    if len(models) > site.measures:
+        wanted = f"of at most {site.measures} models" if site.measures else "for none"
+        raise Refused("not_needed", f"the losses of {len(models)} models; the method as set here asks {wanted}")
+    require_form(site, models, count=site.measures if site.chooses else len(models))
+    hiding = site.hides_losses
+    so_far, spent = count(site, store, client, hiding.cost if hiding else None, losses=len(models))
+    with computing(site):
+        row = site.trainer.losses(models, np.array([client]), request.round)[0]
+    row = hiding.losses(row) if hiding else row
+    finite = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
+    told = f"client {client} measured {len(models)} models for round {request.round}"
+    most = "" if site.budget.losses is None else f" of at most {site.budget.losses}"
+    reply = LossesReply(nonce=request.nonce, client=client, losses=finite)
+    return Done(encode(reply), f"{told}; losses so far: {so_far.losses}{most}{spent}")
+
+
+HANDLERS: dict[str, Handler] = {"describe": describe, "train": train, "losses": losses, **SUMMING}
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,314 @@
+"""What a node is: its owner's copy of the settings, its clients' samples, and what it says of them."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from torch import nn
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.datasets import Dataset
+from atoll.data.population import Population
+from atoll.engine.assignment import as_scheduled
+from atoll.engine.cohorts import ClientTrainer
+from atoll.engine.engine import Method
+from atoll.experiment.executor_choice import require_states_apart
+from atoll.experiment.modules import draw_module, let_stay, make_rule, make_trainer
+from atoll.experiment.privacy import hide, read_mechanism
+from atoll.experiment.secure import sum_securely
+from atoll.experiment.selecting import choose_clients
+from atoll.experiment.update_coding import code_updates
+from atoll.fleet.agreed.agreement import Agreement, agree, require_fleet
+from atoll.fleet.agreed.messages import Refused
+from atoll.fleet.node.epsilon_ledger import with_epsilon
+from atoll.fleet.node.noise_added import Choosing, Hidden
+from atoll.fleet.node.open_sums import OpenSums
+from atoll.fleet.node.shards import read_shard, shard_folder
+from atoll.fleet.node.work_count import RUNS, Budget
+from atoll.local.weights import check_outputs, place, require_device
+from atoll.network.network import Network
+from atoll.network.network_files import matrix_network
+from atoll.privacy.accounting import require_accounting
+from atoll.privacy.mechanism import Cost
+from atoll.privacy.noise import from_system
+from atoll.schedules.events import Clock
+from atoll.secure.participant import Identity
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import call
+from atoll.settings.sections import Settings
+from atoll.support.arrays import Ids
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What a node's owner lets the server know besides the number of samples; by default nothing.
+
+    Attributes:
+        class_counts: whether samples of each class are reported.
+        epsilon: they are reported by randomised response with this epsilon (`private.respond`); None: exactly.
+        utc_offset: hours from UTC where the node is.
+        slots: of the day in which it can train, as `faults.slots_per_day` counts them.
+        hidden: how samples, classes and losses are made private; None: they are told as they are.
+    """
+
+    class_counts: bool = False
+    epsilon: float | None = None
+    utc_offset: float | None = None
+    slots: tuple[int, ...] | None = None
+    hidden: Hidden | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no server would take."""
+        if self.epsilon is not None and not 0 < self.epsilon < np.inf:
+            raise InputError(f"epsilon = {self.epsilon}: must be greater than 0 and finite")
+        if self.epsilon is not None and not self.class_counts:
+            raise InputError(f"epsilon = {self.epsilon}: needs class_counts = true, which it makes less telling")
+        if self.epsilon is not None and self.hidden is not None:
+            raise InputError(
+                f"epsilon = {self.epsilon}: does not go with [reports] of node.toml, which hides classes too"
+            )
+        if self.utc_offset is not None and not -24 <= self.utc_offset <= 24:
+            raise InputError(f"utc_offset = {self.utc_offset}: must be from -24 to 24 hours")
+        if self.slots is not None and not all(0 <= slot < 86_400 for slot in self.slots):
+            raise InputError(f"slots = {list(self.slots)}: must be from 0 to 86399")
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node's side of an experiment. No code comes from the server, and no setting but as `sites` lets it; no sample
+    goes to it.
+
+    Attributes:
+        agreement: what the server must have in common with the node.
+        clients: the clients that it is.
+        population: their samples, and one stand-in sample for each client that is elsewhere.
+        trainer: trains them.
+        steps: local steps of a task, as the method's rule says.
+        batch_size: samples a step, as the method's rule says.
+        device: where it trains.
+        reporting: what it says of them.
+        measures: of how many models its owner's copy of the method asks the losses at a time; 0: it asks for none.
+        budget: how much of its work it does.
+        counted_as: the digest under which its work is counted.
+        told: what the server has set of its settings, for its owner to read.
+        cost: what a training costs its client, which trusts nobody; None: it adds no noise.
+        chooses: tells a cluster at random in the place of losses; None: losses are told.
+        sums: secure sums that it takes part in; None: its clients' models leave it one by one.
+    """
+
+    agreement: Agreement
+    clients: tuple[int, ...]
+    population: Population
+    trainer: ClientTrainer
+    steps: int
+    batch_size: int | Literal["full"]
+    device: str
+    reporting: Reporting
+    measures: int
+    budget: Budget
+    counted_as: str
+    told: str = ""
+    cost: Cost | None = None
+    chooses: Choosing | None = None
+    sums: OpenSums | None = None
+
+    @property
+    def hides_losses(self) -> Choosing | Hidden | None:
+        """What losses are told as; None: as they are."""
+        hidden = self.reporting.hidden
+        return self.chooses or (hidden if hidden is not None and hidden.most_loss is not None else None)
+
+    def find(self, digest: str, told: Mapping[str, Any] | None = None) -> "Node":
+        """Return itself, if the server's settings have its digest.
+
+        Raises:
+            Refused: they have another one.
+        """
+        if digest != self.agreement.digest:
+            raise Refused("wrong_settings", "the server's settings are others than this node's")
+        return self
+
+
+class Side(Protocol):
+    """Whoever can be asked for tasks: one `Node`, or as many as an owner's settings make (`sites.Sites`)."""
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """The clients that it is."""
+        ...
+
+    def find(self, digest: str, told: Mapping[str, Any] | None = None) -> Node:
+        """Return the node whose settings have this digest.
+
+        Args:
+            digest: of the server's settings.
+            told: these settings, where they come with it (`terms.announce`).
+
+        Raises:
+            Refused: there is none.
+        """
+        ...
+
+
+def open_site(
+    settings: Settings,
+    folder: Path,
+    client: int | Sequence[int],
+    reporting: Reporting | None = None,
+    budget: Budget | None = None,
+    identity: Identity | None = None,
+) -> Node:
+    """Return a node's side of an experiment.
+
+    Args:
+        settings: the owner's own copy.
+        folder: holds the client's samples (`read_shard`); for several clients, each one's in ``client-NUMBER``.
+        client: its number in the experiment, or the numbers of several.
+        reporting: what it says of them; None: the number of samples.
+        budget: how much it does; without a number of losses, those that `tally.RUNS` whole runs ask for.
+        identity: who it is to other nodes, for secure sums.
+
+    Raises:
+        InputError: samples that are missing or do not fit the model, a number that no client has, or settings that
+            cannot run on a fleet.
+    """
+    require_fleet(settings)
+    clients = (client,) if isinstance(client, int) else tuple(client)
+    most = settings.data.clients - 1
+    if not clients or len(set(clients)) < len(clients) or not all(0 <= each <= most for each in clients):
+        raise InputError(f"client = {client}: must be from 0 to data.clients - 1 = {most}, each once")
+    folders = [folder] if isinstance(client, int) else [shard_folder(folder, each) for each in clients]
+    shards = [read_shard(settings, each) for each in folders]
+    reporting = reporting or Reporting()
+    if reporting.hidden is not None:
+        require_accounting()
+    if reporting.class_counts and not shards[0].classes:
+        raise InputError("class_counts = true: the data have real numbers as targets, not classes")
+    population = _population(dict(zip(clients, shards, strict=True)), settings.data.clients)
+    module = draw_module(settings, population.data)
+    check_outputs(module, population.data.shape, population.data.outputs, settings.model.name)
+    own = np.isin(np.arange(len(population)), clients)
+    method = make_method(settings, np.where(own, population.sizes, population.sizes.max() + 1), module)
+    agreement = agree(settings, population.data, module, method)
+    device = require_device(settings.run.device)
+    # Tolerant: the server is to say why a result is refused, not to guess it from a failure.
+    trainer = make_trainer(settings, method, place(module, device), population, device, tolerant=True)
+    measures = 0 if method.assign is as_scheduled else method.schedule.clusters
+    budget = budget or Budget()
+    if budget.losses is None:
+        budget = replace(budget, losses=RUNS * settings.rounds * measures)
+    mechanism = read_mechanism(settings)
+    local = mechanism if mechanism is not None and mechanism.is_local else None
+    exactly = reporting.class_counts and reporting.epsilon is None and reporting.hidden is None
+    budget = with_epsilon(budget, local, exactly)
+    return Node(
+        agreement=agreement,
+        clients=clients,
+        population=population,
+        trainer=trainer,
+        steps=method.rule.steps,
+        batch_size=method.rule.batch_size,
+        device=device,
+        reporting=reporting,
+        measures=measures,
+        budget=budget,
+        counted_as=agreement.digest,
+        cost=None if local is None else Cost((local.noise,), local.adjacency),
+        chooses=Choosing(local, measures) if local is not None and measures else None,
+        sums=_open_sums(agreement, identity),
+    )
+
+
+def _open_sums(agreement: Agreement, identity: Identity | None) -> OpenSums | None:
+    """Return what takes part in secure sums; None where there are none."""
+    if agreement.fixed is None:
+        return None
+    if identity is None:
+        raise InputError(
+            "secure.sums = true: this node does not know the other nodes' public keys; put the fleet's peers.toml, of "
+            "whose keys you are sure, beside node.toml"
+        )
+    return OpenSums(identity, agreement.fixed)
+
+
+def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
+    """Return the method as a node needs it: its local rule, its trainer, what travels, and whether losses are asked.
+
+    A node knows neither the other clients nor the network, so the method is made with stand-ins of the same number.
+
+    Args:
+        settings: all settings.
+        sizes: samples of each client, [clients]; stand-ins for those that are elsewhere.
+        module: the initial model.
+
+    Raises:
+        InputError: settings that do not go together.
+    """
+    section, clients = settings.method, len(sizes)
+    clusters = min(settings.clustering.clusters, clients)
+    rule = make_rule(settings)
+    # A user's own method may do anything with the number of rounds, and data are split for each of them.
+    all_rounds = ":" in section.name or section.get("resample")
+    given: Mapping[str, Any] = {
+        **dict(section),
+        "population": _stand_in_clients(sizes),
+        "clustering": Clustering(np.arange(clients) % clusters, clusters),
+        "network": _stand_in_network(clients, clusters),
+        "rule": rule,
+        "rounds": settings.rounds if all_rounds else section.get("intra_rounds", 1) * rule.steps,
+        "clock": Clock(np.ones(clients), np.ones(clients), np.inf),
+        "seed": settings.seed,
+        "module": deepcopy(module),
+    }
+    method = call("method.name", method_kind(settings).make, given, section.model_extra)
+    if not isinstance(method, Method):
+        raise InputError(
+            f"method.name = {section.name!r}: must return an atoll.Method, it returned {type(method).__name__!r}"
+        )
+    require_states_apart(method)
+    method = choose_clients(settings, method, given["population"], given["clock"])
+    method = sum_securely(settings, code_updates(settings, let_stay(settings, method, module)), sizes, module)
+    mechanism = read_mechanism(settings)
+    if mechanism is None:
+        return method
+    return hide(settings, mechanism, method, sizes, deepcopy(module), from_system)
+
+
+def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
+    """Return a population in which these clients hold these samples, and each other client the first of them."""
+    first, *others = shards.values()
+    data = Dataset(
+        name=first.name,
+        inputs=np.concatenate([first.inputs, *(each.inputs for each in others)]) if others else first.inputs,
+        targets=np.concatenate([first.targets, *(each.targets for each in others)]) if others else first.targets,
+        test_inputs=first.test_inputs,
+        test_targets=first.test_targets,
+        classes=first.classes,
+        scale=first.scale,
+        standard=first.standard,
+        loss=first.loss,
+    )
+    parts = [np.zeros(1, np.int32)] * clients
+    begin = 0
+    for client, shard in shards.items():
+        parts[client] = np.arange(begin, begin + len(shard.inputs), dtype=np.int32)
+        begin += len(shard.inputs)
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    return Population(data, np.concatenate(parts), offsets)
+
+
+def _stand_in_network(clients: int, clusters: int) -> Network:
+    """Return a network in which everything takes a second and all aggregators are neighbours."""
+    neighbours = [[near for near in range(clusters) if near != each] for each in range(clusters)]
+    return matrix_network(np.ones(clients), np.ones((clients, clusters)), neighbours=neighbours)
+
+
+def _stand_in_clients(sizes: Ids) -> Population:
+    """Return clients of these sizes that all hold the same sample, which nobody trains on."""
+    nothing = np.zeros((1, 1), np.float32)
+    data = Dataset("stand-in", nothing, nothing[0], nothing, nothing[0], classes=0, loss="squared")
+    return Population(data, np.broadcast_to(np.int32(0), sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))

@@ -1,0 +1,86 @@
+"""What a node's owner lets the server know only with noise in it: samples, classes, losses; and choices of clusters."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from atoll.privacy.mechanism import Cost, Mechanism
+from atoll.privacy.noise import from_system
+from atoll.privacy.private_assignment import ToldAtRandom
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """How numbers are made private before a node tells them: cut, and Gaussian noise added.
+
+    Attributes:
+        noise: its standard deviation, over the longest that what is told may be, z.
+        most_samples: a client's samples count as no more, B; its class counts are scaled down to this length.
+        most_loss: losses above count as this; None: losses are told as they are.
+    """
+
+    noise: float
+    most_samples: int
+    most_loss: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what hides nothing."""
+        for name in ("noise", "most_samples", "most_loss"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < np.inf:
+                raise InputError(f"reports.{name} = {value}: must be greater than 0 and finite")
+
+    @property
+    def cost(self) -> Cost:
+        """What telling any one of these costs the client."""
+        return Cost((self.noise,))
+
+    def samples(self, samples: int) -> int:
+        """Return a number of samples, at least 1."""
+        return max(int(self.counts(np.array([samples]))[0]), 1)
+
+    def counts(self, counts: Ids) -> Ids:
+        """Return counts of at least 0, of which at least one is more than 0, [classes]."""
+        length = float(np.linalg.norm(counts))
+        cut = counts * min(1.0, self.most_samples / length) if length else counts.astype(float)
+        noisy = np.rint(cut + self._drawn(len(counts), self.most_samples))
+        told = np.clip(noisy, 0, None).astype(np.int64)
+        return told if told.any() else np.ones_like(told)
+
+    def losses(self, losses: Floats) -> Floats:
+        """Return the losses of some models, [models]; one that is not finite counts as the most."""
+        most = self.most_loss
+        assert most is not None, "asked for only where losses are hidden"
+        cut = np.clip(np.nan_to_num(losses, nan=most, posinf=most, neginf=0.0), 0, most)
+        return np.asarray(cut + self._drawn(len(cut), most * np.sqrt(len(cut))))
+
+    def _drawn(self, count: int, longest: float) -> Floats:
+        return from_system("reports")(count) * self.noise * longest
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """How a client that trusts nobody answers where the losses of models are asked: 0 for a cluster told at random.
+
+    The server, which takes the least, so learns that and nothing else.
+    """
+
+    mechanism: Mechanism
+    clusters: int
+    told: ToldAtRandom = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Draw from the system's entropy."""
+        object.__setattr__(self, "told", ToldAtRandom(self.mechanism, from_system))
+
+    @property
+    def cost(self) -> Cost:
+        """What an answer costs the client."""
+        return Cost((), self.mechanism.adjacency, self.mechanism.response(self.clusters))
+
+    def losses(self, losses: Floats) -> Floats:
+        """Return what is told in the place of the losses of all clusters' models, [clusters]."""
+        (told,) = self.told.tell(losses[None], 0, np.zeros(1, np.int64))
+        return np.asarray(np.arange(len(losses)) != told, np.float64)

@@ -1,0 +1,129 @@
+"""What a node says of its clients, as far as its owner lets it; what is drawn at random is drawn once, and kept."""
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from atoll.fleet.agreed.messages import ClientReport, Count, Seconds
+from atoll.fleet.agreed.randomised_response import respond
+from atoll.fleet.node.epsilon_ledger import charge
+from atoll.fleet.node.node import Node
+from atoll.fleet.node.noise_added import Hidden
+from atoll.fleet.node.store import Store
+from atoll.support.arrays import Ids
+
+
+class _Kept(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class _Pace(_Kept):
+    """How long a client has trained, on how many samples."""
+
+    seconds: Seconds = 0.0
+    samples: Count = 0
+
+
+class Holding(_Kept):
+    """What is told that a client holds.
+
+    Attributes:
+        samples: how many.
+        class_counts: of each class; None: not told.
+    """
+
+    samples: Count
+    class_counts: tuple[Count, ...] | None = None
+
+
+def report(site: Node, store: Store, client: int) -> ClientReport:
+    """Return what a node says of a client.
+
+    Raises:
+        Refused: what is new in it would exceed the client's epsilon.
+    """
+    reporting, pace, holding = site.reporting, _read_pace(store, client), holding_of(site, store, client)
+    return ClientReport(
+        client=client,
+        samples=holding.samples,
+        class_counts=holding.class_counts,
+        epsilon=reporting.epsilon,
+        utc_offset=reporting.utc_offset,
+        slots=reporting.slots,
+        seconds_per_sample=pace.seconds / pace.samples if pace.samples else None,
+    )
+
+
+def holding_of(site: Node, store: Store, client: int) -> Holding:
+    """Return what a node tells that a client holds: the same as long as it holds as much.
+
+    Each new answer at random would say more, so the first is kept, and charged before it is drawn.
+
+    Raises:
+        Refused: that would exceed the client's epsilon.
+    """
+    reporting, samples = site.reporting, int(site.population.sizes[client])
+    counts = _class_counts(site, client) if reporting.class_counts else None
+    if reporting.hidden is not None:
+        return _hidden(site, store, client, reporting.hidden, samples, counts)
+    if reporting.epsilon is not None and counts is not None:
+        counts = _responded(site, store, client, reporting.epsilon, counts)
+    return Holding(samples=samples, class_counts=None if counts is None else tuple(counts.tolist()))
+
+
+def passed_by(site: Node, store: Store, client: int) -> int:
+    """Return the samples in all batches of a task, as far as they may be told."""
+    if site.reporting.hidden is None:
+        return site.trainer.samples_a_step(np.array([client])) * site.steps
+    a_step = holding_of(site, store, client).samples if site.batch_size == "full" else site.batch_size
+    return a_step * site.steps
+
+
+def add_to_pace(store: Store, client: int, seconds: float, samples: int) -> None:
+    """Count a training's time, on so many samples."""
+    before = _read_pace(store, client)
+    after = _Pace(seconds=before.seconds + seconds, samples=before.samples + samples)
+    store.put(f"pace-{client}", after.model_dump_json().encode())
+
+
+def _hidden(site: Node, store: Store, client: int, hidden: Hidden, samples: int, counts: Ids | None) -> Holding:
+    what = "samples" if counts is None else "classes"
+    key = f"hidden-{client}-{_word(hidden.noise)}-{hidden.most_samples}-{what}-{samples}"
+    if (kept := store.get(key)) is not None:
+        return Holding.model_validate_json(kept)
+    charge(store, client, site.budget, hidden.cost)
+    told = None if counts is None else hidden.counts(counts)
+    drawn = (
+        Holding(samples=hidden.samples(samples))
+        if told is None
+        else Holding(samples=int(told.sum()), class_counts=tuple(told.tolist()))
+    )
+    store.put(key, drawn.model_dump_json().encode())
+    return drawn
+
+
+def _responded(site: Node, store: Store, client: int, epsilon: float, counts: Ids) -> Ids:
+    samples = int(counts.sum())
+    key = f"classes-{client}-{_word(epsilon)}-{samples}"
+    kept = store.get(key)
+    if kept is None:
+        charge(store, client, site.budget, pure=samples * epsilon)  # one that is epsilon-private for each sample
+        # From the system's own source: the experiment's seed is known to the server.
+        kept = TypeAdapter(list[int]).dump_json(respond(counts, epsilon, np.random.default_rng()).tolist())
+        store.put(key, kept)
+    return np.array(TypeAdapter(list[int]).validate_json(kept), np.int64)
+
+
+def _class_counts(site: Node, client: int) -> Ids:
+    population = site.population
+    labels = population.data.labels_of(population.samples(client))
+    return np.bincount(labels, minlength=population.data.classes).astype(np.int64)
+
+
+def _read_pace(store: Store, client: int) -> _Pace:
+    kept = store.get(f"pace-{client}")
+    return _Pace() if kept is None else _Pace.model_validate_json(kept)
+
+
+def _word(number: float) -> str:
+    """Return a number as a store's key can hold it, exactly."""
+    return float(number).hex().replace(".", "-").replace("+", "")

@@ -1,0 +1,156 @@
+"""A node's side of secure sums: its clients' updates leave it summed as whole numbers, and masked."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from atoll.fleet.agreed.messages import Refused, decode, encode, pack
+from atoll.fleet.agreed.sum_messages import (
+    KeysReply,
+    KeysRequest,
+    MaskedReply,
+    MaskedRequest,
+    SharesReply,
+    SharesRequest,
+    SignedKeys,
+    SumRequest,
+    SurvivorsReply,
+    SurvivorsRequest,
+    UnmaskReply,
+    UnmaskRequest,
+    Work,
+)
+from atoll.fleet.node.node import Node, Side
+from atoll.fleet.node.open_sums import OpenSums
+from atoll.fleet.node.reports import add_to_pace, holding_of, passed_by
+from atoll.fleet.node.store import Store
+from atoll.fleet.node.working import Done, Handler, agreed, computing, count, require_client, require_form
+from atoll.local.models import Model
+from atoll.local.task import ClientTask
+from atoll.secure.field import BYTES
+from atoll.secure.fixed import MASKED, OutOfRange, flat, unflat
+from atoll.secure.roster import NotSummed
+
+Request = TypeVar("Request", bound=SumRequest)
+
+
+def make_keys(side: Side, store: Store, payload: bytes) -> Done:
+    """Make keys for a sum, and sign them."""
+    request, _, _, sums = _open(side, payload, KeysRequest)
+    with _refusing():
+        keys = sums.begin(request.instance).advertise()
+    return Done(encode(KeysReply(nonce=request.nonce, keys=SignedKeys.of(keys))), _told(request, "keys made"))
+
+
+def deal_shares(side: Side, store: Store, payload: bytes) -> Done:
+    """Deal shares of this node's secrets to the others, if their keys are theirs."""
+    request, _, _, sums = _open(side, payload, SharesRequest)
+    with _refusing():
+        dealt = sums.find(request.instance).deal([each.keys for each in request.keys], request.threshold)
+    reply = SharesReply(nonce=request.nonce, shares={name: sealed.hex() for name, sealed in dealt.items()})
+    return Done(encode(reply), _told(request, f"shares dealt to {len(dealt)} nodes"))
+
+
+def train_masked(side: Side, store: Store, payload: bytes) -> Done:
+    """Train clients from the model in the payload; send the sum of their updates, masked."""
+    request, models, site, sums = _open(side, payload, MaskedRequest)
+    if len(set(request.clients)) < len(request.clients):
+        raise Refused("wrong_client", "a client twice in one sum")
+    for client in request.clients:
+        require_client(site, client)
+    (start,) = require_form(site, models, count=1)
+    with _refusing():
+        participant = sums.find(request.instance)
+        participant.take({name: bytes.fromhex(sealed) for name, sealed in request.shares.items()})
+        total, work = _train_all(site, store, request, {name: each.to(site.device) for name, each in start.items()})
+        form = site.agreement.form
+        masked = unflat(participant.mask(flat(total, form)), {MASKED: site.agreement.sent_form[MASKED]})
+    reply = MaskedReply(nonce=request.nonce, work=tuple(work))
+    told = ", ".join(f"client {each.client} trained, {each.seconds:.1f} s" for each in work)
+    return Done(encode(reply, pack([masked])), _told(request, f"{told}; masked"))
+
+
+def sign_survivors(side: Side, store: Store, payload: bytes) -> Done:
+    """Sign whose masked numbers have come."""
+    request, _, _, sums = _open(side, payload, SurvivorsRequest)
+    with _refusing():
+        signature = sums.find(request.instance).sign_survivors(request.survivors)
+    reply = SurvivorsReply(nonce=request.nonce, signature=signature.hex())
+    return Done(encode(reply), _told(request, f"signed that those of {len(request.survivors)} nodes have come"))
+
+
+def unmask(side: Side, store: Store, payload: bytes) -> Done:
+    """Give away one share of each node."""
+    request, _, _, sums = _open(side, payload, UnmaskRequest)
+    with _refusing():
+        signatures = {name: bytes.fromhex(each) for name, each in request.signatures.items()}
+        given = sums.find(request.instance).reveal(signatures)
+    own, others = (
+        {name: share.to_bytes(BYTES).hex() for name, share in shares.items()} for shares in (given.own, given.others)
+    )
+    told = _told(request, f"shares given away of {len(own)} own masks, and of {len(others)} with others")
+    return Done(encode(UnmaskReply(nonce=request.nonce, own=own, others=others)), told)
+
+
+SUMMING: dict[str, Handler] = {
+    "sum-keys": make_keys,
+    "sum-shares": deal_shares,
+    "sum-masked": train_masked,
+    "sum-survivors": sign_survivors,
+    "sum-unmask": unmask,
+}
+
+
+def _open(side: Side, payload: bytes, kind: type[Request]) -> tuple[Request, list[Model], Node, OpenSums]:
+    """Return a request, its models, whose it is, and the sums that this node takes part in."""
+    request, models = decode(payload, kind)
+    site = agreed(side, request.settings_digest)
+    if site.sums is None:
+        raise Refused("not_needed", "a secure sum, but secure.sums = false here")
+    return request, models, site, site.sums
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse what is not summed, and why."""
+    try:
+        yield
+    except NotSummed as error:
+        raise Refused(error.code, f"secure sum: {error}") from error
+    except OutOfRange as error:
+        raise Refused("out_of_range", str(error)) from error
+
+
+def _train_all(site: Node, store: Store, request: MaskedRequest, start: Model) -> tuple[Model, list[Work]]:
+    """Return the weighted sum of all clients' updates as whole numbers, and what each of them did."""
+    fixed = site.agreement.fixed
+    assert fixed is not None, "a node takes part in sums only then"
+    total, work, weight = Model(), list[Work](), 0
+    for client in request.clients:
+        update, done = _train(site, store, request, client, start)
+        own = done.samples if fixed.by_samples else 1
+        total = {name: total[name].add_(each, alpha=own) if total else each * own for name, each in update.items()}
+        weight += own
+        work.append(done)
+    if why := fixed.why_overflow(weight):
+        raise OutOfRange(why)
+    return total, work
+
+
+def _train(site: Node, store: Store, request: MaskedRequest, client: int, start: Model) -> tuple[Model, Work]:
+    """Return a client's update as whole numbers, and what it did."""
+    assert site.agreement.fixed is not None, "as above"
+    count(site, store, client, trainings=1)
+    task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
+    with computing(site):
+        began = time.perf_counter()
+        update = site.agreement.fixed.encode(site.trainer.train(task).model, start)
+        seconds = time.perf_counter() - began
+    passed, samples = passed_by(site, store, client), holding_of(site, store, client).samples
+    add_to_pace(store, client, seconds, passed)
+    return update, Work(client=client, samples=samples, passed=passed, seconds=seconds)
+
+
+def _told(request: SumRequest, what: str) -> str:
+    return f"secure sum of event {request.event}, cluster {request.cluster}: {what}"

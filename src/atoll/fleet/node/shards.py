@@ -1,0 +1,148 @@
+"""A client's samples as files: ``inputs.npy``, ``targets.npy``, and ``form.json`` unless the data set is at hand."""
+
+import io
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
+
+from atoll.data.datasets import Dataset
+from atoll.experiment.clients import load_dataset
+from atoll.fleet.agreed.agreement import DataForm, require_fleet
+from atoll.local.batches import LOSSES
+from atoll.settings.sections import Settings
+from atoll.support.errors import InputError
+from atoll.support.files import to_json, write_atomically
+from atoll.support.numpy_files import read_npy
+from atoll.support.untrusted import read_bytes
+
+if TYPE_CHECKING:
+    from atoll.experiment.experiment import Experiment
+
+INPUTS, TARGETS, FORM = "inputs.npy", "targets.npy", "form.json"
+
+Array = npt.NDArray[Any]
+
+
+def shard_folder(folder: Path, client: int) -> Path:
+    """Return where `write_shards` puts a client's samples."""
+    return folder / f"client-{client}"
+
+
+def write_shards(experiment: "Experiment", folder: Path) -> list[Path]:
+    """Write each client's samples of a simulated population to a folder of its own; return these, by client.
+
+    Turned copies are written as such, and values as they are in the pool, so that a client's training on its folder
+    gives the bits that it gives in simulation.
+
+    Raises:
+        InputError: the settings cannot run on a fleet, or a folder cannot be made.
+        RunError: a file cannot be written.
+    """
+    require_fleet(experiment.settings)
+    population = experiment.population
+    form = to_json(asdict(DataForm.of(population.data)))
+    folders = []
+    for client in range(len(population)):
+        place = shard_folder(folder, client)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{place}: cannot be made ({error.strerror or error})") from error
+        rows = population.samples(client)
+        write_atomically(place / INPUTS, _npy(population.data.inputs_of(rows)))
+        write_atomically(place / TARGETS, _npy(population.data.labels_of(rows)))
+        write_atomically(place / FORM, form)
+        folders.append(place)
+    return folders
+
+
+def read_shard(settings: Settings, folder: Path) -> Dataset:
+    """Return the samples of a client's folder as a data set without test samples.
+
+    Inputs are numbers [samples, *shape]; targets are whole numbers from 0 to classes - 1, or real ones for regression.
+    Without ``form.json`` their form is that of the data set that the settings name.
+
+    Raises:
+        InputError: a folder or file is missing or no array of numbers, or it does not fit the form; names the file.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: there is no such folder; it must hold the client's {INPUTS} and {TARGETS}")
+    form = _read_form(folder / FORM) if (folder / FORM).exists() else DataForm.of(load_dataset(settings))
+    inputs, targets = _read_array(folder / INPUTS), _read_array(folder / TARGETS)
+    if inputs.shape[1:] != form.shape:
+        raise InputError(
+            f"{folder / INPUTS}: samples have the shape {list(inputs.shape[1:])}, but the model's inputs have "
+            f"{list(form.shape)}"
+        )
+    if len(inputs) != len(targets):
+        raise InputError(f"{folder / TARGETS}: has {len(targets)} targets for {len(inputs)} samples in {INPUTS}")
+    targets = _as_labels(folder / TARGETS, targets, form.classes) if form.classes else targets
+    return Dataset(
+        name=settings.data.dataset,
+        inputs=inputs,
+        targets=targets,
+        test_inputs=inputs[:1],  # a node tests nothing; every data set has a test sample
+        test_targets=targets[:1],
+        classes=form.classes,
+        scale=form.scale,
+        standard=form.standard,
+        loss=form.loss,
+    )
+
+
+def _npy(array: Array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def _read_form(path: Path) -> DataForm:
+    try:
+        form = TypeAdapter(DataForm).validate_json(read_bytes(path), strict=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise InputError(f"{path}: {where}: {first['msg']}; it must hold shape, classes, scale and loss") from error
+    if form.loss not in LOSSES or (form.loss == "cross-entropy") != (form.classes > 0):
+        raise InputError(
+            f"{path}: loss = {form.loss!r} and classes = {form.classes}: must be 'cross-entropy' with classes, or "
+            "another with 0"
+        )
+    return form
+
+
+def _read_array(path: Path) -> Array:
+    try:
+        array = read_npy(path)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is not a .npy file of numbers ({error})") from error
+    if array.dtype.kind not in "biuf" or not array.ndim or not len(array):
+        raise InputError(f"{path}: must hold an array of numbers with at least one sample")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InputError(f"{path}: has numbers that are not finite")
+    return array
+
+
+def _as_labels(path: Path, targets: Array, classes: int) -> npt.NDArray[np.int64]:
+    if targets.ndim != 1 or targets.dtype.kind not in "iu":
+        raise InputError(
+            f"{path}: must hold one whole number a sample, it has the type {targets.dtype} and the shape "
+            f"{list(targets.shape)}"
+        )
+    wrong = np.flatnonzero((targets < 0) | (targets >= classes))
+    if len(wrong):
+        raise InputError(
+            f"{path}: labels must be from 0 to {classes - 1}, sample {wrong[0]} has {targets[wrong[0]]} "
+            f"({len(wrong)} such samples)"
+        )
+    return targets.astype(np.int64)

@@ -1,0 +1,172 @@
+"""A node's sides of all runs that its owner has a copy of, and of what the server makes of them as far as it may."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from atoll.fleet.agreed.messages import Refused, Token
+from atoll.fleet.agreed.terms import Terms, change, differences, is_allowed, show
+from atoll.fleet.node.node import Node, Reporting, open_site
+from atoll.fleet.node.store import Store
+from atoll.fleet.node.versions import Versions
+from atoll.fleet.node.work_count import RUNS, Budget
+from atoll.secure.participant import Identity
+from atoll.settings.sections import Settings
+from atoll.support.errors import InputError
+
+KEPT = 4
+"""So many of a server's choices outlive a restart, and so many leave what clients keep; older ones are forgotten."""
+
+_READY = 2  # nodes in memory, each with the clients' samples
+_STORED = "chosen"
+_OTHERS = "the server's settings are others than this node's"
+
+
+class _Chosen(BaseModel):
+    """What a server has told, the digest that came of it, and whether that is none of the owner's own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    digest: Token
+    told: Terms
+    is_changed: bool
+
+
+_CHOSEN = TypeAdapter(tuple[_Chosen, ...])
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """One of the owner's runs as a server would have it: what the server may set, and what it may not."""
+
+    own: Settings
+    changed: list[str]
+    refused: list[str]
+
+
+class Sites:
+    """Makes the node of the run that a server tells of: one of the owner's, with what the owner lets the server set.
+
+    What is not allowed stays as the owner has it. In the end the digest says whether both sides mean the same work, so
+    a setting that no client's work depends on may differ. Whatever the server sets, work is counted with that of the
+    owner's own run, and losses that the owner has not limited are those of that run's rounds.
+
+    Attributes:
+        clients: that the node is.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Settings],
+        folder: Path,
+        client: int | Sequence[int],
+        store: Store,
+        reporting: Reporting | None = None,
+        budget: Budget | None = None,
+        allowed: Sequence[str] = (),
+        identity: Identity | None = None,
+    ) -> None:
+        """Offer these runs, of which the server says which is next.
+
+        Args:
+            runs: the owner's own copies.
+            folder: as of `open_site`, as are `client`, `reporting` and `budget`.
+            client: the number of the node's client, or the numbers of several.
+            store: keeps what a server has set, for the node's next start.
+            reporting: what the node says of its clients.
+            budget: how much it does.
+            allowed: settings that a server may set (`terms.is_allowed`).
+            identity: as of `open_site`.
+
+        Raises:
+            InputError: the first of the runs cannot be carried out here.
+        """
+        self.clients = (client,) if isinstance(client, int) else tuple(client)
+        self._runs, self._store, self._allowed = tuple(runs), store, tuple(allowed)
+        self._folder, self._client, self._reporting, self._budget = folder, client, reporting, budget or Budget()
+        self._identity = identity
+        self._ready: dict[str, Node] = {}
+        self._first: Node | None = None
+        self._first = self._keep_ready(self._open(self._runs[0]))
+
+    def find(self, digest: str, told: Mapping[str, Any] | None = None) -> Node:
+        """Return the node whose settings have this digest, made if need be of what the server tells, or told before.
+
+        Not safe to be called from several threads at once.
+
+        Raises:
+            Refused: there is none; tells the owner what the server has asked for.
+        """
+        if digest in self._ready:
+            return self._ready[digest]
+        chosen = self._chosen()
+        if told is None:
+            told = next((each.told for each in chosen if each.digest == digest), None)
+        if told is None:
+            raise Refused("wrong_settings", _OTHERS)
+        node = self._negotiate(digest, dict(told))
+        self._remember(chosen, _Chosen(digest=digest, told=dict(told), is_changed=bool(node.told)))
+        return self._keep_ready(node)
+
+    def _negotiate(self, digest: str, told: dict[str, Any]) -> Node:
+        """Return the node of the run that is nearest to what is told; of several, the first that agrees."""
+        offers = [self._offer(own, told) for own in self._runs]
+        least = min(len(offer.changed) + len(offer.refused) for offer in offers)
+        nearest = [offer for offer in offers if len(offer.changed) + len(offer.refused) == least]
+        why = ""
+        for offer in nearest:
+            try:
+                node = self._take(offer, told)
+            except InputError as error:
+                why = why or f": {error}"
+                continue
+            if node.agreement.digest == digest:
+                return node
+        if refused := nearest[0].refused:
+            raise Refused("not_allowed", f"{_OTHERS}, and node.toml does not allow {show(told, refused)}")
+        raise Refused("wrong_settings", f"{_OTHERS}{why}")
+
+    def _offer(self, own: Settings, told: dict[str, Any]) -> _Offer:
+        others = differences(own, told)
+        changed = [key for key in others if is_allowed(key, told.get(key), self._allowed)]
+        return _Offer(own, changed, [key for key in others if key not in changed])
+
+    def _take(self, offer: _Offer, told: dict[str, Any]) -> Node:
+        """Return the node of a run as the server may have it."""
+        if not offer.changed:
+            return self._open(offer.own)
+        node = self._open(change(offer.own, told, offer.changed))
+        budget = node.budget
+        if self._budget.losses is None:
+            budget = replace(budget, losses=RUNS * offer.own.rounds * node.measures)
+        counted_as = self._open(offer.own).agreement.digest
+        return replace(node, budget=budget, counted_as=counted_as, told=show(told, offer.changed))
+
+    def _open(self, settings: Settings) -> Node:
+        if settings is self._runs[0] and self._first is not None:
+            return self._first
+        return open_site(settings, self._folder, self._client, self._reporting, self._budget, self._identity)
+
+    def _keep_ready(self, node: Node) -> Node:
+        self._ready[node.agreement.digest] = node
+        for digest in list(self._ready)[:-_READY]:
+            del self._ready[digest]
+        return node
+
+    def _chosen(self) -> tuple[_Chosen, ...]:
+        """Return what servers have chosen before; a damaged note is as good as none."""
+        try:
+            return _CHOSEN.validate_json(self._store.get(_STORED) or b"[]")
+        except ValidationError:
+            return ()
+
+    def _remember(self, before: Sequence[_Chosen], chosen: _Chosen) -> None:
+        """Note what was chosen last; forget what is too long ago, and what clients kept in it."""
+        others = [each for each in before if each.digest != chosen.digest]
+        left, kept = others[: 1 - KEPT], [*others[1 - KEPT :], chosen]
+        for each in left:
+            for client in self.clients if each.is_changed else ():
+                Versions(self._store, client, each.digest).clear()
+        self._store.put(_STORED, _CHOSEN.dump_json(tuple(kept)))

@@ -1,0 +1,77 @@
+"""What all tasks of a node have in common: whose they are, what is counted of them, and how they compute."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from atoll.fleet.agreed.messages import Refused
+from atoll.fleet.node.epsilon_ledger import charge
+from atoll.fleet.node.node import Node, Side
+from atoll.fleet.node.store import Store
+from atoll.fleet.node.work_count import Tally, read_tally, write_tally
+from atoll.local.models import Model, form_of, without_moments
+from atoll.local.precision import products_in
+from atoll.privacy.mechanism import Cost
+from atoll.support.process import one_thread
+
+_ALONE = Lock()  # PyTorch's random numbers and its number of threads belong to the whole process
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task that was carried out: the reply, and what the node's owner is told of it."""
+
+    reply: bytes
+    told: str
+
+
+Handler = Callable[[Side, Store, bytes], Done]
+
+
+def count(site: Node, store: Store, client: int, cost: Cost | None = None, **more: int) -> tuple[Tally, str]:
+    """Count a task before it is done, so that a crash forgets none, and charge what it costs; refuse it if that is over
+    the budget.
+
+    Returns what was done so far, and what was spent, in words.
+    """
+    before = read_tally(store, client, site.counted_as)
+    after, spent = before.plus(**more), ""
+    if why := after.why_over(site.budget):
+        raise Refused("over_budget", f"client {client}'s {why}")
+    if cost is not None:
+        ledger = charge(store, client, site.budget, cost, begun=bool(before.trainings or before.losses))
+        spent = f"; epsilon so far: {ledger.epsilon(site.budget.delta):.4g}"
+        spent += "" if site.budget.epsilon is None else f" of at most {site.budget.epsilon:g}"
+    write_tally(store, client, site.counted_as, after)
+    return after, spent
+
+
+def agreed(side: Side, digest: str, told: Mapping[str, Any] | None = None) -> Node:
+    """Return the node whose settings have this digest, made if need be of what the server tells."""
+    with _ALONE:  # a node may have to be made, which draws a model
+        return side.find(digest, told)
+
+
+def require_client(site: Node, client: int) -> int:
+    """Return the client, which must be one of the node's."""
+    if client not in site.clients:
+        raise Refused("wrong_client", f"client {client} is not here")
+    return client
+
+
+def require_form(site: Node, models: list[Model], count: int) -> list[Model]:
+    """Refuse anything but so many models of the agreed form; moments may be missing, as they are at first."""
+    form = site.agreement.form
+    without = without_moments(form)
+    if len(models) != count or not models or not all(form_of(model) in (form, without) for model in models):
+        raise Refused("unreadable")
+    return models
+
+
+@contextmanager
+def computing(site: Node) -> Iterator[None]:
+    """Compute as `executors.Serial` does, to the same bits."""
+    with _ALONE, one_thread(), products_in(site.trainer.precision):
+        yield

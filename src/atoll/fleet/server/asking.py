@@ -1,0 +1,40 @@
+"""What one node is sent of a task: nothing of another client. The models, which all are sent, come after it."""
+
+from collections.abc import Iterable, Mapping
+
+from atoll.engine.cohorts import Cohort
+from atoll.fleet.agreed.messages import LossesRequest, TrainRequest, encode
+from atoll.fleet.node.versions import name_of
+from atoll.fleet.server.replies import Asked
+from atoll.local.models import Model
+
+
+def head_to_train(digest: str, cohort: Cohort, asked: Asked, resumable: Iterable[Mapping[int, Model]]) -> bytes:
+    """Return what a node is sent to train one of its clients.
+
+    Args:
+        digest: the agreement's.
+        cohort: that the client is of.
+        asked: what its reply is held against.
+        resumable: what clients keep by each checkpoint that there is.
+    """
+    client, state = asked.client, cohort.states.get(asked.client)
+    named = [name_of(states[client]) for states in resumable if client in states]
+    request = TrainRequest(
+        settings_digest=digest,
+        nonce=asked.nonce,
+        event=cohort.event,
+        drawn_as=cohort.event if cohort.drawn_as is None else cohort.drawn_as,
+        round=cohort.round,
+        repeat=cohort.repeat,
+        cluster=cohort.cluster,
+        client=client,
+        state=None if state is None else name_of(state),
+        resumable=tuple(dict.fromkeys(named)),
+    )
+    return encode(request)
+
+
+def head_to_measure(digest: str, round_: int, asked: Asked) -> bytes:
+    """Return what a node is sent to measure models on the data of one of its clients."""
+    return encode(LossesRequest(settings_digest=digest, nonce=asked.nonce, round=round_, client=asked.client))

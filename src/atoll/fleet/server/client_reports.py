@@ -1,0 +1,186 @@
+"""What nodes report and what was measured of them, as the files of clients that settings name."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.data.dealing.partition import exact_counts
+from atoll.data.population import Population, Stated, slot_table
+from atoll.fleet.agreed.messages import ClientReport
+from atoll.fleet.agreed.randomised_response import estimate
+from atoll.fleet.server.measured_times import Measured
+from atoll.network.network_records import write_direct
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+from atoll.support.files import write_atomically
+
+
+@dataclass(frozen=True, eq=False)
+class ReportedTable:
+    """What is known about the clients, one row each.
+
+    Attributes:
+        samples: how many each holds, [clients]; NaN where it is not known.
+        utc_offset: hours, [clients]; NaN where it is not known.
+        slots: of the day in which each can train; None where it is not known.
+        seconds_per_sample: of training, [clients]; NaN where it is not known.
+        upload_seconds: of a round trip beside training, [clients]; NaN where it is not known.
+        class_counts: samples of each class, or unbiased estimates of them, [clients, classes]; None unless all tell.
+    """
+
+    samples: Floats
+    utc_offset: Floats
+    slots: tuple[tuple[int, ...] | None, ...]
+    seconds_per_sample: Floats
+    upload_seconds: Floats
+    class_counts: Floats | None = None
+
+
+def reported_table(
+    reports: Mapping[int, ClientReport], clients: int, measured: Measured | None = None
+) -> ReportedTable:
+    """Return what nodes reported of `clients` clients; what was measured here takes precedence."""
+    rows = [reports.get(client) for client in range(clients)]
+    reported = _column(rows, "seconds_per_sample")
+    here = np.full(clients, np.nan) if measured is None else measured.seconds_per_sample
+    return ReportedTable(
+        samples=_column(rows, "samples"),
+        utc_offset=_column(rows, "utc_offset"),
+        slots=tuple(None if row is None else row.slots for row in rows),
+        seconds_per_sample=np.where(np.isnan(here), reported, here),
+        upload_seconds=np.full(clients, np.nan) if measured is None else measured.upload_seconds,
+        class_counts=_class_counts(rows),
+    )
+
+
+def only_samples(table: ReportedTable) -> ReportedTable:
+    """Return the table as if clients had told nothing but their samples."""
+    clients = len(table.samples)
+    return replace(table, utc_offset=np.full(clients, np.nan), slots=(None,) * clients, class_counts=None)
+
+
+def as_reported(population: Population, table: ReportedTable) -> Population:
+    """Return the population with what its clients report instead of what was assumed; itself if that is the same.
+
+    Client by client, where both are known: samples, UTC offset, slots. Class counts are taken if all clients tell
+    them: estimates are clipped at 0 and rounded so that they sum to the client's samples.
+
+    Raises:
+        InputError: another number of classes than the data have.
+    """
+    sizes = np.where(np.isnan(table.samples), population.sizes, table.samples).astype(np.int64)
+    counts = None
+    if table.class_counts is not None:
+        classes = population.data.classes
+        if table.class_counts.shape[1] != classes:
+            raise InputError(f"clients report {table.class_counts.shape[1]} classes, but the data have {classes}")
+        counts = _whole_counts(table.class_counts, sizes)
+    same = np.array_equal(sizes, population.sizes)
+    stated = None if same and counts is None else Stated(sizes, counts)
+    attributes = dict(population.attributes)
+    attributes |= {name: rows for name, rows in _attributes(population, table).items() if rows is not None}
+    if stated is None and attributes.keys() == population.attributes.keys() and _agree(attributes, population):
+        return population
+    return replace(population, stated=stated, attributes=attributes)
+
+
+def write_tables(table: ReportedTable, folder: Path, clusters: int) -> dict[str, Path]:
+    """Write the files that settings take, and return their paths by the setting that takes each.
+
+    - ``data.clients_file``: client, and utc_offset and slots where all clients tell them;
+    - ``network.clients_file``: client, and samples and seconds_per_sample where all are known;
+    - ``network.file``: the same upload seconds to each of so many aggregators, if all are known.
+
+    Raises:
+        InputError: the folder cannot be made.
+        RunError: a file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made ({error.strerror or error})") from error
+    data = {"utc_offset": _cells(table.utc_offset)}
+    if all(slots is not None for slots in table.slots):
+        data["slots"] = [" ".join(map(str, slots or ())) for slots in table.slots]
+    network = {
+        "samples": _cells(table.samples, whole=True),
+        "seconds_per_sample": _cells(table.seconds_per_sample),
+    }
+    written = {
+        "data.clients_file": _write(folder / "clients.csv", data),
+        "network.clients_file": _write(folder / "speeds.csv", network),
+    }
+    if not np.isnan(table.upload_seconds).any():
+        write_direct(folder / "links.csv", table.upload_seconds.tolist(), clusters)
+        written["network.file"] = folder / "links.csv"
+    return {setting: path for setting, path in written.items() if path is not None}
+
+
+def _whole_counts(estimates: Floats, sizes: Ids) -> Ids:
+    """Return counts of at least 0 that sum to the sizes, in the estimates' proportions, [clients, classes]."""
+    clipped = np.maximum(estimates, 0.0)
+    clipped[clipped.sum(axis=1) == 0] = 1.0  # nothing is known about them
+    shares = clipped / clipped.sum(axis=1, keepdims=True)
+    rows = [exact_counts(row[None], int(size), np.array([-1])) for row, size in zip(shares, sizes, strict=True)]
+    return np.concatenate(rows)
+
+
+def _attributes(population: Population, table: ReportedTable) -> dict[str, npt.NDArray[Any] | None]:
+    """Return the columns in which each client's report, or else the population, says something; None where not."""
+    known, offset, slots = population.attributes, table.utc_offset, None
+    with_slots = np.array([row is not None for row in table.slots])
+    if np.isnan(offset).any():
+        own = known["longitude"] / 15 if "longitude" in known else np.full(len(population), np.nan)
+        offset = np.where(np.isnan(offset), known.get("utc_offset", own), offset)
+    if with_slots.all() or (with_slots.any() and "slots" in known):
+        before = [np.flatnonzero(row).tolist() for row in known.get("slots", ())]
+        slots = slot_table([before[k] if row is None else row for k, row in enumerate(table.slots)])
+    reported = not np.isnan(table.utc_offset).all() and not np.isnan(offset).any()
+    return {"utc_offset": offset if reported else None, "slots": slots}
+
+
+def _agree(attributes: Mapping[str, npt.NDArray[Any]], population: Population) -> bool:
+    return all(np.array_equal(rows, population.attributes[name]) for name, rows in attributes.items())
+
+
+def _write(path: Path, columns: Mapping[str, list[str]]) -> Path | None:
+    """Write the columns that have cells; no file if none has."""
+    known = {name: cells for name, cells in columns.items() if cells}
+    if not known:
+        return None
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["client", *known])
+    writer.writerows([client, *row] for client, row in enumerate(zip(*known.values(), strict=True)))
+    write_atomically(path, file.getvalue().encode())
+    return path
+
+
+def _cells(values: Floats, whole: bool = False) -> list[str]:
+    """Return a column's cells, exactly; none if a client's value is not known."""
+    if np.isnan(values).any():
+        return []
+    return [str(int(value)) if whole else repr(float(value)) for value in values]
+
+
+def _column(rows: Sequence[ClientReport | None], name: str) -> Floats:
+    values = [None if row is None else getattr(row, name) for row in rows]
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def _class_counts(rows: Sequence[ClientReport | None]) -> Floats | None:
+    counted = [_estimated(row) for row in rows if row is not None and row.class_counts is not None]
+    if len(counted) < len(rows) or len({len(each) for each in counted}) != 1:
+        return None
+    return np.stack(counted)
+
+
+def _estimated(report: ClientReport) -> Floats:
+    counts = np.array(report.class_counts, np.int64)
+    return counts.astype(float) if report.epsilon is None else estimate(counts, report.epsilon)

@@ -1,0 +1,346 @@
+"""Clients on machines of their own: cohorts are trained where the data are."""
+
+import math
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
+from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
+from atoll.fleet.agreed.agreement import Agreement
+from atoll.fleet.agreed.messages import pack
+from atoll.fleet.agreed.transport import Fleet, clients_of
+from atoll.fleet.folder.peers import public_keys
+from atoll.fleet.node.versions import named
+from atoll.fleet.server.asking import head_to_measure, head_to_train
+from atoll.fleet.server.attendance import Attendance
+from atoll.fleet.server.cohort_sum import Summation, begin
+from atoll.fleet.server.gathering import Call, Reply, gather
+from atoll.fleet.server.measured_times import Measured
+from atoll.fleet.server.notices import Notices
+from atoll.fleet.server.replies import Asked, CheckedUpdate, Reason, read_losses, read_trained
+from atoll.fleet.server.secure_sums import SecureSums
+from atoll.local.models import Model
+from atoll.support.arrays import Floats, Ids, Mask
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class _Collected(Generic[Result]):
+    """What a group of clients sent back: good results by client, and how many are missing or refused, by reason."""
+
+    results: dict[int, Result]
+    refused: Counter[str]
+
+
+class FleetExecutor:
+    """Trains clients on the nodes of a fleet; safe to call from several threads.
+
+    All cohorts are asked at once, and waited for until a deadline. Every reply is checked before it counts; whoever has
+    no good one by then is left out, and combine rules see the others' weights only. With all clients there the bits are
+    those of `Serial`, on processors of one kind and with the same packages; the losses of models, which nodes measure
+    in batches of their own, agree to rounding.
+
+    Attributes:
+        nodes: the node of each client that has been there.
+        measured: how long each client took so far.
+        left_out: names of nodes that are not asked, since they describe what cannot be.
+        refused: results of trainings and of losses that are missing or were refused so far, by reason
+            (`fleet.server.replies.REASONS`).
+    """
+
+    bits = "fleet"
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        nodes: Mapping[int, str],
+        agreement: Agreement,
+        deadline_seconds: float,
+        samples: Mapping[int, int] | None = None,
+        is_sound: Callable[[Model], bool] = lambda _: True,
+        attendance: Attendance | None = None,
+        notices: Notices | None = None,
+    ) -> None:
+        """Train on this fleet.
+
+        Args:
+            fleet: carries tasks to nodes; it is closed with the executor.
+            nodes: the node of each client that is there; others may come later, if the fleet knows who they are.
+            agreement: what the nodes must have in common with this side (`fleet.agreed.agreement.agree`).
+            deadline_seconds: that a call may take, from asking to the last reply.
+            samples: how many each client said that it holds; of others any number is taken.
+            is_sound: tells whether what replies were combined to can be used; else none of them counts.
+            attendance: says who is asked; None: everybody, always.
+            notices: is given what is refused; None: nobody is told.
+        """
+        self.fleet = fleet
+        self.nodes = dict(nodes)
+        self.agreement = agreement
+        self.deadline_seconds = deadline_seconds
+        self.samples = samples or {}
+        self.is_sound = is_sound
+        self.attendance = attendance or Attendance()
+        self.notices = notices or Notices()
+        self.measured = Measured(agreement.clients)
+        self.left_out: set[str] = set()
+        self.refused: Counter[str] = Counter()
+        self._resumable: Sequence[Mapping[int, Model]] = ()
+        self._sums = None if agreement.fixed is None else SecureSums(fleet, agreement, deadline_seconds)
+        self._lock = Lock()
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
+        """Return each cluster's update, in their order; replies are checked more strictly than simulated results.
+
+        Raises:
+            RunError: the combine rule fails.
+        """
+        limit = screening.max_update_norm if screening else None
+        starts = {id(cohort.start): cohort.start for cohort in cohorts}  # cohorts may share one
+        bodies = {key: pack([self._sent(start)]) for key, start in starts.items()}
+        groups = [cohort.clients for cohort in cohorts]
+        aside = self.attendance.take_turn(groups)
+        if self._sums is not None:
+            return self._sum(self._sums, cohorts, [bodies[id(cohort.start)] for cohort in cohorts], aside)
+        calls = [
+            call
+            for number, cohort in enumerate(cohorts)
+            for call in self._ask_to_train(number, _without(cohort, aside[number]), bodies[id(cohort.start)], limit)
+        ]
+        collected = self._collect(groups, calls, self._read_trained, aside)
+        while True:
+            updates = _average_all(cohorts, combine, collected)
+            bad = [
+                replies
+                for replies, update in zip(collected, updates, strict=True)
+                if replies.results and not self.is_sound(update.model)
+            ]
+            if not bad:
+                return updates
+            for replies in bad:  # the others are combined again, since their share of the event is now another
+                self._leave_out(replies)
+
+    def carries_through(self, combine: Combine) -> bool:
+        """Return False: in every intra-cluster round other clients may answer."""
+        return False
+
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
+        body = pack([self._sent(model) for model in models])
+        calls = []
+        aside = self.attendance.take_turn([clients])
+        for nodes in self._split(clients[~np.isin(clients, list(aside[0]))]):
+            asked = {
+                node: Asked(node, client, secrets.token_hex(16), self.agreement.form, models=len(models))
+                for node, client in nodes.items()
+            }
+            heads = {node: head_to_measure(self.agreement.digest, round_, each) for node, each in asked.items()}
+            calls.append(Call(0, "losses", heads, body, asked))
+        (replies,) = self._collect([clients], calls, _read_losses, aside)
+        table = np.full((len(clients), len(models)), np.nan)
+        for row, client in enumerate(clients.tolist()):
+            if client in replies.results:
+                table[row] = replies.results[client]
+        return table
+
+    def keep_resumable(self, states: Sequence[Mapping[int, Model]]) -> None:
+        """Let nodes drop what clients keep but for these: `State.clients` of each checkpoint that there is."""
+        self._resumable = tuple(states)
+
+    def close(self) -> None:
+        """Leave the fleet; the nodes stay."""
+        self.fleet.close()
+
+    def _sent(self, model: Model) -> Model:
+        """Return what nodes need of a model: not where updates are clipped at the server."""
+        return {name: tensor for name, tensor in model.items() if name in self.agreement.form}
+
+    def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
+        for nodes in self._split(cohort.clients):
+            asked = {node: self._asked_to_train(node, client, cohort, limit) for node, client in nodes.items()}
+            digest, resumable = self.agreement.digest, self._resumable
+            heads = {node: head_to_train(digest, cohort, each, resumable) for node, each in asked.items()}
+            yield Call(number, "train", heads, body, asked)
+
+    def _asked_to_train(self, node: str, client: int, cohort: Cohort, limit: float | None) -> Asked:
+        nonce = secrets.token_hex(16)
+        return Asked(
+            node=node,
+            client=client,
+            nonce=nonce,
+            form=self.agreement.form,
+            event=cohort.event,
+            repeat=cohort.repeat,
+            start=cohort.start,
+            samples=self.samples.get(client),
+            max_update_norm=limit,
+            state=named(nonce) if self.agreement.keeps_state else None,
+            coding=self.agreement.coding,
+            tells_loss=self.agreement.tells_loss,
+        )
+
+    def _split(self, clients: Ids) -> list[dict[str, int]]:
+        """Return the clients by node, in as many groups as a node has clients; those without a node are left out."""
+        nodes = self._find(clients.tolist())
+        groups: list[dict[str, int]] = []
+        for client, node in nodes.items():
+            free = next((group for group in groups if node not in group), None)
+            if free is None:
+                groups.append(free := {})
+            free[node] = client
+        return groups
+
+    def _find(self, clients: Sequence[int]) -> dict[int, str]:
+        """Return the node of each client that has one, after looking for new nodes if some have none."""
+        if any(client not in self.nodes for client in clients):
+            there = {name: known for name, known in self.fleet.nodes().items() if name not in self.left_out}
+            present = {client: name for name, known in there.items() for client in clients_of(known)}
+            with self._lock:
+                self.nodes = present | self.nodes
+        return {client: self.nodes[client] for client in clients if client in self.nodes}
+
+    def _collect(
+        self,
+        groups: Sequence[Ids],
+        calls: Sequence[Call],
+        read: Callable[[Asked, Reply], Result | Reason],
+        aside: Sequence[set[int]],
+    ) -> list[_Collected[Result]]:
+        """Make the calls; return, by number, what each group of clients sent back.
+
+        Only a client's first reply counts.
+        """
+        collected = [_Collected[Result]({}, Counter()) for _ in groups]
+        settled: dict[tuple[int, int], str] = {}
+        for reply in gather(self.fleet, calls, self.deadline_seconds, self.notices.say):
+            into = collected[reply.call.number]
+            asked = reply.call.asked.get(reply.sender)
+            key = reply.call.number, -1 if asked is None else asked.client
+            result = read(asked, reply) if asked and key not in settled else "repeated" if asked else "wrong_sender"
+            settled.setdefault(key, result if isinstance(result, str) else "")
+            if isinstance(result, str):
+                into.refused[result] += 1
+                self.notices.add(reply.sender, result)
+            else:
+                into.results[key[1]] = result
+                self.notices.forget(reply.sender)
+        for number, (clients, into) in enumerate(zip(groups, collected, strict=True)):
+            for client in clients.tolist():
+                if (number, client) not in settled:
+                    reason = "aside" if client in aside[number] else "gone"
+                    into.refused[reason] += 1
+                    self.notices.add(self.nodes.get(client, f"of client {client}"), reason)
+        with self._lock:
+            for into in collected:
+                self.refused.update(into.refused)
+        self._take_attendance(settled)
+        return collected
+
+    def _sum(
+        self, secure: SecureSums, cohorts: Sequence[Cohort], bodies: Sequence[bytes], aside: Sequence[set[int]]
+    ) -> list[ClusterUpdate]:
+        """Return each cluster's sum, of which nobody learns who has added what."""
+        nodes = self._find([client for cohort in cohorts for client in cohort.clients.tolist()])
+        known = public_keys(self.fleet.nodes())
+        sums = [
+            begin(cohort, nodes, spared, self.agreement, known, self.samples)
+            for cohort, spared in zip(cohorts, aside, strict=True)
+        ]
+        secure.carry_out(sums, bodies, self.notices.say)
+        for each, spared in zip(sums, aside, strict=True):
+            self._note(each, spared)
+        updates = [each.update(spared) for each, spared in zip(sums, aside, strict=True)]
+        with self._lock:
+            for update in updates:
+                self.refused.update(update.refused)
+        settled = {
+            (number, client): each.reason_of(client) or ""
+            for number, (each, spared) in enumerate(zip(sums, aside, strict=True))
+            for client in set(each.cohort.clients.tolist()) - spared
+        }
+        self._take_attendance(settled)
+        return updates
+
+    def _note(self, summed: Summation, aside: set[int]) -> None:
+        """Tell why nothing of a cohort counts, and take note of who did not answer, and how long others took."""
+        if summed.why:
+            where = f"event {summed.cohort.event}, cluster {summed.cohort.cluster}"
+            self.notices.say(f"{where}: no secure sum, so nothing of this cohort counts: {summed.why}")
+        for node, reason in summed.reasons.items():
+            self.notices.add(node, reason)
+        for client in aside:
+            self.notices.add(self.nodes.get(client, f"of client {client}"), "aside")
+        for node in () if summed.why else summed.summed:
+            self.notices.forget(node)
+        for node, done in summed.work.items():
+            for each in done:
+                self.measured.add(each.client, each.passed, each.seconds, summed.seconds[node])
+
+    def _take_attendance(self, settled: Mapping[tuple[int, int], str]) -> None:
+        """Count who answered, and who was late; whose node is not there was neither."""
+        late = {client: self.nodes[client] for (_, client), reason in settled.items() if reason == "late"}
+        came = {client: reason for (_, client), reason in settled.items() if reason not in ("late", "gone")}
+        came.pop(-1, None)  # who was not asked
+        self.attendance.take(late, set(came), {client for client, reason in came.items() if not reason})
+
+    def _leave_out(self, replies: _Collected[CheckedUpdate]) -> None:
+        """Let those count as refused who spoil what results are combined to; all, where each alone is sound."""
+        results = replies.results
+        unsound = [client for client, result in results.items() if not self.is_sound(result.outcome.model)]
+        for client in unsound or list(results):
+            del results[client]
+            replies.refused["unsound"] += 1
+            self.notices.add(self.nodes[client], "unsound")
+            with self._lock:
+                self.refused["unsound"] += 1
+
+    def _read_trained(self, asked: Asked, reply: Reply) -> CheckedUpdate | Reason:
+        result = read_trained(asked, reply.sender, reply.content)
+        if isinstance(result, CheckedUpdate):
+            self.measured.add(asked.client, result.passed, result.seconds, reply.seconds)
+        return result
+
+
+def _without(cohort: Cohort, clients: set[int]) -> Cohort:
+    """Return the cohort without these clients."""
+    kept = ~np.isin(cohort.clients, list(clients))
+    return replace(cohort, clients=cohort.clients[kept], weights=cohort.weights[kept]) if clients else cohort
+
+
+def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:
+    return read_losses(asked, reply.sender, reply.content)
+
+
+def _average_all(
+    cohorts: Sequence[Cohort], combine: Combine, collected: Sequence[_Collected[CheckedUpdate]]
+) -> list[ClusterUpdate]:
+    """Combine each cohort's results; whom an event has lost counts in none of its clusters."""
+    lost: Counter[int] = Counter()
+    answered = []
+    for cohort, replies in zip(cohorts, collected, strict=True):
+        answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
+        lost[cohort.event] += cohort.weights[~answered[-1]].sum()
+    return [
+        _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
+        for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
+    ]
+
+
+def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:
+    """Combine the results of those who answered, in the clients' order."""
+    if not answered.any():
+        return ClusterUpdate(cohort.start, math.nan, 0.0, replies.refused, answered)
+    there = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])
+    updates = (replies.results[client].outcome for client in there.clients.tolist())
+    (average,) = combine_updates([there], combine, updates)
+    arrived = 1.0 if answered.all() else float(there.weights.sum() / cohort.weights.sum())
+    return replace(average, arrived=arrived, refused=replies.refused, answered=answered)

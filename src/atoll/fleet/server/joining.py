@@ -1,0 +1,297 @@
+"""Before a run: which nodes are there, which clients they are, and what they say of themselves."""
+
+import secrets
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from atoll.fleet.agreed.agreement import Agreement
+from atoll.fleet.agreed.messages import ClientReport, DescribeReply, DescribeRequest, encode, most_bytes
+from atoll.fleet.agreed.randomised_response import LEAST_EPSILON
+from atoll.fleet.agreed.transport import Failure, Fleet, Properties, clients_of
+from atoll.fleet.agreed.waiting import passed, waiting
+from atoll.fleet.server.replies import open_reply
+from atoll.support.environment import BITS_DEPEND_ON, package_versions
+from atoll.support.errors import RunError
+
+CLOCKS_APART_SECONDS = 3600.0
+_DESCRIBING_SECONDS = 60.0
+_MOST_HOURS = 999_999.9  # that a sentence tells of a clock
+_LONGEST_PAUSE = 30.0
+_SHOWN = 8  # clients at most that a sentence lists
+_WORDS = {
+    "wrong_settings": "has other settings than this experiment",
+    "not_allowed": "has other settings than this experiment, which its owner does not let the server change; its own "
+    "log names them",
+    "late": "did not answer in time",
+    "gone": "is not there",
+    "failed": "failed to describe itself; its own log says why",
+}
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Why a node cannot take part.
+
+    Attributes:
+        why: what it does, a verb first.
+        is_description: whether it says what cannot be; else it may be mended, and is waited for.
+    """
+
+    why: str
+    is_description: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The clients that are there.
+
+    Attributes:
+        nodes: each client's node.
+        reports: what nodes say of each client.
+        left_out: names of nodes that are there, but describe what cannot be.
+        warnings: what the user should know, a sentence each.
+    """
+
+    nodes: dict[int, str] = field(default_factory=dict)
+    reports: dict[int, ClientReport] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def samples(self) -> dict[int, int]:
+        """How many samples each client says that it holds."""
+        return {client: report.samples for client, report in self.reports.items()}
+
+
+def wait_for_nodes(
+    fleet: Fleet,
+    agreement: Agreement,
+    nodes: int | None,
+    wait_seconds: float,
+    tell: Callable[[str], None] = lambda _: None,
+    poll_seconds: float = 1.0,
+) -> Joined:
+    """Return the nodes, once there are enough.
+
+    Args:
+        fleet: who may be there.
+        agreement: what they must have in common with this side.
+        nodes: how many must be there; None: those of all clients. More are never waited for than there are clients.
+        wait_seconds: how long to wait for them.
+        tell: is given a sentence whenever something has changed while it waits.
+        poll_seconds: between two looks.
+
+    A node whose description cannot be is refused; once the time is over, the run begins without it, if nobody else is
+    missing.
+
+    Raises:
+        RunError: too few nodes were there in time; names the clients that are missing.
+    """
+    began, news = time.monotonic(), [""]
+
+    def say(sentence: str) -> None:
+        if sentence != news[-1]:
+            news.append(sentence)
+            tell(sentence)
+
+    with waiting(tell, lambda: f"waiting for nodes: {passed(began)} of {wait_seconds:g} s; {news[-1]}".rstrip("; ")):
+        return _wait(fleet, agreement, nodes, wait_seconds, say, poll_seconds)
+
+
+def _wait(
+    fleet: Fleet,
+    agreement: Agreement,
+    nodes: int | None,
+    wait_seconds: float,
+    say: Callable[[str], None],
+    poll_seconds: float,
+) -> Joined:
+    until = time.monotonic() + wait_seconds
+    patience = _Patience(poll_seconds)
+    known: dict[str, DescribeReply] = {}
+    refused: dict[str, Unfit] = {}
+    warnings: dict[str, list[str]] = {}
+    while True:
+        there = fleet.nodes()
+        known = {name: reply for name, reply in known.items() if name in there}
+        left = max(until - time.monotonic(), 0.0)
+        strangers = patience.due(name for name in there if name not in known)
+        described = _describe(fleet, agreement, strangers, min(max(left, 1.0), _DESCRIBING_SECONDS))
+        for name in (name for name in strangers if name in described):  # not as they came: who is first must not vary
+            fit = _check(described[name], there[name], agreement, known)
+            if isinstance(fit, Unfit):
+                refused[name] = fit
+                patience.put_off(name)
+                continue
+            refused.pop(name, None)
+            known[name], warnings[name] = fit, _warn(name, fit)
+        refused = {name: unfit for name, unfit in refused.items() if name in there}
+        patience.forget_all_but(there)
+        joined = _join(known)
+        is_over = time.monotonic() >= until
+        joined.left_out.update(name for name, unfit in refused.items() if unfit.is_description)
+        unfit_clients = {client for name in joined.left_out for client in clients_of(there[name])}
+        wanted = agreement.clients - (len(unfit_clients & set(range(agreement.clients))) if is_over else 0)
+        if known and (len(joined.nodes) >= wanted or (nodes is not None and len(known) >= nodes)):
+            joined.warnings.extend(sentence for name in known for sentence in warnings[name])
+            joined.warnings.extend(
+                f"node {name!r} is left out: it {refused[name].why}" for name in sorted(joined.left_out)
+            )
+            return joined
+        sentence = _missing(joined, agreement.clients, refused)
+        if nodes is not None:
+            sentence = f"{len(known)} of fleet.nodes = {nodes} nodes are there; {sentence}"
+        if is_over:
+            raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
+        say(sentence)
+        time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
+
+
+class _Patience:
+    """Asks a node that is unfit again, but ever less often: its owner reads a line each time."""
+
+    def __init__(self, first_seconds: float) -> None:
+        self._first = first_seconds
+        self._pauses: dict[str, tuple[float, float]] = {}
+
+    def due(self, names: Iterable[str]) -> list[str]:
+        now = time.monotonic()
+        return [name for name in names if name not in self._pauses or now >= self._pauses[name][0]]
+
+    def put_off(self, name: str) -> None:
+        _, before = self._pauses.get(name, (0.0, self._first))
+        pause = min(2 * before, max(_LONGEST_PAUSE, self._first))
+        self._pauses[name] = time.monotonic() + pause, pause
+
+    def forget_all_but(self, names: Container[str]) -> None:
+        self._pauses = {name: pause for name, pause in self._pauses.items() if name in names}
+
+
+def ask_again(
+    fleet: Fleet,
+    agreement: Agreement,
+    nodes: Mapping[int, str],
+    timeout: float,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[int, ClientReport]:
+    """Return what nodes now say of their clients, in a run that is under way.
+
+    Whoever gives no proper answer in time is left out, and so is a node that says what cannot be.
+
+    Args:
+        fleet: the nodes.
+        agreement: what they have in common with this side.
+        nodes: the node of each client.
+        timeout: seconds to wait.
+        tell: is given a sentence for each that is left out.
+    """
+    there = fleet.nodes()
+    names = [name for name in dict.fromkeys(nodes.values()) if name in there]
+    reports: dict[int, ClientReport] = {}
+    for name, reply in _describe(fleet, agreement, names, timeout).items():
+        fit = _check(reply, there[name], agreement, {})
+        if isinstance(fit, Unfit):
+            tell(f"node {name!r} keeps its last report: it {fit.why}")
+        else:
+            reports |= {report.client: report for report in fit.clients if nodes.get(report.client) == name}
+    return reports
+
+
+def _describe(
+    fleet: Fleet, agreement: Agreement, names: Sequence[str], timeout: float
+) -> "dict[str, DescribeReply | Unfit]":
+    """Ask nodes what they hold; return each node's reply, or why there is none."""
+    nonce = secrets.token_hex(16)
+    request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce, settings=dict(agreement.told)))
+    replies = fleet.call(dict.fromkeys(names, request), "describe", b"", timeout) if names else ()
+    return {name: _read(content, nonce) for name, content in replies if name in names}
+
+
+def _read(content: bytes | Failure, nonce: str) -> DescribeReply | Unfit:
+    if isinstance(content, Failure):
+        return Unfit(_WORDS.get(content.reason, _improper(content.reason)))
+    opened = open_reply(content, DescribeReply, most_bytes({}, models=0))
+    if isinstance(opened, str):
+        return Unfit(_WORDS.get(opened, _improper(opened)), is_description=opened not in _WORDS)
+    head, _ = opened
+    return head if head.nonce == nonce else Unfit(_improper("repeated"), is_description=True)
+
+
+def _improper(reason: str) -> str:
+    return f"gave no proper answer ({reason})"
+
+
+def _check(
+    reply: DescribeReply | Unfit, properties: Properties, agreement: Agreement, known: Mapping[str, DescribeReply]
+) -> DescribeReply | Unfit:
+    """Return a node's description, or why it is unfit; `known` are those of nodes that were there before."""
+    if isinstance(reply, Unfit):
+        return reply
+    registered, seen = clients_of(properties), set[int]()
+    taken = {report.client: other for other, earlier in known.items() for report in earlier.clients}
+    for report in reply.clients:
+        client = report.client
+        if client >= agreement.clients:
+            why = f"says that it is client {client}, but data.clients = {agreement.clients}; they count from 0"
+        elif registered and client not in registered:
+            listed = ", ".join(map(str, registered))
+            why = f"says that it is client {client}, but its key is that of {listed}"
+        elif client in taken:
+            why = f"says that it is client {client}, but that is node {taken[client]!r}"
+        elif client in seen:
+            why = f"names client {client} twice"
+        elif told := _contradicts(report, agreement.classes):
+            why = f"{told} for client {client}"
+        else:
+            seen.add(client)
+            continue
+        return Unfit(why, is_description=True)
+    return reply
+
+
+def _contradicts(report: ClientReport, classes: int) -> str | None:
+    """Say what a report has that no honest one has, if it has any."""
+    counts = report.class_counts
+    if counts is None:
+        return None
+    if len(counts) != classes:
+        return f"reports {len(counts)} classes, where the data have {classes},"
+    if report.epsilon is not None and report.epsilon < LEAST_EPSILON:
+        return f"reports classes with epsilon = {report.epsilon:g}, which tell nothing,"
+    if sum(counts) != report.samples:
+        return f"reports {report.samples} samples, but {sum(counts)} in all classes,"
+    return None
+
+
+def _join(known: Mapping[str, DescribeReply]) -> Joined:
+    """Put together which node is which client."""
+    joined = Joined()
+    for name, reply in known.items():
+        for report in reply.clients:
+            joined.nodes[report.client], joined.reports[report.client] = name, report
+    return joined
+
+
+def _missing(joined: Joined, clients: int, refused: Mapping[str, Unfit]) -> str:
+    missing = [client for client in range(clients) if client not in joined.nodes]
+    listed = ", ".join(map(str, missing[:_SHOWN])) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
+    sentence = f"{len(joined.nodes)} of {clients} clients are there; missing: {listed}"
+    others = [f"node {name!r} {unfit.why}" for name, unfit in refused.items()]
+    return "; ".join([sentence, *others[:_SHOWN]])
+
+
+def _warn(name: str, reply: DescribeReply) -> list[str]:
+    """Return what may be surprising about a run with this node."""
+    warnings = []
+    if abs(apart := reply.utc - time.time()) >= CLOCKS_APART_SECONDS:
+        ahead, hours = "ahead of" if apart > 0 else "behind", min(abs(apart) / 3600, _MOST_HOURS)
+        warnings.append(f"the clock of node {name!r} is {hours:.1f} hours {ahead} this machine's")
+    here = package_versions()
+    for package in BITS_DEPEND_ON:
+        if (there := reply.versions.get(package)) != here[package]:
+            warnings.append(
+                f"node {name!r} has {package} {there}, here it is {here[package]}; results may differ from simulation "
+                "in their last bits"
+            )
+    return warnings

@@ -1,0 +1,297 @@
+"""Plans of live runs: based on what clients report, and revised by what was measured of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from atoll.clustering.named_clusterings import CLUSTERINGS
+from atoll.engine.engine import Method
+from atoll.experiment.experiment import Experiment, ReportedClients
+from atoll.fleet.agreed.messages import ClientReport
+from atoll.fleet.agreed.transport import samples_of
+from atoll.fleet.server.client_reports import ReportedTable, as_reported, only_samples, reported_table
+from atoll.fleet.server.clustering_log import Clustered, as_told, cells_of, read_clusterings
+from atoll.fleet.server.fleet_executor import FleetExecutor
+from atoll.fleet.server.joining import Joined, ask_again
+from atoll.fleet.server.measured_times import Measured
+from atoll.fleet.server.plausibility import MOST_SLOTS, believe, require_own_weights
+from atoll.network.network import Network
+from atoll.settings.plugins import resolve
+from atoll.settings.signatures import asks_for
+from atoll.support.errors import InputError
+from atoll.support.files import append_line, line_as_bytes, write_atomically
+
+_ASKING_SECONDS = 10.0  # nodes that are busy for longer keep their last report
+_CLASSES = "class counts"
+_GOES_BY = {
+    "timezone": "UTC offsets",
+    "availability": "slots of the day",
+    "major-class": _CLASSES,
+    "dataw": _CLASSES,
+    "feduc": _CLASSES,
+}
+_CANNOT = {
+    "random": "goes by nothing that is reported or measured",
+    "comaw": "puts clients where their upload is shortest, but on a fleet there is one way to the server for each",
+}
+
+
+def require_reclustering(experiment: Experiment) -> None:
+    """Refuse `fleet.recluster_every` where clusters cannot depend on measurements.
+
+    Raises:
+        InputError: names what does not go with it.
+    """
+    settings = experiment.settings
+    if settings.fleet.recluster_every is None:
+        return
+    begin = f"fleet.recluster_every = {settings.fleet.recluster_every}:"
+    name = settings.clustering.method
+    if not experiment.needs("clustering"):
+        raise InputError(f"{begin} method.name = {settings.method.name!r} has no clustering that could be made anew")
+    rule = resolve("clustering.method", name, CLUSTERINGS)
+    takes = any(asks_for(rule, given) for given in ("population", "network", "problem"))
+    if name in _CANNOT or not takes:
+        raise InputError(f"{begin} clustering.method = {name!r} {_CANNOT.get(name, _CANNOT['random'])}")
+    for other in ("trace_file", "metres_per_round", "recluster_every"):
+        if getattr(settings.network, other) is not None:
+            raise InputError(f"network.{other}: does not go with fleet.recluster_every, which knows no positions")
+    if settings.run.virtual_seconds is not None:
+        raise InputError(
+            f"run.virtual_seconds = {settings.run.virtual_seconds:g}: does not go with fleet.recluster_every, which "
+            "changes how long the plan takes; set rounds"
+        )
+
+
+class Planner:
+    """Makes a live run's plan, and revises it every `fleet.recluster_every` rounds.
+
+    Attributes:
+        experiment: with what clients reported when the run began.
+        warnings: what the user should know, a sentence each.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        executor: FleetExecutor,
+        joined: Joined,
+        path: Path,
+        resume: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Plan by reports, or, for a resumed run, as it was planned when it began.
+
+        Args:
+            experiment: what is run.
+            executor: on the fleet; measures clients.
+            joined: who is there.
+            path: of the file with a line for each clustering.
+            resume: whether the file is that of the run.
+            tell: is given a sentence whenever clients are clustered anew.
+
+        Raises:
+            InputError: a client does not report what re-clustering goes by, or says what cannot be; or the file is
+                damaged.
+        """
+        self._executor = executor
+        self._reports = dict(joined.reports)
+        self._path = path
+        self._tell = tell
+        self._lines = read_clusterings(path, len(experiment.population)) if resume and path.exists() else []
+        self._doubted: dict[int, str] = {}
+        self._settings = experiment.settings
+        self.warnings = list[str]()
+        table = self._table(self.warnings.append)
+        self.warnings += _lacking(experiment, table, joined)
+        known = ReportedClients(as_reported(experiment.population, table))
+        if self._lines:
+            known = as_told(known, self._lines[0])
+        try:
+            self.experiment = _given(experiment, known)
+            self._method = self.experiment.method
+        except InputError as error:  # one node's report may be enough for that
+            told = as_reported(experiment.population, only_samples(table))
+            if self._lines or told is known.population:
+                raise
+            self.warnings.append(f"what nodes report makes no plan ({error}); only their samples are taken")
+            self.experiment = _given(experiment, ReportedClients(told))
+            self._method = self.experiment.method
+
+    def begin(self, events_done: int) -> None:
+        """Take the plan that was in force after so many events, and drop later lines.
+
+        Raises:
+            InputError: the file ends before, or does not fit the run.
+            RunError: it cannot be written.
+        """
+        kept = [line for line in self._lines if line.event <= events_done]
+        if not kept:
+            if events_done:
+                raise InputError(f"--resume: {self._path} is missing or damaged; add --overwrite to start again")
+            kept = [self._line(self.experiment, 0)]
+        write_atomically(self._path, b"".join(line_as_bytes(line.model_dump()) for line in kept))
+        self._lines = kept
+        last = kept[-1]
+        rows = last.seconds_per_sample, last.compute_seconds, last.upload_seconds
+        if events_done:
+            self._executor.measured.remember(*(np.array(row, np.float64) for row in rows))
+        if len(kept) > 1:
+            known = as_told(ReportedClients(self.experiment.reported), kept[-1])
+            self._method = self._made(self.experiment.given(known))
+
+    def method(self, events_done: int) -> Method:
+        """Return the method with the plan for what comes after so many events, revised if it is time."""
+        schedule, every = self.experiment.method.schedule, self.experiment.settings.fleet.recluster_every
+        if every is None or not self._lines[-1].event < events_done < len(schedule):
+            return self._method
+        before, now = (schedule.rounds_done(done) // every for done in (events_done - 1, events_done))
+        if now > before:
+            self._plan_anew(events_done)
+        return self._method
+
+    def _plan_anew(self, events_done: int) -> None:
+        """Cluster by what is known now; where that is impossible, the clustering stays, and the file says why."""
+        before, outcome = self._lines[-1], None
+        try:
+            experiment = self._anew()
+            self._method = self._made(experiment)
+            line = self._line(experiment, events_done)
+            moved = int((np.array(line.labels) != np.array(before.labels)).sum())
+            line = line.model_copy(update={"moved": moved})
+            outcome = f"clients are clustered anew, {moved} of {len(line.samples)} moved"
+        except InputError as error:
+            line = before.model_copy(
+                update={"event": events_done, "round": self._round(events_done), "moved": 0, "kept": str(error)}
+            )
+            outcome = f"clients stay in their clusters ({error})"
+        append_line(self._path, line.model_dump())
+        self._lines.append(line)
+        self._tell(f"after round {line.round}: {outcome}")
+
+    def _anew(self) -> Experiment:
+        """Return the experiment by what clients report and what was measured so far.
+
+        Raises:
+            InputError: there is no such clustering.
+        """
+        executor, base = self._executor, self.experiment
+        said = ask_again(executor.fleet, executor.agreement, executor.nodes, _ASKING_SECONDS, self._tell)
+        executor.attendance.let_back(set(said))
+        self._reports |= {client: _with_earlier(report, self._reports.get(client)) for client, report in said.items()}
+        executor.samples = {client: report.samples for client, report in self._reports.items()}
+        population = as_reported(base.reported, self._table(lambda told: self._tell(f"warning: {told}")))
+        network = _measured_network(base.networks[0], executor.measured) if base.has_network else None
+        return base.given(ReportedClients(population, None, network))
+
+    def _made(self, experiment: Experiment) -> Method:
+        """Return the method with a plan that can take the place of the first.
+
+        Raises:
+            InputError: it has other clusters or events.
+        """
+        made, first = experiment.method, self.experiment.method
+        for name, new, old in (
+            ("clusters with clients", made.schedule.clusters, first.schedule.clusters),
+            ("events", len(made.schedule), len(first.schedule)),
+        ):
+            if new != old:
+                raise InputError(f"there would be {new} {name}, where the run began with {old}")
+        return made
+
+    def _table(self, warn: Callable[[str], None]) -> ReportedTable:
+        """Return what is believed of the reports; warn of what is not, once for each client and reason."""
+        executor, clustering = self._executor, self._settings.clustering
+        agreed = {k: n for known in executor.fleet.nodes().values() for k, n in samples_of(known).items()}
+        slots = clustering.clusters if clustering.method == "availability" else MOST_SLOTS
+        believed, doubted = believe(self._reports, agreed, self._settings.fleet.samples_limit, slots)
+        if self._executor.agreement.fixed is not None and self._executor.agreement.fixed.by_samples:
+            require_own_weights(self._reports, believed)
+        for client, why in doubted.items():
+            if self._doubted.get(client) != why:
+                warn(f"node {executor.nodes.get(client)!r} says that client {client} {why}")
+        self._doubted = doubted
+        return reported_table(believed, executor.agreement.clients)
+
+    def _round(self, events_done: int) -> int:
+        return self.experiment.method.schedule.rounds_done(events_done)
+
+    def _line(self, experiment: Experiment, events_done: int) -> Clustered:
+        clustering = experiment.clustering if experiment.needs("clustering") else None
+        measured = self._executor.measured
+        return Clustered(
+            event=events_done,
+            round=self._round(events_done),
+            clusters=None if clustering is None else clustering.clusters,
+            labels=None if clustering is None else clustering.labels.tolist(),
+            hours=None if clustering is None or clustering.hours is None else list(clustering.hours),
+            samples=experiment.reported.sizes.tolist(),
+            seconds_per_sample=cells_of(measured.seconds_per_sample),
+            compute_seconds=cells_of(measured.compute_seconds),
+            upload_seconds=cells_of(measured.upload_seconds),
+        )
+
+
+def _given(experiment: Experiment, known: ReportedClients) -> Experiment:
+    same = known.population is experiment.population and known.clustering is None
+    return experiment if same else experiment.given(known)
+
+
+def _with_earlier(report: ClientReport, before: ClientReport | None) -> ClientReport:
+    """Return a report with what it no longer tells as it was told before, since plans need it of all clients."""
+    if before is None:
+        return report
+    kept = {name: told for name, told in before if getattr(report, name) is None and name != "epsilon"}
+    if report.class_counts is None:
+        kept["epsilon"] = before.epsilon
+    return report.model_copy(update=kept)
+
+
+def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> list[str]:
+    """Say which client does not report what the clustering goes by, if one does not.
+
+    Raises:
+        InputError: clusters are to be made anew by it.
+    """
+    settings, known = experiment.settings, experiment.population.attributes
+    name = settings.clustering.method
+    needs_none = name == "feduc" and settings.clustering.get("xi") == "gradients"
+    if not experiment.needs("clustering") or name not in _GOES_BY or needs_none:
+        return []
+    what = _GOES_BY[name]
+    complete = {
+        "UTC offsets": ~np.isnan(table.utc_offset) | bool({"utc_offset", "longitude"} & known.keys()),
+        "slots of the day": np.array([slots is not None for slots in table.slots]) | ("slots" in known),
+        _CLASSES: np.array(
+            [k in joined.reports and joined.reports[k].class_counts is not None for k in range(len(table.slots))]
+        ),
+    }[what]
+    if complete.all():
+        return []
+    client = int(np.argmin(complete))
+    node = f" (node {joined.nodes[client]!r})" if client in joined.nodes else ", whose node is not there,"
+    sentence = f"clustering.method = {name!r} goes by {what}, which client {client}{node} does not report"
+    if settings.fleet.recluster_every is not None and name != "feduc":  # which goes by what is measured as well
+        raise InputError(f"fleet.recluster_every = {settings.fleet.recluster_every}: {sentence}")
+    return [f"{sentence}; what the experiment file makes of them is taken for all clients"]
+
+
+def _measured_network(network: Network, measured: Measured) -> Network:
+    """Return the network with measured seconds, the upload's the same to each aggregator; the rest as it was.
+
+    Clients that were not measured yet take the median of the others.
+
+    Raises:
+        InputError: nobody was.
+    """
+    if not measured.replies.any():
+        raise InputError("no client has been measured yet")
+    compute, upload = (
+        np.where(np.isnan(seconds), np.nanmedian(seconds), seconds)
+        for seconds in (measured.compute_seconds, measured.upload_seconds)
+    )
+    return replace(
+        network, compute_seconds=compute, upload_seconds=np.repeat(upload[:, None], network.aggregators, axis=1)
+    )

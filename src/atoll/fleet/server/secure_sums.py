@@ -1,0 +1,192 @@
+"""Cohorts whose nodes send no model, only masked sums: the server's side of secure sums on a fleet."""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.fleet.agreed.agreement import Agreement
+from atoll.fleet.agreed.messages import encode, most_bytes
+from atoll.fleet.agreed.sum_messages import (
+    KeysReply,
+    KeysRequest,
+    MaskedReply,
+    MaskedRequest,
+    SharesReply,
+    SharesRequest,
+    SignedKeys,
+    SumReply,
+    SumRequest,
+    SurvivorsReply,
+    SurvivorsRequest,
+    UnmaskReply,
+    UnmaskRequest,
+)
+from atoll.fleet.agreed.transport import Failure, Fleet
+from atoll.fleet.server.cohort_sum import Summation
+from atoll.fleet.server.gathering import Call, Reply, gather
+from atoll.fleet.server.replies import Asked, open_reply
+from atoll.local.models import Form, Model, form_of
+from atoll.secure.collector import Collector
+from atoll.secure.fixed import flat
+from atoll.secure.participant import Revealed
+from atoll.secure.roster import NotSummed
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the protocol.
+
+    Attributes:
+        task: the handler's name at nodes.
+        request: the request's header.
+        fields: what it tells a node besides, of a summation.
+        reply: the reply's header.
+        read: what the reply says, given its models and by whom it was sent, or why it is refused.
+        take: takes what nodes have said.
+    """
+
+    task: str
+    request: type[SumRequest]
+    fields: Callable[[Summation, str], Fields]
+    reply: type[SumReply]
+    read: Callable[[Summation, str, Any, list[Model]], Any]
+    take: Callable[[Collector, Mapping[str, Any]], Any]
+
+
+def _bytes(told: Mapping[str, str]) -> dict[str, bytes]:
+    return {name: bytes.fromhex(each) for name, each in told.items()}
+
+
+def _shares(told: Mapping[str, str]) -> dict[str, int]:
+    return {name: int.from_bytes(each) for name, each in _bytes(told).items()}
+
+
+def _to_deal(summation: Summation, node: str) -> Fields:
+    return {"keys": tuple(map(SignedKeys.of, summation.told)), "threshold": summation.collector.threshold}
+
+
+def _to_train(summation: Summation, node: str) -> Fields:
+    cohort = summation.cohort
+    return {
+        "drawn_as": cohort.event if cohort.drawn_as is None else cohort.drawn_as,
+        "round": cohort.round,
+        "clients": summation.nodes[node],
+        "shares": {name: sealed.hex() for name, sealed in summation.told[node].items()},
+    }
+
+
+def _read_masked(summation: Summation, node: str, head: MaskedReply, models: list[Model]) -> Any:
+    """Return a node's masked numbers, if its clients are those who were asked, with the samples that they weigh as."""
+    if tuple(each.client for each in head.work) != summation.nodes[node]:
+        return "wrong_sender"
+    if any(each.samples != summation.samples.get(each.client, each.samples) for each in head.work):
+        return "wrong_count"
+    if len(models) != 1 or form_of(models[0]) != summation.masked_form:
+        return "wrong_form"
+    summation.work[node] = head.work
+    return flat(models[0], summation.masked_form)
+
+
+STEPS = (
+    Step(
+        "sum-keys", KeysRequest, lambda _, __: {}, KeysReply,
+        lambda _, __, head, models: head.keys.keys, Collector.take_keys,
+    ),
+    Step(
+        "sum-shares", SharesRequest, _to_deal, SharesReply,
+        lambda _, __, head, models: _bytes(head.shares), Collector.take_dealt,
+    ),
+    Step("sum-masked", MaskedRequest, _to_train, MaskedReply, _read_masked, Collector.take_masked),
+    Step(
+        "sum-survivors", SurvivorsRequest, lambda summation, _: {"survivors": summation.told}, SurvivorsReply,
+        lambda _, __, head, models: bytes.fromhex(head.signature), Collector.take_signatures,
+    ),
+    Step(
+        "sum-unmask", UnmaskRequest,
+        lambda summation, _: {"signatures": {name: each.hex() for name, each in summation.told.items()}}, UnmaskReply,
+        lambda _, __, head, models: Revealed(_shares(head.own), _shares(head.others)), Collector.take_revealed,
+    ),
+)  # fmt: skip
+
+
+class SecureSums:
+    """Carries secure sums out, all of a call at once; safe to use from several threads."""
+
+    def __init__(self, fleet: Fleet, agreement: Agreement, deadline_seconds: float) -> None:
+        """Ask the nodes of a fleet, and wait so long for each step."""
+        self._fleet, self._agreement, self._deadline = fleet, agreement, deadline_seconds
+
+    def carry_out(
+        self, sums: Sequence[Summation], bodies: Sequence[bytes], tell: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Bring sums to their end: each has its `total` then, or a sentence that says `why` not.
+
+        Args:
+            sums: not begun yet.
+            bodies: the packed start model of each.
+            tell: is given now and then who is waited for.
+        """
+        for step in STEPS:
+            going = [number for number, each in enumerate(sums) if not each.why]
+            told = self._ask(step, {number: sums[number] for number in going}, bodies, tell)
+            for number in going:
+                self._take(step, sums[number], told[number])
+        for each in sums:
+            each.finish()
+
+    def _take(self, step: Step, summation: Summation, told: Mapping[str, Any]) -> None:
+        try:
+            summation.told = step.take(summation.collector, told)
+        except NotSummed as error:
+            summation.why = str(error)
+
+    def _ask(
+        self, step: Step, sums: Mapping[int, Summation], bodies: Sequence[bytes], tell: Callable[[str], None]
+    ) -> dict[int, dict[str, Any]]:
+        """Ask the nodes that are left in each sum; return what they say, by the sum's number and their name."""
+        calls = [self._call(step, number, each, bodies[number]) for number, each in sums.items()]
+        told: dict[int, dict[str, Any]] = {number: {} for number in sums}
+        for reply in gather(self._fleet, [call for call in calls if call.asked], self._deadline, tell):
+            summation, node = sums[reply.call.number], reply.sender
+            asked = reply.call.asked.get(node)
+            if asked is None or node in told[reply.call.number] or node in summation.reasons:
+                continue  # who was not asked, or speaks twice, changes nothing
+            said = self._read(step, summation, asked, reply)
+            if isinstance(said, str):
+                summation.reasons[node] = said  # type: ignore[assignment]  # one of `Reason`
+                continue
+            told[reply.call.number][node] = said
+            if step.reply is MaskedReply:
+                summation.seconds[node] = reply.seconds
+        return told
+
+    def _call(self, step: Step, number: int, summation: Summation, body: bytes) -> Call:
+        nonces = {node: secrets.token_hex(16) for node in summation.collector.left}
+        instance = summation.collector.instance
+        common: Fields = {"token": instance.token, "event": instance.event}
+        common |= {"repeat": instance.repeat, "cluster": instance.cluster}
+        heads = {
+            node: encode(
+                step.request(settings_digest=instance.digest, nonce=nonce, **common, **step.fields(summation, node))
+            )
+            for node, nonce in nonces.items()
+        }
+        asked = {node: Asked(node, summation.nodes[node][0], nonce, {}) for node, nonce in nonces.items()}
+        return Call(number, step.task, heads, body if step.request is MaskedRequest else b"", asked)
+
+    def _read(self, step: Step, summation: Summation, asked: Asked, reply: Reply) -> Any:
+        """Return what a reply says, or why it is refused: a text."""
+        content = reply.content
+        if isinstance(content, Failure):
+            return "oversized" if content.reason == "too_large" else content.reason
+        form: Form = self._agreement.sent_form if step.reply is MaskedReply else {}
+        opened = open_reply(content, step.reply, most_bytes(form))
+        if isinstance(opened, str):
+            return opened
+        head, models = opened
+        if head.nonce != asked.nonce:
+            return "repeated"
+        return step.read(summation, asked.node, head, models)

@@ -1,0 +1,77 @@
+"""The methods by name.
+
+A user's own is a function that returns a `Method`. It may ask by parameter name for `population`, `rule`, `rounds`,
+`seed`, `clock`, `clustering`, `network`, `phases` and `module`; its other parameters are settings of ``[method]``.
+"""
+
+from collections.abc import Callable
+
+from atoll.engine.engine import Method
+from atoll.methods.papers.alone import alone
+from atoll.methods.papers.bcd import bcd
+from atoll.methods.papers.cfl import cfl
+from atoll.methods.papers.cfl_mgd import cfl_mgd
+from atoll.methods.papers.ditto import ditto
+from atoll.methods.papers.fedasync import fedasync
+from atoll.methods.papers.fedat import fedat
+from atoll.methods.papers.fedavg import centralized, fedavg, pooled
+from atoll.methods.papers.fedbcd import fedbcd
+from atoll.methods.papers.fedbuff import fedbuff
+from atoll.methods.papers.fedcluster import fedcluster
+from atoll.methods.papers.feddyn import feddyn
+from atoll.methods.papers.fedgroup import fedgroup
+from atoll.methods.papers.fednova import fednova
+from atoll.methods.papers.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+from atoll.methods.papers.fesem import fesem
+from atoll.methods.papers.flhc import flhc
+from atoll.methods.papers.hierarchical import hierarchical
+from atoll.methods.papers.hierfavg import hierfavg
+from atoll.methods.papers.ifca import ifca
+from atoll.methods.papers.pacfl import pacfl
+from atoll.methods.papers.personal_parts import fedbn, fedper, fedrep
+from atoll.methods.papers.scaffold import scaffold
+from atoll.methods.parts.kind import MethodKind
+from atoll.methods.parts.learned import SENDING
+from atoll.methods.parts.parties import share_samples, split_model
+
+METHODS: dict[str, Callable[..., Method] | MethodKind] = {
+    "fedcluster": fedcluster,
+    "fedavg": fedavg,
+    "centralized": MethodKind(centralized, population=pooled, why_one_place="whose one client holds all data"),
+    "fedavgm": fedavgm,
+    "fedadagrad": fedadagrad,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "scaffold": scaffold,
+    "fednova": fednova,
+    "feddyn": feddyn,
+    "fedasync": MethodKind(
+        fedasync, why_one_place="whose events are one client's: lost, it would pull the server back to what it was sent"
+    ),
+    "fedbuff": fedbuff,
+    "fedat": fedat,
+    "hierarchical": MethodKind(hierarchical, rounds_are_local_steps=True),
+    "hierfavg": MethodKind(hierfavg, rounds_are_local_steps=True),
+    "ifca": ifca,
+    "cfl-mgd": cfl_mgd,
+    "cfl": MethodKind(cfl, why_one_place=SENDING),
+    "flhc": MethodKind(flhc, why_one_place=SENDING),
+    "fedgroup": MethodKind(fedgroup, why_one_place=SENDING),
+    "fesem": MethodKind(fesem, why_one_place=SENDING),
+    "pacfl": pacfl,
+    "bcd": bcd,
+    "ditto": ditto,
+    "local": MethodKind(alone, untested="all that clients learn"),
+    "fedbn": MethodKind(fedbn, untested="clients' normalisation layers"),
+    "fedper": MethodKind(fedper, untested="clients' heads"),
+    "fedrep": MethodKind(fedrep, untested="clients' heads"),
+    "fedbcd": MethodKind(
+        fedbcd, population=share_samples, module=split_model, why_one_place="whose parties share all samples"
+    ),
+}
+
+ACCOUNTED = frozenset(
+    {fedcluster, fedavg, fedavgm, fedadagrad, fedadam, fedyogi, fedat, hierarchical, hierfavg, ifca, cfl_mgd}
+)
+"""Those that `atoll.privacy` accounts for: their schedules go by no more of clients' data than how many samples there
+are, and what clients send goes nowhere but into their cluster's sum."""

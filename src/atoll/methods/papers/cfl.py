@@ -1,0 +1,111 @@
+"""CFL: clusters split in two where their clients' updates no longer agree (Sattler et al. 2020)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from atoll.data.population import Population
+from atoll.engine.engine import Method, State
+from atoll.engine.grouping import Grouping
+from atoll.local.rule import LocalRule
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.learned import Turn, apart, as_vectors, normalised
+from atoll.schedules.events import Clock, Event
+from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.limits import NotNegative, Positive, Probability
+
+
+@checked
+def cfl(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    clusters: Positive = 4,
+    eps1: NotNegative = 0.4,
+    eps2: NotNegative = 1.6,
+    gamma: Probability = 0.0,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """CFL: FedAvg of all clients, in a cluster that splits in two once it is stationary and its clients are not.
+
+    Sattler, Müller and Samek 2020, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization
+    under Privacy Constraints", Algorithm 4 (updates of weights). All clients train in every round. After it a cluster
+    c with updates d_i splits if ``||sum n_i d_i / n_c|| < eps1`` and ``max ||d_i|| > eps2``, into the two parts c1, c2
+    whose largest similarity across, ``a = max of <d_i, d_j> / (||d_i|| ||d_j||)``, is least; only if
+    ``gamma < sqrt((1 - a) / 2)``. Both go on from the cluster's mean. With eps1 = 0 it never splits, and is FedAvg.
+
+    Args:
+        population: the clients.
+        rule: what a client does.
+        rounds: T.
+        clusters: the most clusters that splits may lead to; the paper sets no limit.
+        eps1: a cluster whose mean update is shorter is stationary.
+        eps2: a client whose update is longer is not.
+        gamma: bound on how far a client's update strays from its group's, the paper's gamma_max; 0: no bound.
+        clock: how long clients take; None: every round takes a second.
+        seed: unused, as nobody is drawn.
+
+    Raises:
+        InputError: more clusters than clients.
+    """
+    from atoll.methods.parts.update_trainers import UpdateTrainer  # needs PyTorch, which settings do not wait for
+
+    everyone = np.arange(len(population))
+    turns = (Turn(everyone, j, regroups=True) for j in range(rounds))
+    return Method(
+        apart(population, clusters, turns, rounds, clock),
+        rule,
+        trainer=UpdateTrainer,
+        labels=np.zeros_like(everyone),
+        regroup=Splitting(population, eps1, eps2, gamma),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Splitting:
+    """Splits clusters while there is room for more; the part without the first client gets the next number."""
+
+    population: Population
+    eps1: float
+    eps2: float
+    gamma: float
+
+    def __call__(self, event: Event, state: State) -> Grouping:
+        """Return the clusters after an event."""
+        assert state.labels is not None, "Method.labels are given"
+        labels, models = state.labels.copy(), {}
+        for cluster in range(labels.max() + 1):
+            members, free = np.flatnonzero(labels == cluster), int(labels.max()) + 1
+            if free == len(state.starts):
+                break
+            updates = as_vectors([state.clients[k] for k in members.tolist()])
+            if self._is_at_odds(updates, self.population.sizes[members]):
+                second, similarity = bipartition(updates)
+                if self.gamma < np.sqrt((1 - similarity) / 2):
+                    labels[members[second]], models[free] = free, state.starts[cluster]
+        return Grouping(labels, models)
+
+    def _is_at_odds(self, updates: Floats, sizes: Ids) -> bool:
+        """Return whether a cluster as a whole is stationary, and one of its several clients is not."""
+        if len(updates) == 1:
+            return False
+        mean = np.linalg.norm(np.average(updates, axis=0, weights=sizes))
+        return bool(mean < self.eps1 and np.linalg.norm(updates, axis=1).max() > self.eps2)
+
+
+def bipartition(updates: Floats) -> tuple[Mask, float]:
+    """Return the two parts whose largest similarity across is least: who is in the second one, and that similarity.
+
+    Single linkage finds them: it merges the most similar clients until two parts are left (Algorithm 1).
+
+    >>> bipartition(np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))
+    (array([False,  True, False]), 0.0)
+    """
+    from scipy.cluster.hierarchy import cut_tree, linkage
+
+    units = normalised(updates)
+    similarities = np.clip(units @ units.T, -1, 1)
+    tree = linkage(1 - similarities[np.triu_indices(len(units), 1)], "single")
+    parts = cut_tree(tree, [2])[:, 0]
+    return np.asarray(parts != parts[0]), float(1 - tree[-1, 2])

@@ -1,0 +1,63 @@
+"""FedAvg, FedProx and SGD on the pooled data."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from atoll.clustering.clustering import one_cluster
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.rule import LocalRule
+from atoll.methods.papers.fedcluster import fedcluster
+from atoll.methods.parts.checking import checked
+from atoll.schedules.events import Clock
+from atoll.schedules.packed import pack
+from atoll.support.errors import InputError
+from atoll.support.limits import Share
+
+
+@checked
+def fedavg(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """FedAvg: FedCluster with one cluster. With ``rule.proximal`` it is FedProx.
+
+    McMahan et al. 2017; Li et al. 2020.
+
+    Args:
+        population: the clients.
+        rule: what a client does.
+        rounds: T.
+        fraction: share of the clients in a cohort.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
+    """
+    clustering = one_cluster(len(population))
+    return fedcluster(population, clustering, rule, rounds, fraction, "fixed", clock, seed)
+
+
+def pooled(population: Population) -> Population:
+    """Return the one client that holds all samples."""
+    return population.pooled()
+
+
+@checked
+def centralized(
+    population: Population, rule: LocalRule, rounds: int, clock: Clock | None = None, seed: int = 0
+) -> Method:
+    """SGD on the pooled data: FedAvg with one client that holds everything and keeps its optimiser's state.
+
+    `population` must be pooled (``population.pooled()``); a round is ``rule.steps`` steps. Nothing is uploaded.
+    """
+    if len(population) != 1:
+        raise InputError(f"method.name = 'centralized': needs the pooled population, got {len(population)} clients")
+    if clock is not None:
+        clock = replace(clock, upload_seconds=np.zeros(1))
+    method = fedavg(population, replace(rule, carry_moments=True), rounds, 1.0, clock, seed)
+    events = pack(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
+    return replace(method, schedule=replace(method.schedule, events=events))

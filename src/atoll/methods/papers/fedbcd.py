@@ -1,0 +1,125 @@
+"""Vertical federated learning: parties that hold different features of the same samples (FedBCD).
+
+Liu et al. 2022, "FedBCD: a communication-efficient collaborative learning framework for distributed features". A
+party is a client whose block of the input and whose block of the model are its own; the model's output is the sum of
+the parties' outputs. Party 0 is the label party: the others send it their outputs, it sends each of them the sum of
+the outputs that are not theirs. The labels of a batch are taken as known to all parties.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from atoll.aggregation.mean import Weighted
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.models import Model
+from atoll.local.rule import LocalRule
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.rule_requirements import refuse_epochs
+from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
+from atoll.support.arrays import Ids
+from atoll.support.errors import InputError
+
+Mode = Literal["parallel", "sequential"]
+
+OUTPUT_BYTES = 4  # the built-in models compute in float32
+
+
+@checked
+def fedbcd(
+    population: Population, rule: LocalRule, rounds: int, mode: Mode = "parallel", clock: Clock | None = None
+) -> Method:
+    """FedBCD: parties that hold different features of the same samples train a sum of their networks.
+
+    Liu et al. 2022. A round exchanges the parties' outputs for one batch S; then each party k takes Q = `rule.steps`
+    steps ``theta_k <- theta_k - eta * grad_k f(theta_k, the others' outputs; S)`` on its own block, side by side
+    (`parallel`) or in turn, with the new outputs of those before it (`sequential`). Parties keep their optimiser's
+    state. With Q = 1, parallel is SGD on the whole model.
+
+    `population` is that of the parties (`share_samples`), the model a `Parties`, the trainer a `PartyTrainer`.
+
+    Args:
+        population: the parties.
+        rule: what a party does.
+        rounds: exchanges of outputs.
+        mode: parties train at once or in turn.
+        clock: how long parties take; None: every event takes a second.
+    """
+    if not all(np.array_equal(population.samples(k), population.samples(0)) for k in range(len(population))):
+        raise InputError("method.name = 'fedbcd': needs parties that hold the same samples, as share_samples gives")
+    if rule.resample_parts:
+        raise InputError(
+            "method.resample = true: does not go with method.name = 'fedbcd', whose parties have no data apart"
+        )
+    refuse_epochs(rule, "method.name = 'fedbcd', whose parties take local.steps on the same batch")
+    from atoll.methods.parts.party_trainer import PartyTrainer  # needs PyTorch, which settings do not wait for
+
+    schedule = exchanging(len(population), rounds, mode, output_bytes(population, rule), clock)
+    return Method(schedule, replace(rule, carry_moments=True), combine=join_blocks, trainer=PartyTrainer)
+
+
+def join_blocks(models: Weighted, start: Model, cohort_weight: float) -> Model:
+    """Replace the blocks that parties started from by those they trained (a combine rule)."""
+    joined = dict(start)
+    for _, block in models:
+        joined |= block
+    return joined
+
+
+def exchanging(
+    parties: int, rounds: int, mode: Mode = "parallel", message_bytes: int = 0, clock: Clock | None = None
+) -> Schedule:
+    """Every round one batch's outputs are exchanged, then the parties train (FedBCD).
+
+    `parallel`: one event a round, in which all parties train. `sequential`: one event a party, in ascending order, each
+    using the new outputs of those before it. Without a clock every event takes one second.
+
+    Messages are outputs of `message_bytes`. In parallel the K - 1 parties send theirs to the label party, and it sends
+    each the sum of the others'. In sequence it is the same, and each party but the first and the last also sends its
+    new outputs when it has trained.
+    """
+    if rounds < 1:
+        raise InputError(f"rounds = {rounds}: must be at least 1")
+    if mode not in ("parallel", "sequential"):
+        raise InputError(f"method.mode = {mode!r}: must be 'parallel' or 'sequential'")
+    turns = _turns(parties, mode)
+    events: list[Event] = []
+    now = 0.0
+    for index in range(rounds * len(turns)):
+        cohort, up, down = turns[index % len(turns)]
+        began, now = now, now + (clock.event_seconds(cohort, now) if clock else 1.0)
+        events.append(
+            Event(
+                index=index,
+                round=index // len(turns),
+                seconds=now,
+                active=(0,),
+                began=(began,),
+                cohort=cohort,
+                clusters=np.zeros(len(cohort), np.int64),
+                weights=np.ones(len(cohort)),
+                server=Mix(published=((0, 1.0),)),
+                starts=((0, FROM_SERVER),),
+                staleness=(0,),
+                models_down=down,
+                models_up=up,
+            )
+        )
+    return Schedule(tuple(events), 1, rounds, message_bytes=message_bytes)
+
+
+def output_bytes(population: Population, rule: LocalRule) -> int:
+    """Return the bytes of one party's outputs for one batch."""
+    batch = int(population.sizes[0]) if rule.batch_size == "full" else rule.batch_size
+    return batch * population.data.outputs * OUTPUT_BYTES
+
+
+def _turns(parties: int, mode: Mode) -> list[tuple[Ids, int, int]]:
+    """Return the cohort of each event of a round, and how many messages go up and down in it."""
+    last = parties - 1
+    if mode == "parallel":
+        return [(np.arange(parties), last, last)]
+    middle = [(np.array([k]), 1, 1) for k in range(1, last)]
+    return [(np.array([0]), last, 0), *middle, *([(np.array([last]), 0, 1)] if last else [])]

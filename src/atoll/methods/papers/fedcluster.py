@@ -1,0 +1,120 @@
+"""FedCluster: clusters take turns, so the server's model moves M times a round at the same cost (Chen et al. 2020)."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.rule import LocalRule
+from atoll.methods.parts.checking import checked
+from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
+from atoll.schedules.packed import pack
+from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort, next_time_of_day
+from atoll.support.arrays import Ids
+from atoll.support.errors import InputError
+from atoll.support.limits import Share
+from atoll.support.seeds import generator
+
+Order = Literal["reshuffled", "fixed"]
+
+
+@checked
+def fedcluster(
+    population: Population,
+    clustering: Clustering,
+    rule: LocalRule,
+    rounds: int,
+    fraction: Share = 0.1,
+    order: Order = "reshuffled",
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """FedCluster: clusters take turns, so the server's model moves M times a round at the same cost.
+
+    Chen et al. 2020, Algorithm 1. For rounds j, for cycles K in the order sigma_j: the cycle's cohort starts from
+    the server's model W, trains, and ``W <- sum_k p_k w_k / sum_k p_k``.
+
+    Args:
+        population: the clients.
+        clustering: their clusters, none of them empty.
+        rule: what a client does.
+        rounds: in each of them every cluster has its cycle.
+        fraction: share of a cluster's clients in a cohort.
+        order: order of the cycles, drawn anew every round or ascending.
+        clock: how long clients take; None: every cycle takes a second.
+        seed: what orders and cohorts are drawn from.
+    """
+    return Method(cycling(population, clustering, rounds, fraction, order, clock, seed), rule)
+
+
+@checked
+def cycling(
+    population: Population,
+    clustering: Clustering,
+    rounds: int,
+    fraction: float = 1.0,
+    order: Order = "reshuffled",
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Schedule:
+    """Clusters take turns; after each turn the server takes the cluster's mean (FedCluster, Algorithm 1).
+
+    In round j the cycles follow the permutation sigma_j: drawn anew every round (`reshuffled`, what Theorem 1
+    assumes) or ascending (`fixed`). A cycle's cohort is ``cohort_size(fraction, cluster size)`` clients drawn without
+    replacement. Where the clustering gives times of day, a cycle begins at the next such time of its cluster, so
+    that the schedule spans simulated days. Without a clock every cycle takes one second. One cluster makes it FedAvg.
+    """
+    check_rounds(rounds, fraction)
+    if order not in ("reshuffled", "fixed"):
+        raise InputError(f"method.order = {order!r}: must be 'reshuffled' or 'fixed'")
+    if (empty := np.flatnonzero(clustering.sizes == 0)).size:
+        raise InputError(f"clustering: cluster {empty[0]} has no clients; lower clustering.clusters")
+    events = _cycles(population, clustering, rounds, fraction, order, clock, seed)
+    return Schedule(pack(events), clustering.clusters, rounds)
+
+
+def _cycles(
+    population: Population,
+    clustering: Clustering,
+    rounds: int,
+    fraction: float,
+    order: Order,
+    clock: Clock | None,
+    seed: int,
+) -> Iterator[Event]:
+    turns = [int(c) for j in range(rounds) for c in _turn(clustering.clusters, order, seed, j)]
+    everyone = range(clustering.clusters)
+    merges = [Mix(published=((c, 1.0),)) for c in everyone]  # one object for all events: a schedule may have a million
+    starts = [((c, FROM_SERVER),) for c in everyone]
+    ids = [np.full(cohort_size(fraction, int(size)), c) for c, size in enumerate(clustering.sizes)]
+    now = 0.0
+    for index, cluster in enumerate(turns):
+        members = clustering.members(cluster)
+        cohort = draw_cohort(members, cohort_size(fraction, len(members)), generator(seed, "cohort", index))
+        began = now if clustering.hours is None else next_time_of_day(now, clustering.hours[cluster])
+        now = began + (clock.event_seconds(cohort, began) if clock else 1.0)
+        following = turns[index + 1] if index + 1 < len(turns) else cluster
+        yield Event(
+            index=index,
+            round=index // clustering.clusters,
+            seconds=now,
+            active=(cluster,),
+            began=(began,),
+            cohort=cohort,
+            clusters=ids[cluster],
+            weights=population.sizes[cohort].astype(float),
+            server=merges[cluster],
+            starts=starts[following],
+            staleness=(0,),
+            models_down=len(cohort),
+            models_up=len(cohort),
+        )
+
+
+def _turn(clusters: int, order: Order, seed: int, round_: int) -> Ids:
+    if order == "fixed":
+        return np.arange(clusters)
+    return generator(seed, "order", round_).permutation(clusters)

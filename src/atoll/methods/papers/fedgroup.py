@@ -1,0 +1,123 @@
+"""FedGroup: groups found once, by the directions of clients' first updates (Duan et al. 2021)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from atoll.aggregation.mean import add_updates, mean
+from atoll.data.population import Population
+from atoll.engine.engine import Method, State
+from atoll.engine.grouping import Grouping
+from atoll.local.models import Model
+from atoll.local.rule import LocalRule
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.learned import Turn, apart, as_vectors, nearest_means, normalised
+from atoll.schedules.events import Clock, Event
+from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+from atoll.support.limits import Positive, Share
+from atoll.support.seeds import generator
+
+
+@checked
+def fedgroup(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    clusters: Positive = 4,
+    pretrained: Positive = 20,
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """FedGroup: some clients train once from the initial model and are grouped by it; others join when first drawn.
+
+    Duan et al. 2021, "FedGroup: efficient federated learning via decomposed similarity-based clustering" (FlexCFL's
+    static grouping), Algorithms 1 to 3. Cold start: ``pretrained * m`` clients, drawn at random, send the updates D_i
+    that they make to w_0, m being `clusters`. With V the m leading right singular vectors of these, k-means groups the
+    rows ``(cos(D_i, v_1), ..., cos(D_i, v_m))`` (EDC). A group begins at the mean of its clients' ``w_0 + D_i``, all
+    counting alike, and trains by FedAvg. A newcomer makes its own D_i first and joins the group with the largest cosine
+    to the mean of D over those that founded it. Groups do not exchange models (the paper's eta_g = 0).
+
+    Args:
+        population: the clients.
+        rule: what a client does, also before it has a group.
+        rounds: T, after the cold start.
+        clusters: number of groups, m.
+        pretrained: clients of the cold start, for each group; at most all.
+        fraction: share of all clients in a cohort, of whatever group they are.
+        clock: how long clients take; None: every event takes a second.
+        seed: what cohorts are drawn from.
+
+    Raises:
+        InputError: more groups than clients.
+    """
+    check_rounds(rounds, fraction)
+    if clusters > len(population):
+        raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {len(population)}")
+    from atoll.methods.parts.update_trainers import PretrainTrainer  # needs PyTorch, which settings do not wait for
+
+    everyone = np.arange(len(population))
+    founders = draw_cohort(everyone, min(len(everyone), pretrained * clusters), generator(seed, "founders"))
+    size = cohort_size(fraction, len(everyone))
+    turns, seen = [Turn(founders, 0, regroups=True, asks=True)], founders
+    for j in range(rounds):
+        cohort = draw_cohort(everyone, size, generator(seed, "cohort", j))
+        if len(newcomers := np.setdiff1d(cohort, seen)):
+            turns.append(Turn(newcomers, j, regroups=True, asks=True))
+            seen = np.union1d(seen, newcomers)
+        turns.append(Turn(cohort, j))
+    return Method(
+        apart(population, clusters, turns, rounds, clock),
+        rule,
+        trainer=PretrainTrainer,
+        labels=np.full(len(everyone), -1),
+        regroup=Grouper(clusters, founders, seed),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Grouper:
+    """Groups the clients of the cold start, and lets newcomers join; nobody ever changes groups."""
+
+    clusters: int
+    founders: Ids
+    seed: int
+
+    def __call__(self, event: Event, state: State) -> Grouping:
+        """Return the groups after an event, and at first their models."""
+        assert state.labels is not None, "Method.labels are given"
+        labels = state.labels.copy()
+        updates = self._updates_of(event.cohort, state)
+        if event.index:
+            labels[event.cohort] = self._join(updates, state)
+            return Grouping(labels, {0: state.starts[0]})  # not the mean of the copies that newcomers returned
+        labels[event.cohort] = nearest_means(decompose(updates, self.clusters), self.clusters, self.seed)
+        return Grouping(labels, {g: self._first_model(g, labels, state) for g in range(int(labels.max()) + 1)})
+
+    def _first_model(self, group: int, labels: Ids, state: State) -> Model:
+        members = np.flatnonzero(labels == group).tolist()
+        return mean((1.0, add_updates(state.starts[0], [(1.0, state.clients[k], {})])) for k in members)
+
+    def _join(self, updates: Floats, state: State) -> Ids:
+        """Return the group whose founders' mean update has the largest cosine to each of these."""
+        assert state.labels is not None, "Method.labels are given"
+        theirs, groups = self._updates_of(self.founders, state), state.labels[self.founders]
+        directions = np.stack([theirs[groups == g].mean(axis=0) for g in range(int(groups.max()) + 1)])
+        return np.asarray((normalised(updates) @ normalised(directions).T).argmax(axis=1))
+
+    def _updates_of(self, clients: Ids, state: State) -> Floats:
+        return as_vectors([state.clients[k] for k in clients.tolist()])
+
+
+def decompose(updates: Floats, directions: int) -> Floats:
+    """Return each update's cosine to the leading right singular vectors of all, [updates, at most directions].
+
+    >>> decompose(np.array([[0.0, 2.0], [0.0, 1.0]]), 1).round(12)
+    array([[1.],
+           [1.]])
+    """
+    leading = np.linalg.svd(updates, full_matrices=False)[2][:directions]
+    signs = np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])  # which the SVD leaves open
+    return np.asarray(normalised(updates) @ (leading * signs[:, None]).T)

@@ -1,0 +1,109 @@
+"""FedNova: clients take steps by the size of their data; updates are averaged per step (Wang et al. 2020)."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from atoll.aggregation.mean import Weighted, mean
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.models import Model
+from atoll.local.rule import LocalRule
+from atoll.methods.papers.fedavg import fedavg
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.rule_requirements import refuse_proximal
+from atoll.schedules.events import Clock
+from atoll.support.errors import InputError
+from atoll.support.limits import Share
+
+
+@checked
+def fednova(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """FedNova: FedAvg of clients with different numbers of steps, without a pull to those that take more.
+
+    Wang et al. 2020, "Tackling the Objective Inconsistency Problem". Client k, with n_k samples, takes the steps of
+    `rule.epochs` from x to y_k. With p_k its share of the cohort's samples and a_k the length of its steps,
+    ``x <- x + (sum p_k a_k) * sum of p_k (y_k - x) / a_k``. For plain SGD a_k is the number of steps; with momentum
+    the sum of the weights that the optimiser gives the gradients.
+
+    Nothing more is sent than in FedAvg: the server knows n_k. With equally many steps it is FedAvg, to the bit.
+
+    Args:
+        population: the clients.
+        rule: what a client does, for so many epochs; SGD, with or without momentum.
+        rounds: T.
+        fraction: share of the clients in a cohort.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
+
+    Raises:
+        InputError: another optimiser or a proximal term, or a number of steps that is the same for all.
+    """
+    refuse_proximal(rule, "method.name = 'fednova', which knows the length of SGD's steps only")
+    if rule.epochs is None:
+        raise InputError(
+            "local.epochs is not set, but method.name = 'fednova' needs it: with equally many steps it is 'fedavg'"
+        )
+    _require_linear(rule)
+    plain = fedavg(population, rule, rounds, fraction, clock, seed)
+    return replace(plain, combine=NormalisedMean(rule, rule.steps_of(int(population.sizes.max()))))
+
+
+@cache
+def length_of(rule: LocalRule, steps: int) -> float:
+    """Return how far so many steps go where every gradient is 1 and the learning rate too: the paper's ``|a|``."""
+    import torch
+
+    place = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+    optimizer = rule.optimizer([place], 1.0)
+    for _ in range(steps):
+        place.grad = torch.ones_like(place)
+        optimizer.step()
+    return -place.item()
+
+
+@dataclass(frozen=True)
+class NormalisedMean:
+    """The combine rule ``x + (sum p_k a_k) * sum of p_k (y_k - x) / a_k``; clients' weights must be their samples.
+
+    Attributes:
+        most: the most steps that any client takes; lengths are counted in theirs, so that equal ones are exactly 1.
+    """
+
+    rule: LocalRule
+    most: int
+
+    def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
+        """Return x's next: the mean with weights ``p_k / a_k``, and from there on by the factor that is left."""
+        most, samples, lengths, weights = length_of(self.rule, self.most), 0.0, 0.0, 0.0
+
+        def normalised() -> Weighted:
+            nonlocal samples, lengths, weights
+            for weight, model in models:
+                length = length_of(self.rule, self.rule.steps_of(int(weight))) / most
+                samples, lengths, weights = samples + weight, lengths + weight * length, weights + weight / length
+                yield weight / length, model
+
+        average = mean(normalised())
+        far = (lengths / samples) * (weights / samples)
+        return average | {
+            name: start[name].lerp(each, far) for name, each in average.items() if each.is_floating_point()
+        }
+
+
+def _require_linear(rule: LocalRule) -> None:
+    """Refuse an optimiser whose way is not a weighted sum of gradients."""
+    import torch
+
+    made = rule.optimizer([torch.nn.Parameter(torch.zeros(1))], rule.lr)
+    if type(made) is not torch.optim.SGD or made.defaults["weight_decay"]:
+        raise InputError(
+            f"local.optimizer = {type(made).__name__}: must be 'sgd' or 'momentum' with method.name = 'fednova', whose "
+            "steps must add up to a weighted sum of gradients"
+        )

@@ -1,0 +1,105 @@
+"""FL+HC: after some rounds of FedAvg, clients are clustered by their updates, once (Briggs et al. 2020)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from atoll.data.population import Population
+from atoll.engine.engine import Method, State
+from atoll.engine.grouping import Grouping
+from atoll.local.rule import LocalRule
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.learned import Linkage, Turn, agglomerate, apart, as_vectors
+from atoll.schedules.events import Clock, Event
+from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.support.errors import InputError
+from atoll.support.limits import Count, NotNegative, Positive, Share
+from atoll.support.seeds import generator
+
+Metric = Literal["euclidean", "manhattan", "cosine"]
+
+_IN_SCIPY: Mapping[Metric, Literal["euclidean", "cityblock", "cosine"]] = {
+    "euclidean": "euclidean",
+    "manhattan": "cityblock",
+    "cosine": "cosine",
+}
+
+
+@checked
+def flhc(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    clusters: Positive = 4,
+    warmup: Count = 5,
+    linkage: Linkage = "complete",
+    metric: Metric = "euclidean",
+    threshold: NotNegative | None = None,
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """FL+HC: FedAvg, then a round in which all clients send their updates, then FedAvg in each cluster of these.
+
+    Briggs, Fan and Andras 2020, "Federated learning with hierarchical clustering of local updates to improve training
+    on non-IID data", Algorithm 1. In round `warmup` every client trains from the joint model w; the updates
+    ``w_i - w`` are clustered agglomeratively, and serve nothing else. All clusters go on from w.
+
+    Args:
+        population: the clients.
+        rule: what a client does.
+        rounds: T, the warm-up and the round of clustering among them.
+        clusters: number of clusters; with a threshold, the most.
+        warmup: rounds of FedAvg before.
+        linkage: distance between two clusters of updates.
+        metric: distance between two updates.
+        threshold: clusters farther apart are not merged, unless more than `clusters` would be left; unset: the number
+            alone counts.
+        fraction: share of all clients in a cohort, of whatever cluster they are.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
+
+    Raises:
+        InputError: no round is left after the warm-up, Ward's linkage of other distances, or too many clusters.
+    """
+    check_rounds(rounds, fraction)
+    if warmup >= rounds:
+        raise InputError(f"method.warmup = {warmup}: must be less than rounds = {rounds}, to leave one for clustering")
+    if linkage == "ward" and metric != "euclidean":
+        raise InputError(f"method.metric = {metric!r}: must be 'euclidean' with method.linkage = 'ward'")
+    from atoll.methods.parts.update_trainers import UpdateTrainer  # needs PyTorch, which settings do not wait for
+
+    everyone = np.arange(len(population))
+    size = cohort_size(fraction, len(everyone))
+    turns = [Turn(draw_cohort(everyone, size, generator(seed, "cohort", j)), j) for j in range(rounds)]
+    turns[warmup] = Turn(everyone, warmup, regroups=True, asks=True)
+    return Method(
+        apart(population, clusters, turns, rounds, clock),
+        rule,
+        trainer=UpdateTrainer,
+        labels=np.zeros_like(everyone),
+        regroup=Agglomeration(clusters, linkage, metric, threshold),
+    )
+
+
+@dataclass(frozen=True)
+class Agglomeration:
+    """Clusters all clients by their updates; every cluster goes on from the joint model."""
+
+    clusters: int
+    linkage: Linkage
+    metric: Metric
+    threshold: float | None
+
+    def __call__(self, event: Event, state: State) -> Grouping:
+        """Return the clusters."""
+        from scipy.spatial.distance import pdist
+
+        if len(event.cohort) == 1:
+            return Grouping(np.zeros(1, np.int64))
+        updates = as_vectors([state.clients[k] for k in event.cohort.tolist()])
+        distances = pdist(updates, _IN_SCIPY[self.metric])
+        labels = agglomerate(distances, self.clusters, self.linkage, self.threshold)
+        return Grouping(labels, dict.fromkeys(range(int(labels.max()) + 1), state.starts[0]))

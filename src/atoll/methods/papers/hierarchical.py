@@ -1,0 +1,335 @@
+"""FedUC's hierarchical aggregation in four patterns: the virtual clock decides who merges when.
+
+CenSyn, CenAsy, DecSyn and DecAsy differ in two things only: who takes part in an event (all clusters, or the next
+that finishes), and how published models are merged in it (with a server, or between neighbours).
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atoll.clustering.clustering import Clustering
+from atoll.clustering.feduc.problem import PATTERNS, Pattern
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.rule import LocalRule
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.rule_requirements import refuse_epochs
+from atoll.network.completion import event_seconds, fastest_seconds, late_clients
+from atoll.network.network import Network
+from atoll.network.topology import graph_of, is_cut, require_connected
+from atoll.schedules.events import FROM_SERVER, Merge, Mix, Schedule, missed
+from atoll.schedules.pace import Pace
+from atoll.schedules.packed import pack
+from atoll.schedules.timeline import Arrivals, Finished, PhaseWork, Work
+from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.errors import InputError
+from atoll.support.limits import Positive
+
+CENTRAL: tuple[Pattern, ...] = ("censyn", "cenasy")
+SYNCHRONOUS: tuple[Pattern, ...] = ("censyn", "decsyn")
+
+Neighbours = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """Who is where from a round on, for clients that move.
+
+    Attributes:
+        round: the local step index t from which it holds.
+        clustering: each client's aggregator; cluster j is aggregator j.
+        network: how long things take.
+    """
+
+    round: int
+    clustering: Clustering
+    network: Network
+
+
+@checked
+def hierarchical(
+    population: Population,
+    clustering: Clustering,
+    network: Network,
+    rule: LocalRule,
+    rounds: int,
+    pattern: Pattern = "cenasy",
+    intra_rounds: Positive = 5,
+    phases: Sequence[Phase] | None = None,
+    deadline_seconds: float = math.inf,
+    pace: Pace | None = None,
+) -> Method:
+    """FedUC's hierarchical aggregation: clusters average often, and merge with each other now and then.
+
+    Algorithm 1 of FedUC. Clients take T'' = `rule.steps` local steps, then their aggregator j takes
+    ``w~_j = sum_i phi_ij v_i`` (6); after T' = `intra_rounds` of these it merges, as the pattern says:
+
+    - censyn (7): ``w = sum_j beta_j w~_j``, which all start from;
+    - cenasy (8): whenever one finishes, ``w <- (1 - beta_j) w + beta_j w~_j``, which it alone starts from;
+    - decsyn (10): each starts from ``sum over j' in S_j of sigma_jj' w~_j'``, S_j being its neighbours and itself;
+    - decasy (11): whenever one finishes, it starts from that sum, of what its neighbours sent last.
+
+    The seconds of the network decide who finishes when. A round is one local step index t: T = `rounds` must be a
+    multiple of T'T'', and the rule's `lr_decay` is per local step, taken at the first of an event. For clients that
+    move, `phases` replaces `clustering` and `network` by those in force from each round on. Clients that have not
+    uploaded by the deadline are left out.
+
+    Args:
+        population: the clients.
+        clustering: each client's aggregator; aggregators may have none.
+        network: how long things take.
+        rule: what a client does.
+        rounds: T, local step indices.
+        pattern: how clusters merge: central or not, synchronous or not.
+        intra_rounds: averages in a cluster before each merge, T'.
+        phases: for clients that move.
+        deadline_seconds: an intra-cluster round waits no longer.
+        pace: how clients' seconds change; a cluster's work keeps those at which it began.
+    """
+    refuse_epochs(rule, "hierarchical aggregation, whose rounds are local steps that all clients take")
+    if phases is None:
+        phases = (Phase(0, clustering, network),)
+    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, rule.steps, deadline_seconds, pace)
+    schedule = _lay_out(arrivals, phases, pattern, rounds)
+    return Method(schedule, rule, arrivals=None if pattern in SYNCHRONOUS else arrivals)
+
+
+def hierarchical_schedule(
+    population: Population,
+    phases: Sequence[Phase],
+    pattern: Pattern,
+    rounds: int,
+    intra_rounds: int = 5,
+    local_steps: int = 1,
+    deadline_seconds: float = math.inf,
+    pace: Pace | None = None,
+) -> Schedule:
+    """Clusters work side by side, each at its own speed, and merge as the pattern says (FedUC, Algorithm 1).
+
+    A cluster's work is `intra_rounds` (T') intra-cluster aggregations of all its clients, each after `local_steps`
+    (T'') local steps, and then one inter-cluster transfer (`network.event_seconds`). In the synchronous patterns an
+    event is the work of all clusters and lasts as long as the slowest; in the asynchronous ones it is the work of the
+    one that finishes next, of equals the lowest. A round is one local step index t, so an event takes T'T'' rounds, and
+    there are ``R = T / (T'T'')`` of them over all clusters together.
+
+    Aggregators without clients never train and have weight 0 in every merge; in CenSyn and DecSyn they still receive
+    models. Staleness counts the events between a cluster's last download and this event.
+
+    Clients that move are given as several phases; one phase is a network at rest. The phase of an event is the last
+    that begins at or before the event's round: its clusters' samples weigh in the merge, and its members and seconds
+    are those of work that begins right after the event before. Work in flight finishes with the clients that began
+    it. A cluster that lost all its clients stops; its last work, if in flight, weighs nothing. One that gets clients
+    again begins at the time of the event before the change, from its last start model.
+
+    Clients that are late for the deadline (`late_clients`) are left out of averages, not of a cluster's weight.
+
+    Raises:
+        InputError: `rounds` is not a multiple of T'T''; phases that do not begin at 0, do not ascend or do not fit
+            the population; no client in any cluster, or none that keeps the deadline; work that takes no time; in the
+            decentralised patterns, neighbours that do not connect all aggregators.
+    """
+    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, local_steps, deadline_seconds, pace)
+    return _lay_out(arrivals, phases, pattern, rounds)
+
+
+def _make_arrivals(
+    population: Population,
+    phases: Sequence[Phase],
+    pattern: Pattern,
+    rounds: int,
+    intra_rounds: int,
+    local_steps: int,
+    deadline_seconds: float,
+    pace: Pace | None,
+) -> Arrivals:
+    """Return the works and merges in force at each event."""
+    _check(population, phases, pattern, rounds, intra_rounds, local_steps)
+    rounds_per_event = intra_rounds * local_steps
+    plans = [_plan(population, phase, pattern, intra_rounds, deadline_seconds, pace) for phase in phases]
+    _require_kept(phases, plans, deadline_seconds)
+    begins = [phase.round for phase in phases]
+    index = np.arange(rounds // rounds_per_event)
+    in_force = np.searchsorted(begins, index * rounds_per_event, side="right") - 1
+    return Arrivals([plans[p] for p in in_force], rounds_per_event, intra_rounds)
+
+
+def _lay_out(arrivals: Arrivals, phases: Sequence[Phase], pattern: Pattern, rounds: int) -> Schedule:
+    """Return the events that the clusters' work becomes on the virtual clock."""
+    clusters = phases[0].network.aggregators
+    downloaded = np.full(clusters, -1)
+    finished = _synchronous(arrivals) if pattern in SYNCHRONOUS else _asynchronous(arrivals, clusters)
+    events = (arrivals.event(index, done, downloaded) for index, done in enumerate(finished))
+    return Schedule(pack(events), clusters, rounds, pattern in CENTRAL)
+
+
+def cut_by_empty(network: Network, clustering: Clustering) -> bool:
+    """Whether aggregators without clients cut the others into parts that never hear of each other.
+
+    Then a decentralised pattern trains several models that do not meet, though the graph is connected.
+    """
+    return is_cut(network.neighbours, np.flatnonzero(clustering.sizes).tolist())
+
+
+def _censyn(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
+    """(7): ``w = sum_j beta_j w~_j``, sent to every aggregator."""
+    return _weighted(samples, active), tuple((j, FROM_SERVER) for j in range(len(samples)))
+
+
+def _cenasy(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
+    """(8): ``w <- (1 - theta) w + theta w~_j`` with theta = beta_j, sent to j alone."""
+    (j,) = active
+    theta = samples[j] / sum(samples)
+    return Mix(1 - theta, ((j, theta),) if theta else ()), ((j, FROM_SERVER),)
+
+
+def _decsyn(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
+    """(10): ``w_j = sum over j' in S_j of sigma_jj' w~_j'``, S_j being j and its neighbours."""
+    mixes = ((j, _weighted(samples, (j, *neighbours[j]))) for j in range(len(samples)))
+    return None, tuple((j, mix) for j, mix in mixes if mix)
+
+
+def _decasy(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
+    """(11): the same for the one that finished, of the models that its neighbours sent last."""
+    (j,) = active
+    mix = _weighted(samples, (j, *neighbours[j]))
+    return None, ((j, mix),) if mix else ()
+
+
+_MERGES: dict[Pattern, Callable[[Sequence[float], Neighbours, tuple[int, ...]], Merge]] = {
+    "censyn": _censyn,
+    "cenasy": _cenasy,
+    "decsyn": _decsyn,
+    "decasy": _decasy,
+}
+
+
+def _weighted(samples: Sequence[float], clusters: Iterable[int]) -> Mix | None:
+    """Weigh published models by their clusters' samples, D_j; None if all these clusters are empty."""
+    weighing = [j for j in sorted(clusters) if samples[j]]
+    total = sum(samples[j] for j in weighing)
+    return Mix(published=tuple((j, samples[j] / total) for j in weighing)) if weighing else None
+
+
+def _plan(
+    population: Population, phase: Phase, pattern: Pattern, intra_rounds: int, deadline: float, pace: Pace | None
+) -> PhaseWork:
+    clustering, network = phase.clustering, phase.network
+    if pace is not None and network.frequencies is not None:
+        raise InputError("network.frequencies: do not go with speeds that change, as faults.availability_file has them")
+
+    def times(network: Network, clients: Ids) -> tuple[Floats, Mask]:
+        """Return how long each cluster's work takes, [aggregators], and who is late, [clients of all]."""
+        labels, late = clustering.labels[clients], np.zeros(len(population), bool)
+        if deadline < math.inf:
+            late[clients] = late_clients(network, labels, deadline)
+        return event_seconds(network, labels, pattern, intra_rounds, deadline), late
+
+    seconds, late = times(network, np.arange(len(population)))
+    occupied = np.flatnonzero(clustering.sizes)
+    if (timeless := occupied[~((seconds[occupied] > 0) & np.isfinite(seconds[occupied]))]).size:
+        j = timeless[0]
+        raise InputError(f"network: the work of cluster {j} takes {seconds[j]} s; must be more than 0 and finite")
+    active = tuple(occupied.tolist())
+    everyone = tuple(range(network.aggregators))
+    central = pattern in CENTRAL
+    groups = [active] if pattern in SYNCHRONOUS else [(j,) for j in everyone]
+    samples = [float(population.sizes[clustering.members(j)].sum()) for j in everyone]
+    merges = [_MERGES[pattern](samples, network.neighbours, group) for group in groups]
+
+    def members_of(group: tuple[int, ...]) -> Ids:
+        return np.concatenate([clustering.members(j) for j in group])
+
+    def work(group: tuple[int, ...], seconds: Floats, late: Mask) -> Work:
+        members = members_of(group)
+        cohort = members[~late[members]]
+        return Work(
+            active=group,
+            cohort=cohort,
+            clusters=clustering.labels[cohort],
+            weights=population.sizes[cohort].astype(float),
+            seconds=float(seconds[list(group)].max()),
+            models_sent=sum(1 if central else len(network.neighbours[j]) for j in group),
+            late=len(members) - len(cohort),
+        )
+
+    works = {i: work(group, seconds, late) for i, group in enumerate(groups) if samples[group[0]]}
+    if pace is None:
+        return PhaseWork(works, merges)
+
+    def begun(planned: Work, now: float) -> Work:
+        members = members_of(planned.active)
+        return work(planned.active, *times(network.part(members, *pace.times(members, now)), members))
+
+    return PhaseWork(works, merges, begun)
+
+
+def _synchronous(arrivals: Arrivals) -> Iterator[Finished]:
+    """All clusters work, then wait for the slowest."""
+    now = 0.0
+    for index, plan in enumerate(arrivals.in_force):
+        work = plan.begun(plan.works[0], now)
+        began, now = now, now + work.seconds
+        yield arrivals.end(index, 0, work, began, now)
+
+
+def _asynchronous(arrivals: Arrivals, clusters: int) -> Iterator[Finished]:
+    """Whichever cluster finishes next merges and goes on; one without clients begins once it gets some."""
+    now = 0.0
+    idle = set(range(clusters))
+    in_flight: list[tuple[float, int, float, Work]] = []
+    for index in range(len(arrivals.in_force)):
+        for j, planned in arrivals.beginning(index, idle):
+            work = arrivals.in_force[index].begun(planned, now)
+            heapq.heappush(in_flight, (now + work.seconds, j, now, work))
+            idle.remove(j)
+        now, j, began, work = heapq.heappop(in_flight)  # the earliest; of equals the lowest cluster
+        idle.add(j)
+        yield arrivals.end(index, j, work, began, now)
+
+
+def _require_kept(phases: Sequence[Phase], plans: Sequence[PhaseWork], deadline: float) -> None:
+    """Refuse a deadline that leaves every event without clients."""
+    if not any(len(work.cohort) for plan in plans for work in plan.works.values()):
+        least = min(fastest_seconds(phase.network, phase.clustering.labels) for phase in phases)
+        raise InputError(missed(deadline, least))
+
+
+def _check(
+    population: Population, phases: Sequence[Phase], pattern: Pattern, rounds: int, intra_rounds: int, local_steps: int
+) -> None:
+    if pattern not in PATTERNS:
+        raise InputError(f"method.pattern = {pattern!r}: must be one of {', '.join(PATTERNS)}")
+    for name, value in (("rounds", rounds), ("method.intra_rounds", intra_rounds), ("local.steps", local_steps)):
+        if value < 1:
+            raise InputError(f"{name} = {value}: must be at least 1")
+    if rounds % (intra_rounds * local_steps):
+        raise InputError(
+            f"rounds = {rounds}: must be a multiple of "
+            f"method.intra_rounds x local.steps = {intra_rounds} x {local_steps}"
+        )
+    begins = [phase.round for phase in phases]
+    if not begins or begins[0] != 0 or begins != sorted(set(begins)):
+        raise InputError(f"phases: begin at rounds {begins}; must begin at 0 and ascend")
+    for phase in phases:
+        _check_phase(population, phase, phases[0].network.aggregators, central=pattern in CENTRAL)
+
+
+def _check_phase(population: Population, phase: Phase, aggregators: int, central: bool) -> None:
+    clustering, network = phase.clustering, phase.network
+    if not len(clustering.labels) == network.clients == len(population):
+        raise InputError(
+            f"network: has {network.clients} clients and the clustering {len(clustering.labels)}, "
+            f"but data.clients = {len(population)}"
+        )
+    if not clustering.clusters == network.aggregators == aggregators:
+        raise InputError(
+            f"clustering.clusters = {clustering.clusters}: must be the number of aggregators, {aggregators}, always"
+        )
+    if not clustering.sizes.any():
+        raise InputError("clustering: no client is in any cluster")
+    if not central:
+        require_connected(graph_of(network.neighbours))

@@ -1,0 +1,51 @@
+"""HierFAVG: edge servers average often, the cloud now and then (Liu et al. 2020)."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from atoll.clustering.clustering import Clustering
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.rule import LocalRule
+from atoll.methods.papers.hierarchical import Phase, hierarchical
+from atoll.methods.parts.checking import checked
+from atoll.network.network import Network
+from atoll.schedules.pace import Pace
+from atoll.support.limits import Positive
+
+
+@checked
+def hierfavg(
+    population: Population,
+    clustering: Clustering,
+    network: Network,
+    rule: LocalRule,
+    rounds: int,
+    intra_rounds: Positive = 5,
+    pattern: Literal["censyn"] = "censyn",
+    phases: Sequence[Phase] | None = None,
+    deadline_seconds: float = math.inf,
+    pace: Pace | None = None,
+) -> Method:
+    """HierFAVG: a client-edge-cloud hierarchy; it is `hierarchical` with the pattern censyn.
+
+    Liu et al. 2020, "Client-Edge-Cloud Hierarchical Federated Learning", Algorithm 1: kappa_1 = `rule.steps` local
+    steps, then each edge averages its clients; after kappa_2 = `intra_rounds` of these the cloud averages the edges,
+    weighted by their samples. T = `rounds`, in local steps, must be a multiple of kappa_1 kappa_2.
+
+    Args:
+        population: the clients.
+        clustering: each client's edge server.
+        network: how long things take.
+        rule: what a client does.
+        rounds: local steps.
+        intra_rounds: averages at the edges before each at the cloud, kappa_2.
+        pattern: always censyn; for a clustering that is made for a pattern.
+        phases: for clients that move.
+        deadline_seconds: an average at an edge waits no longer.
+        pace: how clients' seconds change.
+    """
+    return hierarchical(
+        population, clustering, network, rule, rounds, pattern, intra_rounds, phases, deadline_seconds, pace
+    )

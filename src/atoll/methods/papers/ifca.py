@@ -1,0 +1,173 @@
+"""IFCA: every round each client takes the cluster whose model has the least loss on its data (Ghosh et al. 2020)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from atoll.aggregation.mean import COMBINES
+from atoll.data.population import Population
+from atoll.engine.assignment import least_loss
+from atoll.engine.cohorts import Executor
+from atoll.engine.engine import Method, init, train
+from atoll.local.models import Model
+from atoll.local.rule import LocalRule
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.rule_requirements import refuse_epochs
+from atoll.schedules.events import Clock, Event, Mix, Schedule
+from atoll.schedules.packed import pack
+from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.support.errors import InputError
+from atoll.support.limits import Count, Positive, Share
+from atoll.support.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Option = Literal["models", "gradients"]
+
+
+@checked
+def ifca(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    clusters: Positive = 4,
+    option: Option = "models",
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+    restarts: Positive = 1,
+    restart_rounds: Positive = 3,
+    resample: bool = False,
+    shared_layers: Count = 0,
+    module: "nn.Module | None" = None,
+) -> Method:
+    """IFCA: every round each client of the cohort takes the model with the least loss on its data, and trains it.
+
+    Ghosh et al. 2020. Option `models`: a cluster's model becomes the mean of its clients' models. Option
+    `gradients`, with one local step: ``chi_p <- chi_p - (eta / m) * sum of g_i``, m counting the whole cohort.
+
+    Args:
+        population: the clients.
+        rule: what a client does.
+        rounds: T.
+        clusters: number of models, P.
+        option: what is averaged.
+        fraction: share of the clients in a cohort.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
+        restarts: starts tried; the one with the least loss is kept.
+        restart_rounds: rounds that each start is tried for.
+        resample: disjoint data for identity and training, every round.
+        shared_layers: first layers that all clusters share.
+        module: the model, needed where layers are shared.
+
+    Raises:
+        InputError: settings that do not go together, clients with too few samples to resample, or more shared layers
+            than the model has.
+    """
+    rule = resampled(rule, population, rounds) if resample else rule
+    shared = first_layers(module, shared_layers) if shared_layers and module is not None else ()
+    schedule = all_together(population, clusters, rounds, fraction, clock, seed)
+    if option == "gradients":
+        if rule.steps != 1:
+            raise InputError(f"local.steps = {rule.steps}: must be 1 with method.option = 'gradients'")
+        refuse_epochs(rule, "method.option = 'gradients', which sends the gradient of one step")
+        even = pack(replace(event, weights=np.ones(len(event.cohort))) for event in schedule.events)
+        schedule = replace(schedule, events=even)  # 1 / m each, as the paper writes it
+    return Method(
+        schedule,
+        rule,
+        least_loss,
+        COMBINES[option],
+        shared=shared,
+        starts=clusters,
+        restarts=restarts,
+        restart_rounds=restart_rounds,
+    )
+
+
+def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule:
+    """Return the rule with each client's data split into two disjoint parts a round: for identity, and for training.
+
+    Raises:
+        InputError: a client has too few samples.
+    """
+    parts, sizes = 2 * rounds, population.sizes
+    if sizes.min() < parts:
+        raise InputError(
+            f"method.resample = true: client {sizes.argmin()} has {sizes.min()} samples, it needs at least "
+            f"2 x rounds = {parts}"
+        )
+    return replace(rule, resample_parts=parts)
+
+
+def first_layers(module: "nn.Module", count: int) -> tuple[str, ...]:
+    """Return the names of the parameters and buffers of the first `count` layers that have any."""
+    from atoll.local.travel import layers_of, names_in  # need PyTorch, which settings do not wait for
+
+    layers = layers_of(module)
+    if count >= len(layers):
+        raise InputError(
+            f"method.shared_layers = {count}: must be less than the model's {len(layers)} layers with parameters"
+        )
+    return names_in(module, layers[:count])
+
+
+def all_together(
+    population: Population,
+    clusters: int,
+    rounds: int,
+    fraction: float = 1.0,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Schedule:
+    """Every round one cohort, drawn from all clients, trains; each client finds its cluster first (IFCA, CFL-MGD).
+
+    Each client is sent all clusters' models and returns one. Clusters are never merged, and there is no server's
+    model. The cohort is ``cohort_size(fraction, clients)`` clients drawn without replacement.
+    """
+    check_rounds(rounds, fraction)
+    if clusters < 1:
+        raise InputError(f"method.clusters = {clusters}: must be at least 1")
+    everyone = np.arange(len(population))
+    active = tuple(range(clusters))
+    starts = tuple((c, Mix(published=((c, 1.0),))) for c in active)  # one object for all events
+    events = []
+    now = 0.0
+    for index in range(rounds):
+        cohort = draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", index))
+        began, now = now, now + (clock.event_seconds(cohort, now) if clock else 1.0)
+        events.append(
+            Event(
+                index=index,
+                round=index,
+                seconds=now,
+                active=active,
+                began=(began,) * clusters,
+                cohort=cohort,
+                clusters=None,
+                weights=population.sizes[cohort].astype(float),
+                starts=starts,
+                staleness=(0,) * clusters,
+                models_down=len(cohort) * clusters,
+                models_up=len(cohort),
+            )
+        )
+    return Schedule(pack(events), clusters, rounds, has_server=False)
+
+
+def choose_start(method: Method, executor: Executor, candidates: Sequence[tuple[Model, ...]], clients: int) -> int:
+    """Return which start's clusters fit best after `restart_rounds`: the least mean of each client's least loss."""
+    events = tuple(event for event in method.schedule.events if event.round < method.restart_rounds)
+    trial = replace(method.schedule, events=events)
+    everyone = np.arange(clients)
+    scores = []
+    for initial in candidates:
+        state = init(method, *initial)
+        for step in train(replace(method, schedule=trial), executor, state):
+            state = step.state
+        scores.append(executor.losses(state.starts, everyone, 0).min(axis=1).mean())
+    return int(np.argmin(scores))

@@ -1,0 +1,137 @@
+"""FedAvg of a part of the model; the rest stays with each client: FedBN, FedPer and FedRep."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.rule import LocalRule
+from atoll.methods.papers.fedavg import fedavg
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.staying import keep_at_clients
+from atoll.schedules.events import Clock
+from atoll.support.errors import InputError
+from atoll.support.limits import Count, Positive, Share
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@checked
+def fedbn(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    module: "nn.Module",
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """FedBN: FedAvg of everything but normalisation layers, which stay with the clients.
+
+    Li et al. 2021, Algorithm 1: of every layer l that is no batch normalisation, ``w_l <- sum_k p_k w_l,k``. Here the
+    other normalisation layers of PyTorch stay too, and of batch normalisation also the running statistics.
+
+    Args:
+        population: the clients.
+        rule: what a client does.
+        rounds: T.
+        module: the initial model.
+        fraction: share of the clients in a cohort.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
+
+    Raises:
+        InputError: a model without normalisation layers.
+    """
+    from atoll.local.travel import norms  # needs PyTorch, which settings do not wait for
+
+    told = "method.name = 'fedbn'"
+    if not (names := norms(module)):
+        raise InputError(f"{told}: the model has no normalisation layer with parameters, so nothing would stay")
+    return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
+
+
+@checked
+def fedper(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    module: "nn.Module",
+    personal_layers: Count = 1,
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """FedPer: FedAvg of the base layers; the last layers, the head, stay with the clients.
+
+    Arivazhagan et al. 2019: a client trains base and head together, K_P layers of which are its own.
+
+    Args:
+        population: the clients.
+        rule: what a client does.
+        rounds: T.
+        module: the initial model.
+        personal_layers: last layers with parameters that stay, K_P; 0 is FedAvg.
+        fraction: share of the clients in a cohort.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
+
+    Raises:
+        InputError: no layer is left that travels.
+    """
+    names, told = _head(module, personal_layers), f"method.personal_layers = {personal_layers}"
+    return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
+
+
+@checked
+def fedrep(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    module: "nn.Module",
+    personal_layers: Positive = 1,
+    body_steps: Positive = 1,
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """FedRep: a client trains its own head on the body that it was sent, then the body below that head.
+
+    Collins et al. 2021, Algorithm 1, has tau steps for the head and one for the body; here tau = `rule.steps` -
+    `body_steps`, so that a task takes as many local steps as in other methods.
+
+    Args:
+        population: the clients.
+        rule: what a client does.
+        rounds: T.
+        module: the initial model.
+        personal_layers: last layers with parameters that stay, the head.
+        body_steps: the last local steps, which train what travels; those before train the head.
+        fraction: share of the clients in a cohort.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
+
+    Raises:
+        InputError: no layer is left that travels, or no local step for the head.
+    """
+    from atoll.methods.parts.part_trainer import HeadFirstTrainer  # needs PyTorch, which settings do not wait for
+
+    if body_steps >= (least := rule.steps_of(int(population.sizes.min()))):
+        raise InputError(
+            f"method.body_steps = {body_steps}: must be less than a client's local steps, which may be {least}; the "
+            "rest of them train the head"
+        )
+    names, told = _head(module, personal_layers), f"method.personal_layers = {personal_layers}"
+    trainer = partial(HeadFirstTrainer, body_steps=body_steps)
+    return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told, trainer)
+
+
+def _head(module: "nn.Module", layers: int) -> tuple[str, ...]:
+    from atoll.local.travel import last_layers, layers_of
+
+    if layers >= (most := len(layers_of(module))):
+        raise InputError(
+            f"method.personal_layers = {layers}: must be less than the model's {most} layers with parameters"
+        )
+    return last_layers(module, layers)

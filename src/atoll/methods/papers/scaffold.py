@@ -1,0 +1,71 @@
+"""SCAFFOLD: FedAvg whose local steps are corrected by control variates (Karimireddy et al. 2020)."""
+
+from dataclasses import dataclass, replace
+
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.models import Model
+from atoll.local.rule import LocalRule
+from atoll.methods.papers.fedavg import fedavg
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.equal_clients import MeanAndShare, take_share, weigh_equally
+from atoll.methods.parts.rule_requirements import refuse_proximal, require_sgd
+from atoll.schedules.events import Clock
+from atoll.support.limits import PositiveFloat, Share
+
+
+@checked
+def scaffold(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    server_lr: PositiveFloat = 1.0,
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """SCAFFOLD: each client's steps are corrected by ``c - c_i``, what it would drift by from the others.
+
+    Karimireddy et al. 2020, Algorithm 1 with option II. A cohort's clients start from x, take K = `rule.steps` steps
+    ``y <- y - eta * (g(y) - c_i + c)`` and set ``c_i <- c_i - c + (x - y) / (K * eta)``. Then the server sets
+    ``x <- x + server_lr * mean(y - x)`` and ``c <- c + |S| / N * mean(c_i's change)``, S being those who answered.
+
+    c travels with the model, so twice as much is sent either way; c_i stays at its client. All clients count alike.
+
+    Args:
+        population: the clients.
+        rule: what a client does; plain SGD.
+        rounds: T.
+        server_lr: the server's step size, eta_g.
+        fraction: share of the clients in a cohort.
+        clock: how long clients take; None: every round takes a second.
+        seed: what cohorts are drawn from.
+
+    Raises:
+        InputError: another optimiser, or a proximal term: c_i would not be the mean of gradients.
+    """
+    require_sgd(rule, "method.name = 'scaffold', whose c_i are means of the gradients that steps were made of")
+    refuse_proximal(rule, "method.name = 'scaffold', whose c_i are means of the gradients that steps were made of")
+    from atoll.methods.parts.corrected_trainers import ControlVariates  # needs PyTorch, which settings do not wait for
+
+    plain = weigh_equally(fedavg(population, rule, rounds, fraction, clock, seed))
+    combine, server_rule = MeanAndShare(len(population)), MoveBoth(server_lr)
+    return replace(plain, trainer=ControlVariates, combine=combine, server_rule=server_rule)
+
+
+@dataclass(frozen=True)
+class MoveBoth:
+    """The server rule of x and c: x goes a step of `lr` toward the mean, c the clients' share of the way to theirs."""
+
+    lr: float
+
+    def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, None]:
+        """Return x and c."""
+        mean, share = take_share(merged)
+        moved = dict(mean)
+        for name, tensor in mean.items():
+            if f"{name}@c" in mean:
+                moved[name] = before[name].lerp(tensor, self.lr)
+            elif "@" in name:
+                moved[name] = before.get(name, tensor.new_zeros(tensor.shape)).lerp(tensor, share)
+        return moved, None

@@ -1,0 +1,92 @@
+"""Samples and models split over parties that hold different features of the same samples (FedBCD)."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atoll.data.population import Population
+from atoll.local.models import HIDDEN, Shape, dense
+from atoll.support.errors import InputError
+from atoll.support.limits import Positive
+
+if TYPE_CHECKING:
+    from atoll.methods.parts.party_trainer import Parties
+
+
+def split_shape(shape: Shape, parties: int) -> list[Shape]:
+    """Return the shape (channels, pixels) of each party's block of an input.
+
+    An image's pixels in reading order are cut into runs whose lengths differ by at most one, so that a party holds a
+    strip of rows with all its channels. Inputs that are not [channels, height, width] have one channel.
+
+    Raises:
+        InputError: fewer than one party, or more parties than pixels.
+
+    >>> split_shape((3, 4, 4), 3)
+    [(3, 6), (3, 5), (3, 5)]
+    """
+    channels = shape[0] if len(shape) == 3 else 1
+    features = math.prod(shape) // channels
+    if not 1 <= parties <= features:
+        raise InputError(
+            f"method.parties = {parties}: must be at least 1 and at most {features}, the number of features (pixels) "
+            f"of an input of shape {list(shape)}"
+        )
+    return [(channels, size) for size in _split_evenly(features, parties)]
+
+
+def share_samples(population: Population, parties: Positive = 2) -> Population:
+    """Return the population of so many parties, each of which holds (its features of) the union of all samples.
+
+    Args:
+        population: the clients, whose samples are pooled.
+        parties: parties that the features are split over, K.
+
+    Raises:
+        InputError: fewer than one party, or more parties than features.
+    """
+    split_shape(population.data.shape, parties)
+    offsets = np.arange(parties + 1) * len(population.indices)
+    return Population(population.data, np.tile(population.indices, parties), offsets)
+
+
+def split_model(name: str) -> Callable[..., "Parties"]:
+    """Return the factory of a built-in dense model split between parties.
+
+    Each hidden layer's units are dealt out evenly, at least one a party, and only the label party has the biases of
+    the outputs. So the sum has the whole model's widths, and for `linear` it is the whole model.
+
+    Raises:
+        InputError: a model that is not a chain of dense layers, which alone can be split by features.
+
+    >>> split_model("mlp")((1, 28, 28), 10, 2).parties[1]
+    Sequential(
+      (0): Flatten(start_dim=1, end_dim=-1)
+      (1): Linear(in_features=392, out_features=100, bias=True)
+      (2): ReLU()
+      (3): Linear(in_features=100, out_features=10, bias=False)
+    )
+    """
+    if name not in HIDDEN:
+        raise InputError(
+            f"model.name = {name!r}: with method.name = 'fedbcd' it must be one of {', '.join(map(repr, HIDDEN))}, "
+            "whose dense layers can be split between parties"
+        )
+
+    def make(shape: Shape, classes: int, parties: int) -> "Parties":
+        from atoll.methods.parts.party_trainer import Parties
+
+        blocks = split_shape(shape, parties)
+        hidden = [_split_evenly(max(units, parties), parties) for units in HIDDEN[name]]
+        networks = [
+            dense(block, tuple(units[k] for units in hidden), classes, bias=k == 0) for k, block in enumerate(blocks)
+        ]
+        return Parties(shape, networks)
+
+    return make
+
+
+def _split_evenly(total: int, parts: int) -> list[int]:
+    return [total // parts + (part < total % parts) for part in range(parts)]

@@ -1,0 +1,105 @@
+"""The network of all parties, whose output is the sum of theirs, and its trainer (FedBCD)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from atoll.data.population import Population
+from atoll.local.models import Shape
+from atoll.local.precision import Precision
+from atoll.local.rule import LocalRule
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.weights import load_model, read_model
+from atoll.methods.parts.parties import split_shape
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator, layers_drawing_from
+
+
+class Parties(nn.Module):
+    """A model whose output is the sum of its parties' outputs, each on its own block of the input.
+
+    Party k's parameters are named ``parties.k.*``.
+    """
+
+    def __init__(self, shape: Shape, networks: Sequence[nn.Module]) -> None:
+        """Give network k the k-th block of inputs of this shape, [n, channels, pixels] (see `split_shape`)."""
+        super().__init__()
+        blocks = split_shape(shape, len(networks))
+        self.channels = blocks[0][0]
+        self.pixels = [pixels for _, pixels in blocks]
+        self.parties = nn.ModuleList(networks)
+
+    def split(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return each party's block of a batch."""
+        return torch.split(inputs.reshape(len(inputs), self.channels, -1), self.pixels, dim=2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map [n, *shape] to [n, classes]."""
+        blocks = self.split(inputs)
+        outputs: list[Tensor] = [party(block) for party, block in zip(self.parties, blocks, strict=True)]
+        return sum(outputs[1:], outputs[0])
+
+
+class PartyTrainer(Trainer):
+    """Trains one party after the other on one device; a client is a party, which holds its features of all samples.
+
+    All parties of a round see the same batch, which depends on the seed and the round alone. No step is made by hand.
+    """
+
+    why_one_by_one = "parties hold different models"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        population: Population,
+        rule: LocalRule,
+        seed: int,
+        device: str = "cpu",
+        precision: Precision = "float32",
+        by_hand: bool = False,
+        tolerant: bool = False,
+    ) -> None:
+        """Put the module, which is scratch space, and the pool on the device.
+
+        Raises:
+            InputError: the module is not of parties, or of another number of them than the population.
+        """
+        if not isinstance(module, Parties) or len(module.parties) != len(population):
+            raise InputError(f"the model must be Parties of {len(population)} parties, as the population is")
+        super().__init__(module, population, rule, seed, device, precision, by_hand=False, tolerant=tolerant)
+        self.parties = module
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return the party's block of the model after its local steps, the other parties' outputs frozen.
+
+        Raises:
+            RunError: the loss or the block is not finite; names event, cluster and client (the party).
+        """
+        load_model(self.module, task.start)
+        self.module.train()
+        inputs, targets = self.batches.gather(self._draw_batch(task))
+        blocks, networks, k = self.parties.split(inputs), self.parties.parties, task.client
+        prefix = f"parties.{k}."
+        own = {prefix + name: parameter for name, parameter in networks[k].named_parameters()}
+        with layers_drawing_from(self.seed, "layers", task.event, task.repeat, k):
+            with torch.no_grad():
+                others = sum(networks[j](block) for j, block in enumerate(blocks) if j != k)
+            losses = (
+                self.batches.losses(networks[k](blocks[k]) + others, targets).mean() for _ in range(self.rule.steps)
+            )
+            mean_loss, moments = descend(self.rule, own, task, losses)
+        block = {prefix + name: tensor for name, tensor in read_model(networks[k]).items()}
+        if not self.tolerant:
+            require_finite(task, block, mean_loss, self.rule)
+        return ClientUpdate(block | moments, mean_loss)
+
+    def _draw_batch(self, task: ClientTask) -> npt.NDArray[np.int32]:
+        samples = self.population.samples(task.client)
+        if self.rule.batch_size == "full":
+            return samples
+        rng = generator(self.seed, "batches", task.round, 0, 0)  # for all parties the same
+        return samples[rng.integers(len(samples), size=self.rule.batch_size)]

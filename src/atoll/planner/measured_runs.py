@@ -1,0 +1,170 @@
+"""What a run on a fleet has measured of its clients, as settings that plans go by.
+
+An event of a fleet waits for its slowest client, whose time is its training and all else between question and answer.
+On top comes what no client has measured: the server's own work, and that the slowest is not always the same one. That
+is taken from the run's events, as so many seconds of every training.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from atoll.experiment.experiment import Experiment
+from atoll.network.network_records import write_direct
+from atoll.planner.candidates import with_changes
+from atoll.runs.run_folder import HAPPENED, MEASURED
+from atoll.schedules.events import Event
+from atoll.schedules.schedule_files import read_schedule
+from atoll.settings.sections import Settings
+from atoll.settings.validation import validate
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+from atoll.support.files import make_folder, write_atomically
+from atoll.support.untrusted import read_bytes, read_toml
+
+CLIENTS, LINKS = "clients.csv", "links.csv"
+FILES = (CLIENTS, LINKS)
+_LEAST = 1e-9  # seconds of a training that was too quick to be measured
+
+_Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
+
+
+class _Measured(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    replies: list[Annotated[int, Field(ge=0)]]
+    seconds_per_sample: _Seconds
+    compute_seconds: _Seconds
+    upload_seconds: _Seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """What a run on a fleet has measured.
+
+    Attributes:
+        folder: of the run.
+        settings: of the run.
+        seconds_per_sample: of training, [clients].
+        compute_seconds: of one training, [clients].
+        upload_seconds: of a round trip beside training, and of what comes on top, [clients].
+        lost: share of the trainings that clients took on and that never came back, or too late.
+        events: how many took place.
+        seconds: that they took.
+    """
+
+    folder: Path
+    settings: Settings
+    seconds_per_sample: Floats
+    compute_seconds: Floats
+    upload_seconds: Floats
+    lost: float
+    events: int
+    seconds: float
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(self.compute_seconds)
+
+
+def read_measurements(folder: Path) -> Measurements:
+    """Return what a run's folder has; clients that never answered take the median of the others.
+
+    Raises:
+        InputError: it is no run of a fleet, its files are damaged, or nobody answered.
+    """
+    told = f"--from {folder}"
+    if not (folder / HAPPENED).is_file() or not (folder / MEASURED).is_file():
+        raise InputError(f"{told}: must be the folder of a run on a fleet, with {HAPPENED} and {MEASURED}")
+    try:
+        found = _Measured.model_validate_json(read_bytes(folder / MEASURED, folder))
+        settings = validate(read_toml(folder / "config.toml", folder))
+        events = read_schedule(folder / HAPPENED).events
+    except (OSError, ValueError) as error:
+        raise InputError(f"{told}: is damaged ({error})") from error
+    rows = (found.seconds_per_sample, found.compute_seconds, found.upload_seconds)
+    if {len(row) for row in rows} != {len(found.replies)} or not any(found.replies):
+        raise InputError(f"{told}: {MEASURED} says of no client how long it takes")
+    zeta, compute, upload = (_filled(row) for row in rows)
+    return Measurements(
+        folder=folder,
+        settings=settings,
+        seconds_per_sample=np.maximum(zeta, _LEAST),
+        compute_seconds=compute,
+        upload_seconds=upload + _on_top(events, compute + upload),
+        lost=_lost(events),
+        events=len(events),
+        seconds=events[-1].seconds,
+    )
+
+
+def _filled(row: _Seconds) -> Floats:
+    values = np.array(row, np.float64)
+    return np.where(np.isnan(values), np.nanmedian(values), values)
+
+
+def _on_top(events: Sequence[Event], busy: Floats) -> float:
+    """Return by how much a training in an event takes longer than its slowest client, with what the server adds.
+
+    An event counts until the next one begins or, where that began before, as clusters do that work side by side, until
+    it merges.
+    """
+    more = [
+        (max(event.seconds, min(after.began)) - event.began[0]) / event.intra_rounds - busy[event.cohort].max()
+        for event, after in zip(events, (*events[1:], events[-1]), strict=True)
+        if len(event.cohort)
+    ]
+    return max(0.0, float(np.mean(more))) if more else 0.0
+
+
+def _lost(events: Sequence[Event]) -> float:
+    """Return the share of trainings that were begun and not merged."""
+    lost = sum(event.dropped + event.late for event in events)
+    merged = sum(event.client_updates for event in events)
+    return lost / (lost + merged) if lost else 0.0
+
+
+def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
+    """Return settings whose seconds and failures are those measured, and write the files that they name.
+
+    Where a network is needed, every client reaches every aggregator in its own seconds, and the rest takes none.
+
+    Raises:
+        InputError: another number of clients.
+        RunError: a file cannot be written.
+    """
+    experiment = Experiment(settings)
+    if settings.data.clients != measured.clients:
+        raise InputError(
+            f"--from {measured.folder}: has {measured.clients} clients, but data.clients = {settings.data.clients}"
+        )
+    make_folder(out)
+    changes = [f"network.clients_file={out / CLIENTS}", f"faults.dropout={min(measured.lost, 0.99):.4g}"]
+    if experiment.needs("network"):
+        sizes = experiment.population.sizes
+        zeta = np.maximum(measured.compute_seconds / sizes, _LEAST)
+        _write(out / CLIENTS, {"client": range(len(sizes)), "seconds_per_sample": zeta, "samples": sizes})
+        write_direct(out / LINKS, measured.upload_seconds, settings.clustering.clusters)
+        changes += [f"network.file={out / LINKS}"]
+        changes += [f"network.{name}=" for name in ("trace_file", "metres_per_round", "recluster_every")]
+        changes += ["network.downloads=false"]
+    else:
+        seconds = {"seconds_per_sample": measured.seconds_per_sample, "upload_seconds": measured.upload_seconds}
+        _write(out / CLIENTS, {"client": range(measured.clients), **seconds})
+    return with_changes(settings, [*changes, "run.executor=auto"])
+
+
+def predicted_seconds(measured: Measurements, out: Path) -> float:
+    """Return how long the run itself would take by what it measured, for the events that took place."""
+    settings = apply(measured, measured.settings, out)
+    schedule = Experiment(settings).method.schedule
+    return schedule.events[min(measured.events, len(schedule)) - 1].seconds
+
+
+def _write(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
+    rows = zip(*columns.values(), strict=True)
+    write_atomically(path, ("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n").encode())

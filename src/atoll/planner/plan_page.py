@@ -1,0 +1,197 @@
+"""The page of a plan: one HTML file with the table, the curves of the race, the map and the first events."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from html import escape
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from atoll.experiment.cluster_waits import work_ends
+from atoll.experiment.experiment import Experiment
+from atoll.network.network import Network
+from atoll.planner.budget import Budget
+from atoll.planner.entrants import Entrant, rows_of
+from atoll.planner.plan_privacy import energy_of, price_of
+from atoll.planner.plan_scores import busy_seconds
+from atoll.planner.plan_table import cells_of, in_words, judged, note_of, why
+from atoll.planner.planning import Field
+from atoll.report.page.markup import Body, Cell, paragraph, table
+from atoll.report.page.render import assemble
+from atoll.support.environment import package_versions
+from atoll.sweep.axes import short_names
+
+MOST_CLIENTS = 5_000  # on a map
+BARS = 300  # of a plan's first works
+_DIGITS = 5  # of numbers that are drawn
+
+
+def render(ranked: Sequence[Entrant], budget: Budget, field: Field, command: str) -> str:
+    """Return the page of a race that is over, which needs nothing else and asks for nothing from the network."""
+    experiment = field.pool.make(ranked[0].plan.candidate.settings)
+    values = {each.name: each.plan.candidate.values for each in ranked}
+    axes = _axes([*values.values(), *(dict(each.values) for each in field.dropped)])
+    data = {
+        "axes": axes,
+        "plans": [_plan(place, each, budget, field) for place, each in enumerate(ranked, 1)],
+        "dropped": {_key(each.values, axes): f"{in_words(each.name)}: {each.why}" for each in field.dropped},
+        "network": _network(experiment),
+        "names": _names(experiment),
+        "isShare": not budget.falls,
+        "target": budget.target,
+        "measured": "Test loss" if budget.falls else "Test accuracy (%)",
+        "columns": [],
+        "live": False,
+    }
+    name = experiment.settings.name
+    assets = resources.files("atoll.planner") / "assets"
+    return assemble(
+        (assets / "plan.html").read_text(encoding="utf-8"),
+        (assets / "plan.js").read_text(encoding="utf-8"),
+        data,
+        title=escape(f"Plan for {name}"),
+        summary=escape(_summary(ranked, field, experiment)),
+        why=escape(why(ranked, budget)),
+        table=_table(ranked, budget),
+        dropped=_dropped(field),
+        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        version=escape(str(package_versions()["atoll"] or "")),
+        command=escape(command),
+    )
+
+
+def _summary(ranked: Sequence[Entrant], field: Field, experiment: Experiment) -> str:
+    data, model = experiment.settings.data.dataset, experiment.settings.model.name
+    return (
+        f"{len(ranked) + len(field.dropped)} plans, {len(ranked)} raced on {data} with the model {model}: if your "
+        "clients hold other data, seconds and bytes stay, accuracies do not."
+    )
+
+
+def _table(ranked: Sequence[Entrant], budget: Budget) -> str:
+    (header, *lines), _ = cells_of(ranked, budget)
+    body = Body("", [[Cell(f"{line[0]}. {line[1]}"), *map(Cell, line[2:])] for line in lines])
+    return table("Plans by what they reach", ["Plan", *header[2:]], [body], note_of([each.plan for each in ranked]))
+
+
+def _dropped(field: Field) -> str:
+    if not field.dropped:
+        return paragraph("All of them were.")
+    body = Body("", [[Cell(in_words(each.name)), Cell(each.why)] for each in field.dropped])
+    return table("Dropped, and why", ["Plan", "Why"], [body], style="settings")
+
+
+def _axes(values: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    names = list(dict.fromkeys(name for each in values for name in each))
+    return [
+        {"name": name, "title": short, "texts": list(dict.fromkeys(each[name] for each in values if name in each))}
+        for name, short in zip(names, short_names(names), strict=True)
+    ]
+
+
+def _key(values: Mapping[str, str], axes: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(values.get(axis["name"], "") for axis in axes)
+
+
+def _plan(place: int, entrant: Entrant, budget: Budget, field: Field) -> dict[str, Any]:
+    """Return what is drawn of one plan."""
+    experiment = field.pool.make(entrant.plan.candidate.settings)
+    run, has_server = rows_of(entrant), experiment.method.schedule.has_server
+    empty = np.empty(0)
+    rows = {} if run is None else run.rows
+    levels = rows.get(budget.column_of(has_server), empty)
+    known = np.isfinite(levels)
+    sent = rows["bytes_up"] + rows["bytes_down"] if len(levels) else empty
+    seconds = rows["virtual_time"][known] if len(levels) else empty
+    spent = {"joules": energy_of(experiment), "price": price_of(experiment)}
+    is_small = len(experiment.clustering.labels) <= MOST_CLIENTS
+    return {
+        "title": in_words(entrant.name),
+        "place": place,
+        "judged": judged(entrant, budget),
+        "values": dict(entrant.plan.candidate.values),
+        "hasServer": has_server,
+        "curve": {
+            "time": _numbers(seconds),
+            **{name: [] if each is None else _numbers(each.by(experiment, seconds)) for name, each in spent.items()},
+            "bytes": _numbers(sent[known] if len(levels) else empty),
+            "level": _numbers(levels[known]),
+        },
+        "owner": experiment.clustering.labels.tolist() if is_small else [],
+        "seconds": _numbers(busy_seconds(experiment)) if is_small else [],
+        "clusters": experiment.clustering.clusters,
+        "bars": _bars(experiment),
+    }
+
+
+def _bars(experiment: Experiment) -> dict[str, list[Any]]:
+    """Return a plan's first works: cluster, when each began, was done with its own work, and ended, and its turn."""
+    events = experiment.method.schedule.events
+    works = [(c, began, e.seconds) for e in events[:BARS] for c, began in zip(e.active, e.began, strict=True)][:BARS]
+    cluster, began, ended = (list(column) for column in zip(*works, strict=True))
+    ends = work_ends(experiment)
+    turns: dict[int, int] = {}
+    turn = [turns.setdefault(c, -1) for c in cluster]
+    for place, each in enumerate(cluster):
+        turns[each] += 1
+        turn[place] = turns[each]
+    done = ended if ends is None else ends[: len(ended)].tolist()
+    return {
+        "cluster": cluster,
+        "began": _numbers(began),
+        "done": _numbers(done),
+        "ended": _numbers(ended),
+        "turn": turn,
+    }
+
+
+def _network(experiment: Experiment) -> dict[str, Any]:
+    """Return where everyone is; empty, with why, where there are no positions, or too many."""
+    network = experiment.networks[0] if experiment.has_network else None
+    empty: dict[str, Any] = {"server": None, **{key: [] for key in ("x", "y", "ax", "ay", "links", "classes")}}
+    if network is None:
+        return empty | {"why": "There is no network to draw."}
+    if network.clients > MOST_CLIENTS:
+        return empty | {"why": f"No map: there are more than {MOST_CLIENTS:,} clients."}
+    why = ""
+    if network.clients_xy is None or network.aggregators_xy is None:
+        network, why = (
+            _drawn(network),
+            "There are no positions: clients stand by the aggregator that is quickest for them.",
+        )
+    assert network.clients_xy is not None
+    assert network.aggregators_xy is not None
+    (x, y), (ax, ay) = network.clients_xy.T, network.aggregators_xy.T
+    links = [[j, other] for j, near in enumerate(network.neighbours) for other in near if j < other]
+    classes = experiment.population.class_counts().argmax(axis=1).tolist()
+    server = None if network.server_xy is None else _numbers(network.server_xy)
+    places = {"x": _numbers(x), "y": _numbers(y), "ax": _numbers(ax), "ay": _numbers(ay)}
+    return {**places, "server": server, "links": links, "classes": classes, "why": why, "placed": not why}
+
+
+def _names(experiment: Experiment) -> dict[str, Any]:
+    network = experiment.networks[0] if experiment.has_network else None
+    if network is None or network.client_names is None:
+        return {"clients": None, "aggregators": None}
+    return {"clients": network.client_names, "aggregators": network.aggregator_names}
+
+
+def _drawn(network: Network) -> Network:
+    """Return the network with places to draw it at: aggregators in a ring, clients by their quickest one."""
+    angles = 2 * np.pi * np.arange(network.aggregators) / network.aggregators
+    centres = np.column_stack([np.cos(angles), np.sin(angles)])
+    nearest = network.upload_seconds.argmin(axis=1)
+    rank = np.zeros(network.clients)
+    for j in range(network.aggregators):
+        rank[nearest == j] = np.arange((nearest == j).sum())
+    turn = rank * np.pi * (3 - np.sqrt(5))  # a sunflower's: no two at one place
+    radius = 0.06 + 0.55 / max(network.aggregators, 2) * np.sqrt((1 + rank) / (1 + rank.max()))
+    around = radius[:, None] * np.column_stack([np.cos(turn), np.sin(turn)])
+    return replace(network, clients_xy=centres[nearest] + around, aggregators_xy=centres, server_xy=np.zeros(2))
+
+
+def _numbers(values: Any) -> list[float]:
+    """Return numbers with a few digits, which is what a figure shows of them."""
+    return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, float).tolist()]

@@ -1,0 +1,213 @@
+"""What a plan's schedule alone says of it, within the budget: nothing is trained."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atoll.clustering.describe import class_shares
+from atoll.clustering.feduc.problem import PATTERNS, Problem
+from atoll.clustering.feduc.progress import MIXING, progress_of
+from atoll.evaluation.constants import label_deviations
+from atoll.experiment.experiment import Experiment
+from atoll.planner.plan_privacy import energy_of, price_of
+from atoll.schedules.events import Event
+from atoll.support.arrays import Floats
+
+
+@dataclass(frozen=True)
+class Hop:
+    """Bytes that one kind of link carries, all links together.
+
+    Attributes:
+        name: from where to where, seen upwards.
+        up: bytes sent up, or between equals.
+        down: bytes sent back.
+    """
+
+    name: str
+    up: int
+    down: int
+
+
+@dataclass(frozen=True)
+class Score:
+    """A plan within the budget. Seconds are virtual.
+
+    Attributes:
+        seconds: until the last event that the budget allows.
+        events: merges of all clusters.
+        rounds: that they make up.
+        merges: those that each cluster with clients takes part in, on average.
+        steps: local steps that each client takes, on average over all clients.
+        client_updates: local trainings.
+        longest_event: of all events.
+        mean_event: over events.
+        waiting: share of the time, 0 to 1, in which clients that take part neither compute nor send.
+        slowest_client: who takes longest for one training and its upload, by name or number; None where nobody takes
+            any time.
+        slowest_seconds: that it takes.
+        mean_staleness: merges between a cluster's last download and its own merge, over all works.
+        max_staleness: the most of these.
+        hops: bytes by kind of link.
+        emd: how unlike all data the clusters' are, by samples: sum over classes of the differences of shares, 0 to 2.
+        clients: that take part.
+        clusters: with clients.
+        first_event: seconds until the first merge.
+        predicted: seconds to a target up to a factor that plans of one pattern and T' have in common, by how often and
+            how unlike clusters merge (`clustering.feduc.progress`); None without aggregators.
+        joules: that all clients take; None where their power is not known.
+        cluster_joules: of each cluster; empty where it is not known.
+        price: of all that is sent, in the currency of `network.file`; None where it has no prices.
+    """
+
+    seconds: float
+    events: int
+    rounds: int
+    merges: float
+    steps: float
+    client_updates: int
+    longest_event: float
+    mean_event: float
+    waiting: float
+    slowest_client: str | None
+    slowest_seconds: float
+    mean_staleness: float
+    max_staleness: int
+    hops: tuple[Hop, ...]
+    emd: float
+    clients: int
+    clusters: int
+    first_event: float
+    predicted: float | None = None
+    joules: float | None = None
+    cluster_joules: tuple[float, ...] = ()
+    price: float | None = None
+
+    @property
+    def sent(self) -> int:
+        """All bytes, in all directions."""
+        return sum(hop.up + hop.down for hop in self.hops)
+
+
+def score(experiment: Experiment) -> Score:
+    """Return what the experiment's schedule comes to; its settings end it where the budget does."""
+    schedule, busy = experiment.method.schedule, busy_seconds(experiment)
+    events = schedule.events
+    lengths = np.array([event.seconds - min(event.began, default=event.seconds) for event in events])
+    staleness = np.array([stale for event in events for stale in event.staleness] or [0])
+    works = np.bincount([c for event in events for c in event.active], minlength=schedule.clusters)
+    updates = sum(event.client_updates for event in events)
+    taking_part = np.unique(np.concatenate(_cohorts(events)))
+    slowest = int(taking_part[busy[taking_part].argmax()])
+    energy, price = energy_of(experiment), price_of(experiment)
+    joules = () if energy is None else tuple(energy.of_clusters(experiment).tolist())
+    return Score(
+        seconds=events[-1].seconds,
+        events=len(events),
+        rounds=schedule.rounds,
+        merges=float(works[works > 0].mean()),
+        steps=_steps(experiment) * updates / len(experiment.population),
+        client_updates=updates,
+        longest_event=float(lengths.max()),
+        mean_event=float(lengths.mean()),
+        waiting=_waiting(events, lengths, busy),
+        slowest_client=_name_of(experiment, slowest) if busy[slowest] > 0 else None,
+        slowest_seconds=float(busy[slowest]),
+        mean_staleness=float(staleness.mean()),
+        max_staleness=int(staleness.max()),
+        hops=_hops(experiment),
+        emd=_emd(experiment),
+        clients=len(taking_part),
+        clusters=int((works > 0).sum()),
+        first_event=events[0].seconds,
+        predicted=_predicted(experiment),
+        joules=math.fsum(joules) if joules else None,
+        cluster_joules=joules,
+        price=None if price is None else float(price.of_clusters(experiment).sum()),
+    )
+
+
+def _name_of(experiment: Experiment, client: int) -> str:
+    names = experiment.networks[0].client_names if experiment.needs("network") else None
+    return str(client) if names is None else names[client]
+
+
+def _predicted(experiment: Experiment) -> float | None:
+    """Return the predicted seconds to a target, up to a factor, with class shares for gradients."""
+    pattern, population = experiment.settings.method.get("pattern"), experiment.reported
+    if pattern not in PATTERNS or not experiment.needs("network"):
+        return None
+    has_classes = bool(experiment.clients.data.classes)
+    problem = Problem(
+        pattern,
+        experiment.networks[0],
+        population.sizes.astype(float),
+        label_deviations(population.class_counts()) if has_classes else np.zeros((len(population), 1)),
+        np.full(experiment.networks[0].aggregators, np.inf),
+        steps=experiment.settings.rounds,
+        intra_rounds=experiment.method.schedule.events[0].intra_rounds,
+    )
+    return math.exp(progress_of(problem, experiment.clustering.labels).log_seconds(MIXING))
+
+
+def _cohorts(events: Sequence[Event]) -> list[np.ndarray]:
+    """Return the different cohorts: clusters' works share theirs, so that a million events have a few."""
+    return list({id(event.cohort): event.cohort for event in events}.values())
+
+
+def busy_seconds(experiment: Experiment) -> Floats:
+    """Return how long each client computes and sends for one training, [clients]."""
+    if not experiment.needs("network"):
+        return experiment.clock.compute_seconds + experiment.clock.upload_seconds
+    network, labels = experiment.networks[0], experiment.clustering.labels
+    own = np.flatnonzero(labels >= 0)
+    busy = network.compute_seconds.copy()
+    busy[own] += network.upload_seconds[own, labels[own]]
+    return busy
+
+
+def _waiting(events: Sequence[Event], lengths: Floats, busy: Floats) -> float:
+    """Return the share of the clients' time in events that they neither compute nor send in."""
+    sums: dict[int, float] = {}
+    working = there = 0.0
+    for event, length in zip(events, lengths.tolist(), strict=True):
+        key = id(event.cohort)
+        if key not in sums:
+            sums[key] = float(busy[event.cohort].sum())
+        working += sums[key] * event.intra_rounds
+        there += len(event.cohort) * length
+    return max(0.0, 1 - working / there) if there else 0.0
+
+
+def _steps(experiment: Experiment) -> float:
+    """Return the local steps of one training, on average over clients."""
+    return float(np.mean([experiment.rule.steps_of(size) for size in np.unique(experiment.population.sizes).tolist()]))
+
+
+def _hops(experiment: Experiment) -> tuple[Hop, ...]:
+    """Return the bytes of clients' links, and of those between aggregators and to the server, where there are any."""
+    schedule, size = experiment.method.schedule, experiment.message_bytes
+    events = schedule.events
+    updates = sum(event.client_updates for event in events)
+    up, down = experiment.bytes_of(events)
+    if not experiment.needs("network"):
+        return (Hop("client to server", up, down),)
+    late = sum(event.late * event.intra_rounds for event in events)
+    first = Hop("client to aggregator", updates * experiment.update_bytes, size * (updates + late))
+    if schedule.has_server:
+        return first, Hop("aggregator to server", up - first.up, down - first.down)
+    return first, Hop("between aggregators", up - first.up, 0)  # what one sends up another is sent: counted once
+
+
+def _emd(experiment: Experiment) -> float:
+    """Return how unlike all data the clusters' are, by their samples; 0 where there are no classes."""
+    population, clustering = experiment.reported, experiment.clustering
+    if not experiment.clients.data.classes or len(clustering.labels) != len(population):
+        return 0.0
+    counts = population.class_counts().sum(axis=0)
+    apart = np.abs(class_shares(population, clustering) - counts / counts.sum()).sum(axis=1)
+    labels = clustering.labels
+    samples = np.bincount(labels[labels >= 0], population.sizes[labels >= 0], clustering.clusters)
+    return float(np.average(apart, weights=samples))

@@ -1,0 +1,205 @@
+"""The ranked table of plans, and the sentences that say why the first is first."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from atoll.planner.budget import Budget
+from atoll.planner.entrants import Entrant, estimate_of
+from atoll.planner.plan_scores import Score
+from atoll.planner.scoring import ALIKE, Scored
+from atoll.report.reading.units import format_seconds
+from atoll.report.tables.formats import DASH, Cells
+from atoll.support.estimates import Estimate
+
+_FACTS = ("events", "waiting", "slowest client", "MB per hop", "staleness")
+
+
+def level_in_words(level: float, budget: Budget) -> str:
+    """Return a value of what plans are judged by, as text.
+
+    >>> (
+    ...     level_in_words(0.5, Budget()),
+    ...     level_in_words(0.25, Budget(is_regression=True)),
+    ...     level_in_words(math.nan, Budget()),
+    ... )
+    ('50.0 %', '0.25', '–')
+    """
+    if math.isnan(level):
+        return DASH
+    return f"{level:.4g}" if budget.falls else f"{100 * level:.1f} %"
+
+
+def cells_of(ranked: Sequence[Entrant], budget: Budget) -> tuple[Cells, int]:
+    """Return the table of a race, its header first, and how many columns of text it begins with."""
+    title = "at the end" if budget.target is None else f"to {level_in_words(budget.target, budget)}"
+    facts = [[*_facts(entrant.plan.score), *_spent(entrant.plan.score).values()] for entrant in ranked]
+    header = ["", "plan", title, *_FACTS, *_spent(ranked[0].plan.score)]
+    lines = [
+        [str(place), in_words(entrant.name), judged(entrant, budget), *own]
+        for place, (entrant, own) in enumerate(zip(ranked, facts, strict=True), 1)
+    ]
+    return [header, *lines], 2
+
+
+def score_cells(plans: Sequence[Scored]) -> tuple[Cells, int]:
+    """Return the table of plans that were not raced, in the order of their clusters' merges."""
+    header = ["plan", "merges", "steps", "EMD", "mean event", "waiting", "MB per hop", "staleness"]
+    header += _spent(plans[0].score)
+    lines = []
+    for plan in sorted(plans, key=lambda plan: -plan.score.merges):
+        score, (_, waiting, _, megabytes, staleness) = plan.score, _facts(plan.score)
+        event, numbers = format_seconds(score.mean_event), (f"{score.merges:.4g}", f"{score.steps:.4g}")
+        facts = [event, waiting, megabytes, staleness, *_spent(score).values()]
+        lines.append([in_words(plan.name), *numbers, f"{score.emd:.2f}", *facts])
+    return [header, *lines], 1
+
+
+def in_words(name: str) -> str:
+    """Return a plan's name as it is read.
+
+    >>> in_words("censyn,comaw,intra_rounds=5")
+    'censyn, comaw, intra_rounds 5'
+    """
+    return name.replace(",", ", ").replace("=", " ")
+
+
+def judged(entrant: Entrant, budget: Budget) -> str:
+    """Return what a plan has come to, in a few words."""
+    if entrant.problem:
+        return "failed"
+    level = level_in_words(entrant.level, budget)
+    if entrant.left_at is not None:
+        return f"out at {format_seconds(entrant.left_at)}: {level}"
+    found = estimate_of(entrant, budget)
+    if entrant.is_behind:
+        return f"behind: {level}"
+    if found is None:
+        missed = sum(math.isinf(cost) for cost in entrant.costs)
+        return f"missed by {missed} of {len(entrant.costs)}: {level}"
+    return _value(found.mean, budget) + _interval(found, budget)
+
+
+def _value(value: float, budget: Budget) -> str:
+    return level_in_words(value, budget) if budget.target is None else format_seconds(value)
+
+
+def _interval(found: Estimate, budget: Budget) -> str:
+    if found.low is None or found.high is None:
+        return ""
+    return f" ({_value(max(0.0, found.low), budget)} to {_value(found.high, budget)})"
+
+
+def _facts(score: Score) -> list[str]:
+    slowest = (
+        DASH if score.slowest_client is None else f"{score.slowest_client} ({format_seconds(score.slowest_seconds)})"
+    )
+    megabytes = " + ".join(f"{(hop.up + hop.down) / 1e6:,.4g}" for hop in score.hops)
+    stale = f"{score.mean_staleness:.3g}, at most {score.max_staleness}"
+    return [f"{score.events:,}", f"{score.waiting:.0%}", slowest, megabytes, stale]
+
+
+def _spent(score: Score) -> dict[str, str]:
+    """Return what is known of energy and prices, by the heads of the columns."""
+    known = {"kJ": None if score.joules is None else score.joules / 1e3, "price": score.price}
+    return {head: f"{value:,.4g}" for head, value in known.items() if value is not None}
+
+
+def note_of(plans: Sequence[Scored]) -> str:
+    """Say what the columns mean."""
+    hops = "; ".join(dict.fromkeys(" + ".join(hop.name for hop in plan.score.hops) for plan in plans))
+    tables = [plan.candidate.settings for plan in plans]
+    alone = any(each.network.file is not None and each.method.get("pattern") != "censyn" for each in tables)
+    told = " Aggregators share links in censyn only: in other patterns each sends as if nobody else did."
+    return (
+        "In brackets: 95 % interval over seeds. Waiting: share of the time in which clients neither compute nor send. "
+        "Slowest client: who it is, and the seconds of a training with its upload. "
+        f"MB per hop: in both directions, {hops}. Staleness: mean, in merges." + (told if alone else "")
+    )
+
+
+def why(ranked: Sequence[Entrant], budget: Budget) -> str:
+    """Say in a few sentences why the first plan is first."""
+    first, *others = ranked
+    told = [f"{in_words(first.name)} is first{_lead(first, budget)}."]
+    rival = next((other for other in others if not other.problem), None)
+    if rival is None:
+        return " ".join(told)
+    told.append(_against(first, rival, budget))
+    gains, pays = (list(_differences(*pair)) for pair in ((first, rival), (rival, first)))
+    if gains:
+        told.append(f"The first has {_joined(gains)}.")
+    if pays:
+        told.append(
+            f"{in_words(rival.name)} has {_joined(pays)}, which {'counts for less here' if gains else 'did not help'}."
+        )
+    return " ".join(told)
+
+
+def _lead(entrant: Entrant, budget: Budget) -> str:
+    found = estimate_of(entrant, budget)
+    if found is None:
+        return ""
+    seeds = f" on average over {found.n} seeds" if found.n > 1 else ""
+    if budget.target is None:
+        return f": {level_in_words(found.mean, budget)} at the end{seeds}"
+    return f": {level_in_words(budget.target, budget)} after {format_seconds(found.mean)}{seeds}"
+
+
+def _against(first: Entrant, rival: Entrant, budget: Budget) -> str:
+    mine, theirs = estimate_of(first, budget), estimate_of(rival, budget)
+    if rival.is_behind:
+        return f"{in_words(rival.name)}, the next, was stopped when it could no longer be first."
+    if mine is None or theirs is None:
+        left = rival.left_at
+        how = f"was out after {format_seconds(left)}" if left is not None else "did not get there in every seed"
+        return f"{in_words(rival.name)}, the next, {how}."
+    said = f"{in_words(rival.name)}, the next, has {_value(theirs.mean, budget)}."
+    if None in (mine.low, mine.high, theirs.low, theirs.high):
+        return f"{said} One seed settles nothing: --seeds 3 gives intervals."
+    overlap = not (mine.high < theirs.low or theirs.high < mine.low)  # type: ignore[operator]
+    return said + (" Their intervals overlap, so which of the two is better is not settled." if overlap else "")
+
+
+def _differences(one: Entrant, other: Entrant) -> Iterator[str]:
+    """Yield in what the schedule of one is clearly ahead of the other's."""
+    mine, theirs = one.plan.score, other.plan.score
+    for words, a, b, form in (
+        ("more merges a cluster", mine.merges, theirs.merges, "{:.3g} to {:.3g}"),
+        ("more local steps a client", mine.steps, theirs.steps, "{:.3g} to {:.3g}"),
+        ("better mixed clusters", -mine.emd, -theirs.emd, "EMD {:.2f} to {:.2f}"),
+        ("less staleness", -mine.mean_staleness, -theirs.mean_staleness, "{:.2g} to {:.2g} merges"),
+        ("less waiting", -mine.waiting, -theirs.waiting, "{:.0%} to {:.0%}"),
+    ):
+        if a > b + max(ALIKE, 0.05) * max(abs(a), abs(b)):
+            yield f"{words} ({form.format(abs(a), abs(b))})"
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def as_dicts(ranked: Sequence[Entrant], budget: Budget) -> list[dict[str, Any]]:
+    """Return the table as plain values; what is unknown is None."""
+    return [_as_dict(place, entrant, budget) for place, entrant in enumerate(ranked, 1)]
+
+
+def _as_dict(place: int, entrant: Entrant, budget: Budget) -> dict[str, Any]:
+    from atoll.planner.planning import facts_of
+
+    found = estimate_of(entrant, budget)
+    return {
+        "place": place,
+        "plan": entrant.name,
+        "values": dict(entrant.plan.candidate.values),
+        "folder": str(entrant.folder),
+        "mean": found.mean if found else None,
+        "low": found.low if found else None,
+        "high": found.high if found else None,
+        "seeds": [cost if math.isfinite(cost) else None for cost in entrant.costs],
+        "bytes": entrant.sizes,
+        "out_at": entrant.left_at,
+        "level": None if math.isnan(entrant.level) else entrant.level,
+        "problem": entrant.problem or None,
+        "schedule": facts_of(entrant.plan),
+    }

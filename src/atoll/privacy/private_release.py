@@ -1,0 +1,180 @@
+"""Private methods: sums of clipped updates over fixed denominators, with noise where trust ends."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from atoll.aggregation.mean import average_gradients
+from atoll.engine.assignment import least_loss
+from atoll.engine.cohorts import ClusterUpdate
+from atoll.engine.engine import Method
+from atoll.local.models import Model
+from atoll.local.trainer import Trainer
+from atoll.privacy.clipping import CLIP, Shape, SumOfUpdates, Update, clip_of
+from atoll.privacy.mechanism import Cost, Mechanism
+from atoll.privacy.noise import Noise
+from atoll.privacy.noisy_clients import make_noisy
+from atoll.privacy.private_assignment import ToldAtRandom
+from atoll.schedules.events import Event
+from atoll.schedules.packed import pack
+from atoll.support.arrays import Floats, Ids
+
+
+class Journal(Protocol):
+    """Is told of every event before its clients are asked, and ends the run if it must not take place."""
+
+    def note(self, event: Event) -> None:
+        """Write the event down for good, before it releases anything."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Publisher:
+    """Makes clusters' models of sums of updates (`engine.release.Release`): ``sent + (sum + noise) / denominator``.
+
+    The denominator is the weight of the clients that were planned, whoever answered; of clusters that clients choose
+    themselves, the noisy weight of those that did, or with `over_cohort` that of the whole cohort.
+
+    Attributes:
+        mechanism: what is hidden, and how.
+        shape: what an update is.
+        noise: where noise comes from.
+        clusters: P.
+        chosen: whether clients choose their clusters.
+        over_cohort: whether models are divided by the whole cohort (moments never are).
+        journal: is told of events before they take place; None: nobody is.
+    """
+
+    mechanism: Mechanism
+    shape: Shape
+    noise: Noise
+    clusters: int
+    chosen: bool
+    over_cohort: bool
+    journal: Journal | None = None
+
+    @property
+    def counted(self) -> bool:
+        """Whether the clients that choose each cluster are counted."""
+        needed = not self.over_cohort or self.mechanism.quantile is not None
+        return self.chosen and (needed or any("@" in name for name in self.shape.tensors))
+
+    @property
+    def cost(self) -> Cost:
+        """What an average costs each client that takes part in it."""
+        return self.mechanism.cost(self.clusters, self.chosen, self.counted)
+
+    def announce(self, event: Event) -> None:
+        """Have the event written down, before its clients are asked."""
+        if self.journal is not None:
+            self.journal.note(event)
+
+    def publish(
+        self,
+        event: Event,
+        repeat: int,
+        sent: Mapping[int, Model],
+        combined: Mapping[int, ClusterUpdate],
+        weights: Mapping[int, float],
+    ) -> dict[int, Model]:
+        """Return each cluster's next model."""
+        if not len(event.cohort):
+            return dict(sent)
+        own, whole = self._denominators(event, repeat, sent, weights), float(event.weights.sum())
+        made = {}
+        for cluster, update in combined.items():
+            start = sent[cluster]
+            total = self._noisy((event.index, repeat, cluster), start, update)
+            shares = {name: whole if self.over_cohort and "@" not in name else own[cluster] for name in total}
+            made[cluster] = self.shape.moved(start, {name: each / shares[name] for name, each in total.items()})
+            if self.mechanism.quantile is not None:
+                made[cluster][CLIP] = self._adapted((event.index, repeat, cluster), start, update, own[cluster])
+        return made
+
+    def _noisy(self, key: tuple[int, int, int], start: Model, update: ClusterUpdate) -> Update:
+        """Return a cluster's sum, with noise unless clients have added theirs; of nobody, of noise alone."""
+        device, wanted = _device_of(start), self.mechanism
+        total = self.shape.only(update.model) if update.arrived else self.shape.zeros(device)
+        if wanted.is_local or not wanted.noise:
+            return total
+        deviation = wanted.noise * clip_of(start, wanted.clip)
+        added = self.shape.noise(self.noise("privacy", *key), deviation, device)
+        return {name: each + added[name] for name, each in total.items()}
+
+    def _adapted(
+        self, key: tuple[int, int, int], start: Model, update: ClusterUpdate, denominator: float
+    ) -> torch.Tensor:
+        """Return the length that the next updates are clipped to: nearer to the quantile of these, by a noisy share."""
+        wanted = self.mechanism
+        assert wanted.quantile is not None
+        fitting = float(update.model[CLIP]) if update.arrived else 0.0
+        fitting += (wanted.quantile_noise or 0.0) * float(self.noise("privacy quantile", *key)(1)[0])
+        share = fitting / denominator + 0.5
+        longest = clip_of(start, wanted.clip) * math.exp(-wanted.quantile_rate * (share - wanted.quantile))
+        return torch.tensor(longest, dtype=torch.float64, device=_device_of(start))
+
+    def _denominators(
+        self, event: Event, repeat: int, clusters: Mapping[int, Model], weights: Mapping[int, float]
+    ) -> dict[int, float]:
+        """Return what each cluster's sum is divided by."""
+        if event.clusters is not None:
+            planned = np.bincount(event.clusters, event.weights, self.clusters)
+            return {cluster: float(planned[cluster]) for cluster in clusters}
+        counts = np.array([weights.get(cluster, 0.0) for cluster in clusters])
+        if self.counted and not self.mechanism.is_local:
+            draw = self.noise("privacy counts", event.index, repeat)
+            counts = counts + draw(len(counts)) * (self.mechanism.count_noise or 0.0)
+        return dict(zip(clusters, np.maximum(counts, self.mechanism.least_clients).tolist(), strict=True))
+
+
+def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids, noise: Noise) -> Method:
+    """Return the method with its clients' updates clipped, and noise added where trust ends.
+
+    It must be one that `requirements.refuse_unproven` lets pass.
+
+    Args:
+        method: as it is without privacy.
+        mechanism: what is hidden, and how.
+        shape: what an update is.
+        sizes: samples of each client, [clients].
+        noise: where noise comes from.
+    """
+    chosen, over_cohort = method.assign is least_loss, method.combine is average_gradients
+    publisher = Publisher(mechanism, shape, noise, method.schedule.clusters, chosen, over_cohort)
+    schedule = replace(
+        method.schedule, events=pack(replace(e, weights=_weights(e, sizes, mechanism)) for e in method.schedule.events)
+    )
+    if not mechanism.is_local:
+        combine = SumOfUpdates(shape, mechanism.clip, adapts=mechanism.quantile is not None)
+        return replace(method, schedule=schedule, combine=combine, release=publisher, arrivals=None)
+    return replace(
+        method,
+        schedule=schedule,
+        combine=SumOfUpdates(shape, None),
+        release=publisher,
+        trainer=partial(make_noisy, method.trainer or Trainer, mechanism, shape, noise),
+        assign=ToldAtRandom(mechanism, noise) if chosen else method.assign,
+        arrivals=None,
+    )
+
+
+def with_journal(method: Method, journal: Journal) -> Method:
+    """Return a private method whose events are written down before they take place."""
+    if not isinstance(method.release, Publisher):
+        raise TypeError("only a method that `make_private` made has something to write down")
+    return replace(method, release=replace(method.release, journal=journal))
+
+
+def _weights(event: Event, sizes: Ids, mechanism: Mechanism) -> Floats:
+    """Return what the clients of a cohort weigh: at most 1, whatever they hold."""
+    cap = mechanism.samples_cap
+    return np.ones(len(event.cohort)) if cap is None else np.minimum(sizes[event.cohort] / cap, 1.0)
+
+
+def _device_of(model: Model) -> torch.device:
+    return next(iter(model.values())).device

@@ -1,0 +1,1 @@
+"""Figures, each drawn by one function."""

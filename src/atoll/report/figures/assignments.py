@@ -1,0 +1,259 @@
+"""Pictures of methods whose clients find their cluster: which clients take which model, and how well it serves them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba_array
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, MaxNLocator
+
+from atoll.report.figures.style import (
+    PALETTE,
+    STYLE,
+    WIDTH_INCHES,
+    legend_columns,
+    new_figure,
+    strip_frame,
+    use_log_scale,
+)
+from atoll.report.reading.records import is_number
+from atoll.report.reading.runs import Run
+from atoll.report.reading.units import format_count
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+
+BAND = 0.86  # share of a group's row that its band fills
+LUMINANCE = np.array([0.21, 0.72, 0.07])  # of red, green and blue
+MAX_NUMBERED = 12  # models beyond which a cell has no room for its count
+NO_CLIENT = np.array([0.96, 0.96, 0.96])  # the colour of an empty cell
+MEAN_STYLE: Any = {"color": "#444444", "linewidth": 3.2, "solid_capstyle": "round"}
+
+
+@dataclass(frozen=True, eq=False)
+class _Identity:
+    """What a run's probes show of its clients' choices.
+
+    Attributes:
+        rounds: of the probes that tell, [probes].
+        confusion: clients of each planted group that take each model, [probes, groups, models].
+    """
+
+    rounds: Floats
+    confusion: Ids
+
+    @property
+    def groups(self) -> int:
+        return int(self.confusion.shape[1])
+
+    @property
+    def models(self) -> int:
+        return int(self.confusion.shape[2])
+
+    @property
+    def shares(self) -> Floats:
+        clients = np.maximum(self.confusion.sum(axis=2, keepdims=True), 1)
+        return np.asarray(self.confusion / clients, dtype=np.float64)
+
+
+def has_identity(run: Run) -> bool:
+    """Return whether the run has recorded which model its clients take, so that it can be drawn."""
+    try:
+        _read_identity(run)
+    except InputError:
+        return False
+    return True
+
+
+def plot_identity(run: Run) -> Figure:
+    """Draw accuracy, adjusted Rand index, each planted group's choice of models over rounds, and the last choice.
+
+    A colour stands for one model throughout; a group that has found its model is a band of one colour. The last
+    choice is a table of counts whose columns, the models, come in the order of the groups they fit best. Without
+    accuracies the training loss takes their place; with a single group there is neither index nor table. Raises
+    InputError for a run that has not recorded its clients' choices.
+    """
+    identity = _read_identity(run)
+    planted = identity.groups > 1
+    with mpl.rc_context(STYLE):
+        band_inches = float(np.clip(0.36 * identity.groups, 0.7 if identity.groups == 1 else 1.0, 4.5))
+        figure = new_figure(WIDTH_INCHES if planted else 5.4, band_inches + 3.6)
+        cells: Any = figure.subplots(
+            2, 1 + planted, squeeze=False, width_ratios=[1.6, 1][: 1 + planted], height_ratios=[2.0, band_inches]
+        )
+        colors = _model_colors(identity.models)
+        has_accuracy = _draw_quality(cells[0, 0], run, colors)
+        _draw_bands(cells[1, 0], identity, colors)
+        for axes in cells[:, 0]:
+            _set_rounds(axes, identity.rounds)
+        if planted:
+            _draw_index(cells[0, 1], run)
+            _set_rounds(cells[0, 1], identity.rounds)
+            _draw_last(cells[1, 1], identity, colors)
+        _add_legend(figure, colors, with_mean=has_accuracy)
+        figure.suptitle(" · ".join(filter(None, (run.panel, run.label))), fontsize=10.5, fontweight="bold")
+    return figure
+
+
+def _read_identity(run: Run) -> _Identity:
+    if "confusion" not in run.tables:
+        raise InputError(f"{run.folder} has not recorded which model its clients take: no column confusion.")
+    known = [
+        (number, table)
+        for number, table in zip(run.rows["round"], run.tables["confusion"], strict=True)
+        if table is not None
+    ]
+    try:
+        confusion = np.array([table for _, table in known], dtype=np.int64)
+    except (ValueError, TypeError, OverflowError):
+        confusion = np.empty(0, np.int64)
+    if confusion.ndim != 3 or 0 in confusion.shape or confusion.min() < 0 or confusion.max() >= 2**31:
+        raise InputError(f"{run.folder}: confusion must be [planted group][model] counts, of one shape at all probes.")
+    return _Identity(np.array([number for number, _ in known]), confusion)
+
+
+def _model_colors(models: int) -> list[Any]:
+    """Return one colour a model: the usual palette without its grey, which is the mean's, or many from a map."""
+    palette = PALETTE[:-1]
+    return list(palette[:models]) if models <= len(palette) else list(mpl.colormaps["turbo"](np.linspace(0, 1, models)))
+
+
+def _draw_quality(axes: Axes, run: Run, colors: Sequence[Any]) -> bool:
+    """Draw the accuracy of each model, thin, over their mean, thick; or the loss. Return whether it is accuracy."""
+    rounds, mean = run.rows["round"], 100 * run.rows["test_accuracy"]
+    axes.grid(visible=True)
+    if not np.isfinite(mean).any():
+        axes.set_title("Training loss", loc="left")
+        loss = run.rows["train_loss"]
+        _draw_line(axes, rounds, loss, **MEAN_STYLE)
+        if (loss > 0).any():
+            use_log_scale(axes, loss[loss > 0].min() / 1.3, loss[loss > 0].max() * 1.3)
+        return False
+    axes.set_title("Test accuracy (%)", loc="left")
+    _draw_line(axes, rounds, mean, **MEAN_STYLE)
+    rows = run.tables.get("cluster_accuracy", [])
+    for model, color in enumerate(colors):
+        own = [100 * row[model] if row and model < len(row) and is_number(row[model]) else np.nan for row in rows]
+        if own:
+            _draw_line(axes, rounds, np.array(own), color=color, linewidth=1.0)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(-1.0, 10 * math.floor(low / 10)), min(101.0, 10 * math.ceil(high / 10)))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    return True
+
+
+def _draw_line(axes: Axes, x: Floats, y: Floats, **style: Any) -> None:
+    """Draw a line that breaks where a value is missing, and values that stand alone as dots."""
+    known = np.isfinite(y)
+    alone = known & ~np.r_[False, known[:-1]] & ~np.r_[known[1:], False]
+    axes.plot(x, y, marker="o", markersize=1.5 + 1.2 * style["linewidth"], markevery=np.flatnonzero(alone), **style)
+
+
+def _draw_index(axes: Axes, run: Run) -> None:
+    """Draw the adjusted Rand index, and say since when it has been 1."""
+    rounds = run.rows["round"]
+    index = run.rows.get("ari", np.full(len(rounds), np.nan))
+    axes.set_title("Adjusted Rand index", loc="left")
+    axes.grid(visible=True)
+    _draw_line(axes, rounds, index, **MEAN_STYLE | {"linewidth": 1.8})
+    axes.set_ylim(min(-0.04, 1.1 * float(np.fmin.reduce(index, initial=0.0))), 1.04)
+    known = np.flatnonzero(np.isfinite(index))
+    missed = known[index[known] < 1 - 1e-9]
+    exact = known[known > missed[-1]] if missed.size else known
+    if exact.size:
+        text = f"exact since round {rounds[exact[0]]:g}"
+        axes.text(0.97, 0.9, text, transform=axes.transAxes, ha="right", va="top", fontsize=8.5, color="#555555")
+
+
+def _draw_bands(axes: Axes, identity: _Identity, colors: Sequence[Any]) -> None:
+    """Draw one band a group, its height split at each probe by the models that the group's clients take."""
+    edges = _edges(identity.rounds)
+    tops = BAND * np.cumsum(identity.shares, axis=2)  # [probes, groups, models]
+    bottoms = np.concatenate([np.zeros_like(tops[:, :, :1]), tops[:, :, :-1]], axis=2)
+    for group in range(identity.groups):
+        floor = group + BAND / 2  # y points down, so that a band is filled upwards from its lower edge
+        for model, color in enumerate(colors):
+            low, high = floor - bottoms[:, group, model], floor - tops[:, group, model]
+            if (low > high).any():
+                axes.stairs(high, edges, baseline=low, fill=True, color=color, linewidth=0)
+    _set_groups(axes, identity.groups)
+    axes.set_title("Clients by the model they take", loc="left")
+    axes.set_ylabel("Planted group" if identity.groups > 1 else "")
+
+
+def _edges(rounds: Floats) -> Floats:
+    """Return where each probe's stretch of rounds begins and ends: halfway to its neighbours, [probes + 1]."""
+    if len(rounds) == 1:
+        return np.array([rounds[0] - 0.5, rounds[0] + 0.5])
+    middles = (rounds[1:] + rounds[:-1]) / 2
+    ends = [2 * rounds[0] - middles[0]], [2 * rounds[-1] - middles[-1]]
+    return np.concatenate([ends[0], middles, ends[1]])
+
+
+def _set_rounds(axes: Axes, rounds: Floats) -> None:
+    edges = _edges(rounds)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.xaxis.set_major_locator(
+        MaxNLocator(6, steps=[1, 2, 5, 10], integer=True) if len(rounds) > 1 else FixedLocator(rounds.tolist())
+    )
+    axes.xaxis.set_major_formatter(format_count)
+    axes.set_xlabel("Round")
+
+
+def _set_groups(axes: Axes, groups: int) -> None:
+    axes.set_ylim(groups - 0.5, -0.5)
+    step = -(-groups // 20)
+    axes.set_yticks(range(0, groups, step) if groups > 1 else [])
+    strip_frame(axes)
+
+
+def _draw_last(axes: Axes, identity: _Identity, colors: Sequence[Any]) -> None:
+    """Draw the last probe's counts, group by model, each cell in its model's colour by the share of the group."""
+    order = _matched_order(identity.confusion[-1])
+    shares, counts = identity.shares[-1][:, order, None], identity.confusion[-1][:, order]
+    cells = shares * to_rgba_array(colors)[order, :3] + (1 - shares) * NO_CLIENT
+    axes.imshow(cells, aspect="auto", interpolation="nearest")
+    axes.hlines(np.arange(identity.groups - 1) + 0.5, -0.5, identity.models - 0.5, color="white", linewidth=3)
+    if identity.models <= MAX_NUMBERED and identity.groups <= MAX_NUMBERED:
+        for (group, column), count in np.ndenumerate(counts):
+            color = "#aaaaaa" if not count else "white" if cells[group, column] @ LUMINANCE < 0.62 else "#222222"
+            axes.text(column, group, format_count(count), ha="center", va="center", color=color, fontsize=8)
+    step = -(-identity.models // 20)
+    axes.set_xticks(range(0, identity.models, step), [str(model) for model in order[::step]])
+    for label, model in zip(axes.get_xticklabels(), order[::step], strict=True):
+        label.set(color=colors[model], fontweight="bold")
+    _set_groups(axes, identity.groups)
+    axes.set_title(f"Clients at round {identity.rounds[-1]:g}", loc="left")
+    axes.set_xlabel("Model")
+
+
+def _matched_order(counts: Ids) -> Ids:
+    """Order the models as the groups they fit best, so that planted clusters found again make a diagonal.
+
+    >>> _matched_order(np.array([[0, 1, 9], [7, 0, 0]]))
+    array([2, 0, 1])
+    """
+    from scipy.optimize import linear_sum_assignment  # SciPy's solvers load slowly
+
+    models = linear_sum_assignment(counts, maximize=True)[1]
+    return np.concatenate([models, np.setdiff1d(np.arange(counts.shape[1]), models)])
+
+
+def _add_legend(figure: Figure, colors: Sequence[Any], *, with_mean: bool) -> None:
+    handles: list[Line2D | Patch] = [Patch(color=color, label=f"Model {model}") for model, color in enumerate(colors)]
+    if with_mean:
+        handles.append(Line2D([], [], label="Mean", **MEAN_STYLE))
+    labels = [str(handle.get_label()) for handle in handles]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=legend_columns(labels, figure.get_figwidth()),
+        handlelength=1.6,
+        handleheight=0.7,
+    )

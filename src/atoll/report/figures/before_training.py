@@ -1,0 +1,228 @@
+"""Pictures of what is known before training: data shares, clusters and the schedule."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import ArrayLike
+
+from atoll.report.figures.style import BLUE, PALE_BLUE, STYLE, WIDTH_INCHES, legend_columns, new_figure, strip_frame
+from atoll.report.reading.units import format_count, time_unit
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+
+Bar: TypeAlias = tuple[int, float, float, int]
+"""A piece of work: cluster, start and end in seconds, round."""
+
+WAITING: Any = {"facecolor": "#f2f2f2", "edgecolor": "#9a9a9a", "hatch": "////", "linewidth": 0.4}
+MAX_CLIENTS = 60
+MANY_BARS = 2000  # beyond this an SVG holds the bars as an image, so that a browser still opens it at once
+
+
+def plot_shares(class_counts: ArrayLike, title: str = "") -> Figure:
+    """Draw each client's share of samples by class as a heatmap, clients across and classes down.
+
+    `class_counts` is [clients, classes], whole numbers. Of more than 60 clients an evenly spaced 60 are
+    drawn, and the title says so. Raises InputError unless there is at least one client and one class.
+    """
+    counts = _as_table(class_counts, "class_counts", "clients")
+    with mpl.rc_context(STYLE):
+        figure = new_figure(WIDTH_INCHES, _heatmap_inches(counts.shape[1]) + 0.9)
+        draw_shares(figure.subplots(), counts, title)
+    return figure
+
+
+def draw_shares(ax: Axes, class_counts: ArrayLike, title: str = "") -> None:
+    """Draw each client's share of samples by class into axes that are given, as `plot_shares` does."""
+    counts = _as_table(class_counts, "class_counts", "clients")
+    clients = len(counts)
+    drawn = np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64)
+    if clients > MAX_CLIENTS:
+        title = f"{title} ({MAX_CLIENTS} of {clients:,} clients)".strip()
+    shares = counts[drawn] / np.maximum(counts[drawn].sum(axis=1, keepdims=True), 1)
+    image = _draw_heatmap(ax, shares)
+    ticks = range(0, len(drawn), max(1, len(drawn) // 10))
+    ax.set_xticks(ticks, [str(drawn[tick]) for tick in ticks])
+    ax.set(xlabel="Client", title=title)
+    _add_colorbar(image, "Share of the client's samples")
+
+
+def plot_clusters(sizes: ArrayLike, class_shares: ArrayLike, title: str = "") -> Figure:
+    """Draw each cluster's size as a bar above its class shares as a column of a heatmap.
+
+    `sizes` is [clusters], in clients; `class_shares` is [clusters, classes], each between 0 and 1. Raises
+    InputError when they disagree on the number of clusters or there is none.
+    """
+    shares = _as_table(class_shares, "class_shares", "clusters")
+    bars = np.asarray(sizes)
+    if bars.shape != shares.shape[:1]:
+        raise InputError(f"sizes has shape {bars.shape}, but class_shares describes {len(shares)} clusters.")
+    height = _heatmap_inches(shares.shape[1])
+    with mpl.rc_context(STYLE):
+        figure = new_figure(WIDTH_INCHES, height + 2.2)
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1.3, height])
+        top.bar(np.arange(len(bars)), bars, width=0.8, color=BLUE)
+        top.grid(visible=True, axis="y")
+        top.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        top.yaxis.set_major_formatter(format_count)
+        top.tick_params(axis="x", length=0, labelbottom=False)
+        top.set_ylabel("Clients")
+        top.set_title(title)
+        draw_cluster_shares(bottom, shares)
+        figure.align_ylabels()
+    return figure
+
+
+def draw_cluster_shares(ax: Axes, class_shares: ArrayLike, title: str = "") -> None:
+    """Draw each cluster's class shares, [clusters, classes], as a column of a heatmap into axes that are given."""
+    shares = _as_table(class_shares, "class_shares", "clusters")
+    image = _draw_heatmap(ax, shares)
+    ax.set_xticks(index_ticks(len(shares), 20))
+    ax.set(xlabel="Cluster", title=title)
+    _add_colorbar(image, "Share of samples")
+
+
+def plot_gantt(events: Sequence[Bar], title: str = "", done: ArrayLike | None = None) -> Figure:
+    """Draw who trains when: one line a cluster, one bar an event, coloured by turns over the cluster's own rounds.
+
+    An event is (cluster, start seconds, end seconds, round). `done`, [events], is when each one's own work was over:
+    from there to its end the cluster waits for the others, and the bar is hatched. Bars are drawn at least 0.3 % of
+    the whole time long where the cluster's next event leaves room. Takes 10,000 events and 100 clusters with ease.
+    Raises InputError without events, for a negative cluster, for an event that ends before it starts, and for work
+    that is over outside its event.
+    """
+    table = _as_events(events)
+    rows = int(table[:, 0].max()) + 1
+    with mpl.rc_context(STYLE):
+        figure = new_figure(WIDTH_INCHES, float(np.clip(0.25 * rows + 1.1, 2.0, 6.5)))
+        handles = draw_gantt(figure.subplots(), events, title, done)
+        names = [str(handle.get_label()) for handle in handles]
+        columns = legend_columns(names, figure.get_figwidth())
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    return figure
+
+
+def draw_gantt(ax: Axes, events: Sequence[Bar], title: str = "", done: ArrayLike | None = None) -> list[Patch]:
+    """Draw who trains when into axes that are given, as `plot_gantt` does; return the legend's entries."""
+    table = _as_events(events)
+    clusters, starts, ends = table[:, 0], table[:, 1], table[:, 2]
+    worked = _as_done(done, starts, ends)
+    unit = time_unit(float(ends.max()))
+    narrowest = 0.003 * (float(ends.max()) or 1.0)  # seconds of work in a day would not be seen
+    shown = np.maximum(worked, np.minimum(starts + narrowest, _next_starts(clusters, starts)))
+    rows = int(clusters.max()) + 1
+    bars = PolyCollection(
+        list(_rectangles(starts / unit.seconds, shown / unit.seconds, clusters, 0.78)),
+        facecolors=np.array([BLUE, PALE_BLUE])[_turns(clusters, table[:, 3]) % 2].tolist(),
+        edgecolors="white",
+        linewidths=0.5 if len(table) <= 300 and (ends - starts).min() > narrowest else 0.0,
+        rasterized=len(table) > MANY_BARS,
+    )
+    ax.add_collection(bars)
+    if (waits := ends > shown).any():
+        waiting = _rectangles(shown[waits] / unit.seconds, ends[waits] / unit.seconds, clusters[waits], 0.78)
+        ax.add_collection(PolyCollection(list(waiting), rasterized=len(table) > MANY_BARS, **WAITING))
+    ax.set_xlim(min(0.0, starts.min() / unit.seconds), max(shown.max(), ends.max()) / unit.seconds)
+    ax.set_ylim(rows - 0.4, -0.6)
+    ax.set_yticks(index_ticks(rows, 20))
+    ax.tick_params(axis="y", length=0)
+    ax.grid(visible=True, axis="x")
+    ax.set(xlabel=f"Virtual time ({unit.name})", ylabel="Cluster", title=title)
+    works = [Patch(color=BLUE, label="Work"), Patch(color=PALE_BLUE, label="Next round's work")]
+    return [*works, *([Patch(label="Waits for the slowest", **WAITING)] if waits.any() else [])]
+
+
+def _as_table(values: ArrayLike, name: str, rows: str) -> Floats:
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or 0 in table.shape:
+        raise InputError(f"{name} must be [{rows}, classes] with at least one of each, not of shape {table.shape}.")
+    return table
+
+
+def _as_events(events: Sequence[tuple[int, float, float, int]]) -> Floats:
+    if not len(events):
+        raise InputError("There is nothing to draw: the schedule has no events.")
+    table = np.asarray(events, dtype=np.float64)
+    if (table[:, 0] < 0).any():
+        raise InputError(f"Clusters are counted from 0, but an event names cluster {int(table[:, 0].min())}.")
+    backwards = np.flatnonzero(table[:, 2] < table[:, 1])
+    if backwards.size:
+        raise InputError(f"Event {backwards[0]} ends before it starts.")
+    return table
+
+
+def _as_done(done: ArrayLike | None, starts: Floats, ends: Floats) -> Floats:
+    if done is None:
+        return ends
+    worked = np.asarray(done, dtype=np.float64)
+    if worked.shape != ends.shape:
+        raise InputError(f"done has shape {worked.shape}, but there are {len(ends)} events.")
+    wrong = np.flatnonzero(~((starts <= worked) & (worked <= ends * (1 + 1e-9))))
+    if wrong.size:
+        raise InputError(f"done[{wrong[0]}] = {worked[wrong[0]]:g}: must lie between the event's start and its end.")
+    return np.minimum(worked, ends)
+
+
+def _next_starts(clusters: Floats, starts: Floats) -> Floats:
+    """Return when the same cluster's next event starts, inf after its last one, [events]."""
+    order = np.lexsort((starts, clusters))
+    following = np.append(starts[order][1:], np.inf)
+    following[np.flatnonzero(np.diff(clusters[order]))] = np.inf
+    result = np.empty(len(starts))
+    result[order] = following
+    return result
+
+
+def _turns(clusters: Floats, rounds: Floats) -> Ids:
+    """Count each event's round among its cluster's own, [events].
+
+    Numbers of rounds may have gaps, and an asynchronous cluster skips most of them, so that odd and even ones would
+    come in no order.
+    """
+    pairs, index = np.unique(np.stack([clusters, rounds]), axis=1, return_inverse=True)
+    first = np.searchsorted(pairs[0], pairs[0])
+    counted: Ids = np.arange(pairs.shape[1]) - first
+    return counted[index.reshape(-1)]
+
+
+def _rectangles(lefts: Floats, rights: Floats, centres: Floats, height: float) -> Floats:
+    """Return the corners of all bars at once, [bars, 4, 2]."""
+    tops, bottoms = centres - height / 2, centres + height / 2
+    x = np.stack([lefts, rights, rights, lefts], axis=1)
+    y = np.stack([tops, tops, bottoms, bottoms], axis=1)
+    return np.stack([x, y], axis=2)
+
+
+def _heatmap_inches(classes: int) -> float:
+    return float(np.clip(0.24 * classes, 1.2, 5.0))
+
+
+def _draw_heatmap(axes: Axes, shares: Floats) -> AxesImage:
+    """Draw [columns, classes] with classes counted downwards; the darkest is the greatest share there is."""
+    image = axes.imshow(
+        shares.T, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=shares.max() or 1.0
+    )
+    axes.set_yticks(index_ticks(shares.shape[1], 20))
+    axes.set_ylabel("Class")
+    strip_frame(axes)
+    return image
+
+
+def _add_colorbar(image: AxesImage, label: str) -> None:
+    figure = image.get_figure(root=True)
+    assert figure is not None, "an image is drawn into axes, which have a figure"
+    bar = figure.colorbar(image, ax=image.axes, label=label, pad=0.02, format=PercentFormatter(1.0, decimals=None))
+    strip_frame(bar.ax)
+
+
+def index_ticks(count: int, most: int) -> list[int]:
+    """Return at most about `most` indices to label: every one, or every fifth, tenth, ..."""
+    step = next((step for step in (1, 5, 10, 50, 100) if count <= step * most), count)
+    return list(range(0, count, step))

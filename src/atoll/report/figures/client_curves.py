@@ -1,0 +1,45 @@
+"""What the last probe measured of single clients, as sorted curves."""
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from atoll.report.figures.style import STYLE, line_styles, new_figure
+from atoll.report.reading.runs import Run
+from atoll.runs.columns import title_of
+from atoll.support.errors import InputError
+
+
+def plot_clients(runs: Sequence[Run], column: str, *, title: str = "") -> Figure:
+    """Draw what the last probe measured of single clients, sorted, one curve a run, and its mean as a dashed line.
+
+    Runs that have not measured it are passed over. Raises InputError when no run has.
+    """
+    known = [run for run in runs if column in run.clients]
+    if not known:
+        raise InputError(f"There is nothing to plot: no run has measured {column} of single clients.")
+    with mpl.rc_context(STYLE):
+        figure = new_figure(5.0, 3.4)
+        axes = figure.subplots()
+        draw_clients(axes, known, column, title)
+        figure.legend(loc="outside lower center", ncols=2, handlelength=2.6)
+    return figure
+
+
+def draw_clients(ax: Axes, runs: Sequence[Run], column: str, title: str = "") -> None:
+    """Draw what the last probe measured of single clients into axes that are given, as `plot_clients` does."""
+    known = [run for run in runs if column in run.clients]
+    factor, unit = (100.0, " (%)") if column.endswith("accuracy") else (1.0, "")
+    labels = [f"{run.panel} {run.label}".strip() for run in known]
+    styles = line_styles(labels)
+    for run, label in zip(known, labels, strict=True):
+        values = np.sort(run.clients[column]) * factor
+        marker = "o" if len(values) == 1 else ""
+        ax.plot(np.linspace(0, 100, len(values)), values, label=label, marker=marker, **styles[label])
+        ax.axhline(values.mean(), color=styles[label]["color"], linewidth=0.8, linestyle="--")
+    ax.set_xlim(0, 100)
+    ax.grid(visible=True)
+    ax.set(xlabel="Share of the clients (%), the least first", ylabel=title_of(column) + unit, title=title)

@@ -1,0 +1,82 @@
+"""A picture of what clients hold: how much, of which classes, and what their inputs are like."""
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from atoll.report.figures.before_training import MAX_CLIENTS, draw_shares
+from atoll.report.figures.style import BLUE, STYLE, WIDTH_INCHES, new_figure, strip_frame
+from atoll.report.reading.units import format_count
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+
+
+def drawn_clients(clients: int) -> Ids:
+    """Return which of so many clients are drawn: all, or an evenly spaced 60."""
+    return np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64)
+
+
+def plot_holdings(
+    class_counts: ArrayLike,
+    features: ArrayLike,
+    names: Sequence[str],
+    title: str = "",
+    classes: Sequence[str] = (),
+) -> Figure:
+    """Draw each client's number of samples, class shares and features, one above the other, clients across.
+
+    Args:
+        class_counts: samples by class, [clients, classes].
+        features: of the clients that `drawn_clients` gives, [drawn, features], around 0.
+        names: of the features.
+        title: what the figure is headed.
+        classes: their names; by default their numbers.
+
+    Raises:
+        InputError: tables of other sizes.
+    """
+    counts, means = np.asarray(class_counts, np.float64), np.asarray(features, np.float64)
+    drawn = drawn_clients(len(counts))
+    if means.shape != (len(drawn), len(names)) or not means.size:
+        raise InputError(f"features: must be [{len(drawn)} clients, {len(names)} names], it is {list(means.shape)}")
+    heights = [1.1, float(np.clip(0.2 * counts.shape[1], 1, 3.5)), float(np.clip(0.2 * len(names), 1, 4.5))]
+    with mpl.rc_context(STYLE):
+        figure = new_figure(WIDTH_INCHES, sum(heights) + 1.3)
+        sizes, shares, inputs = figure.subplots(3, 1, height_ratios=heights)
+        _draw_sizes(sizes, counts[drawn].sum(axis=1), title)
+        draw_shares(shares, counts)
+        if 0 < len(classes) <= 20:
+            shares.set_yticks(range(len(classes)), list(classes))
+        shares.set(title="", xlabel="")
+        _draw_features(inputs, means, names)
+        inputs.set_xticks(shares.get_xticks(), [label.get_text() for label in shares.get_xticklabels()])
+        more = f" ({len(drawn)} of {len(counts):,})" if len(drawn) < len(counts) else ""
+        inputs.set_xlabel(f"Client{more}")
+    return figure
+
+
+def _draw_sizes(ax: Axes, sizes: Floats, title: str) -> None:
+    ax.bar(np.arange(len(sizes)), sizes, width=0.8, color=BLUE)
+    ax.set_xlim(-0.5, len(sizes) - 0.5)
+    ax.grid(visible=True, axis="y")
+    ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    ax.yaxis.set_major_formatter(format_count)
+    ax.tick_params(axis="x", length=0, labelbottom=False)
+    ax.set(ylabel="Samples", title=title)
+
+
+def _draw_features(ax: Axes, means: Floats, names: Sequence[str]) -> None:
+    """Draw [clients, features] in colours that are even around 0."""
+    most = float(abs(means).max()) or 1.0
+    image = ax.imshow(means.T, aspect="auto", interpolation="nearest", cmap="RdBu_r", vmin=-most, vmax=most)
+    ax.set_yticks(range(len(names)), [name if len(name) <= 24 else f"{name[:23]}…" for name in names])
+    strip_frame(ax)
+    figure = ax.get_figure(root=True)
+    assert figure is not None, "axes have a figure"
+    bar = figure.colorbar(image, ax=ax, label="Mean, in deviations of samples", pad=0.02)
+    strip_frame(bar.ax)

@@ -1,0 +1,22 @@
+"""Drawing into axes of one's own: each function takes Matplotlib axes first and leaves figure, size and style to you.
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.16, 2.5))
+    atoll.plot.curves(left, runs, "test_accuracy", "virtual_time")
+    atoll.plot.gantt(right, events)
+    figure.savefig("figure.pdf")
+
+What has a legend beside its axes returns the entries, for ``ax.legend(handles=...)``. Bad input is an `InputError`, as
+of the functions that make whole figures.
+"""
+
+from atoll.report.figures.before_training import draw_cluster_shares as clusters
+from atoll.report.figures.before_training import draw_gantt as gantt
+from atoll.report.figures.before_training import draw_shares as shares
+from atoll.report.figures.client_curves import draw_clients as clients
+from atoll.report.figures.comparisons import draw_bars as bars
+from atoll.report.figures.comparisons import draw_completion as completion
+from atoll.report.figures.curves import draw_curves as curves
+from atoll.report.figures.network_map import draw_map as network
+from atoll.report.figures.sizes import draw_size_against as size_against
+
+__all__ = ["bars", "clients", "clusters", "completion", "curves", "gantt", "network", "shares", "size_against"]

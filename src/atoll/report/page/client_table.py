@@ -1,0 +1,36 @@
+"""What the page shows of single clients: what the last probe measured of each, sorted, beside the mean."""
+
+from typing import Any
+
+import numpy as np
+
+from atoll.report.page.compared import name_of
+from atoll.report.page.key_numbers import Pool
+from atoll.report.reading.runs import Run
+from atoll.report.tables.writing import show_number
+from atoll.runs.columns import title_of
+from atoll.support.arrays import Floats
+
+MAX_POINTS = 1000
+
+
+def clients(run: Run, pool: Pool) -> list[dict[str, Any]]:
+    """Return a figure for each column that a probe measured client by client."""
+    return [_curve(run, column, np.sort(values), pool) for column, values in run.clients.items()]
+
+
+def _curve(run: Run, column: str, values: Floats, pool: Pool) -> dict[str, Any]:
+    title, mean = title_of(column), float(values.mean())
+    low, middle, high = (show_number(column, float(each)) for each in (values[0], mean, values[-1]))
+    picked = np.unique(np.linspace(0, len(values) - 1, MAX_POINTS).round().astype(np.int64))
+    return {
+        "kind": "clients",
+        "title": f"{title}, client by client",
+        "alt": f"{title} of {len(values):,} clients of {name_of(run)} at the last probe, sorted: from {low} to {high}, "
+        f"mean {middle}.",
+        "note": "At the last probe, from the least to the greatest; the dashed line is the mean.",
+        "column": title,
+        "share": column.endswith("accuracy"),
+        "mean": mean,
+        "values": pool.put(values[picked]),
+    }

@@ -1,0 +1,117 @@
+"""What curves are made of: which quantities and axes there are, and every run's columns as compact bytes."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.report.page.groups import Panel
+from atoll.report.reading.runs import Run
+from atoll.report.tables.run_tables import rounds_compare
+from atoll.support.arrays import Floats
+
+AXES = (
+    ("round", "Rounds", "count"),
+    ("client_updates", "Client updates", "count"),
+    ("bytes", "Bytes sent", "bytes"),
+    ("virtual_time", "Virtual time", "seconds"),
+    ("wall_time", "Wall time", "seconds"),
+)
+"""What curves can stand against: column, title, and the kind of unit."""
+
+_QUANTITIES = {
+    "test_accuracy": "Test accuracy",
+    "mean_cluster_accuracy": "Mean cluster accuracy",
+    "worst_cluster_accuracy": "Worst cluster accuracy",
+    "train_loss": "Training loss",
+    "test_loss": "Test loss",
+    "local_loss": "Local loss",
+    "ari": "Adjusted Rand index",
+    "parameter_error": "Parameter error",
+}
+_NO_QUANTITIES = {"event", "bytes_up", "bytes_down", *(column for column, _, _ in AXES)}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A column that curves can show: its title, and whether it is a share to be read in per cent."""
+
+    column: str
+    title: str
+    is_share: bool
+
+
+def bytes_sent(run: Run) -> Floats:
+    """Return the bytes that were sent up and down so far, one a probe."""
+    return np.asarray(run.rows["bytes_up"] + run.rows["bytes_down"])
+
+
+def quantities(runs: Sequence[Run]) -> list[Quantity]:
+    """Return what at least one run has recorded, the usual columns first, then any others by name."""
+    known = {
+        name
+        for run in runs
+        for name, values in run.rows.items()
+        if name not in _NO_QUANTITIES and np.isfinite(values).any()
+    }
+    names = [name for name in _QUANTITIES if name in known] + sorted(known - _QUANTITIES.keys())
+    return [
+        Quantity(name, _QUANTITIES.get(name) or name.replace("_", " ").capitalize(), name.endswith("accuracy"))
+        for name in names
+    ]
+
+
+class Pool:
+    """Arrays as base64 of little-endian float32, each distinct one held once.
+
+    Seven digits are more than a curve can show. Runs of one experiment share most of their columns, such as rounds.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, int] = {}
+
+    def put(self, values: Sequence[float] | NDArray[Any]) -> int:
+        """Hold an array, and return its place in `packed`."""
+        with np.errstate(over="ignore"):  # beyond 3e38 a loss is as good as infinite
+            packed = b64encode(np.asarray(values, dtype="<f4").tobytes()).decode()
+        return self.arrays.setdefault(packed, len(self.arrays))
+
+    @property
+    def packed(self) -> list[str]:
+        """The arrays, in the order of their places."""
+        return list(self.arrays)
+
+
+def curves(panels: Sequence[Panel], pool: Pool) -> dict[str, Any]:
+    """Return panels, groups and runs for the page's script; their columns are places in the pool.
+
+    `style` is a group's place among the distinct labels, so that a label looks the same in every panel.
+    """
+    shown = quantities([run for panel in panels for run in panel.runs])
+    labels = list(dict.fromkeys(group.label for panel in panels for group in panel.groups))
+    lead = all(rounds_compare(panel.runs) for panel in panels)
+    return {
+        "lead": "round" if lead else "virtual_time",
+        "axes": [{"column": column, "title": title, "kind": kind} for column, title, kind in AXES],
+        "quantities": [{"column": q.column, "title": q.title, "share": q.is_share} for q in shown],
+        "labels": labels,
+        "panels": [
+            {
+                "title": panel.title,
+                "groups": [
+                    {"style": labels.index(group.label), "runs": [_columns(run, shown, pool) for run in group.runs]}
+                    for group in panel.groups
+                ],
+            }
+            for panel in panels
+        ],
+    }
+
+
+def _columns(run: Run, shown: Sequence[Quantity], pool: Pool) -> dict[str, int]:
+    rows = {**run.rows, "bytes": bytes_sent(run)}
+    names = [column for column, _, _ in AXES] + [q.column for q in shown]
+    return {name: pool.put(rows[name]) for name in names if name in rows and np.isfinite(rows[name]).any()}

@@ -1,0 +1,59 @@
+"""What private runs were to spend, cluster by cluster, and what they have spent."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atoll.report.page.compared import name_of
+from atoll.report.page.groups import Group
+from atoll.report.page.markup import Body, Cell, table
+from atoll.report.reading.runs import Run
+from atoll.report.tables.formats import DASH
+from atoll.support.untrusted import read_json
+
+MOST_CLUSTERS = 20
+_HEADER = ("Cluster", "Clients", "Releases", "Epsilon")
+_SEEDED = "The noise is drawn from the seed, to repeat a run: who knows the seed can take it away."
+
+
+def privacy_tables(groups: Sequence[Group]) -> str:
+    """Return a table for the first run of each group that is finished and private; nothing for others."""
+    return "".join(_table(group.runs[0]) for group in groups)
+
+
+def _table(run: Run) -> str:
+    try:
+        told = _read(run)
+        return "" if told is None else _made(run, told)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # not there, or not as it was written
+        return ""
+
+
+def _read(run: Run) -> Mapping[str, Any] | None:
+    summary = read_json(run.folder / "summary.json", run.folder)
+    told = summary.get("privacy") if isinstance(summary, dict) else None
+    return told if isinstance(told, dict) else None
+
+
+def _made(run: Run, told: Mapping[str, Any]) -> str:
+    clusters = told["clusters"]
+    lines = [_line(str(int(own["cluster"])), own) for own in clusters[:MOST_CLUSTERS]]
+    worst = {"releases": told["worst_client_releases"], "epsilon": told["epsilon"]}
+    lines.append(_line("worst client, spent", worst))
+    budget = "" if told["budget"] is None else f", budget {float(told['budget']):g}"
+    notes = [
+        "Of each cluster its worst client, as planned.",
+        f"Epsilon at delta = {float(told['delta']):g} ({told['adjacency']}), trust = {told['trust']}{budget}.",
+        f"The first {MOST_CLUSTERS} of {len(clusters):,} clusters are shown." if len(clusters) > MOST_CLUSTERS else "",
+        "" if told["is_private"] else _SEEDED,
+    ]
+    caption = f"Privacy: {name_of(run)}" if name_of(run) else "Privacy"
+    return table(caption, _HEADER, [Body("", lines)], " ".join(filter(None, notes)))
+
+
+def _line(name: str, told: Mapping[str, Any]) -> list[Cell]:
+    clients = f"{int(told['clients']):,}" if "clients" in told else ""
+    return [Cell(name), Cell(clients), Cell(f"{int(told['releases']):,}"), _epsilon(told)]
+
+
+def _epsilon(told: Mapping[str, Any]) -> Cell:
+    return Cell(DASH if told["epsilon"] is None else f"{float(told['epsilon']):.3f}")

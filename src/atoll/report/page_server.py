@@ -1,0 +1,177 @@
+"""Runs under way as a page: what is in their folders now, and a server that shows it, read-only."""
+
+import hashlib
+import ipaddress
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from atoll.report.page import Content, Scenes, make_content, policy, render
+from atoll.report.reading.runs import overlay, read_begun, run_folders
+from atoll.support.errors import InputError
+
+REST = 10.0  # reading takes at most one part in so many of the time, since it shares the machine with the runs
+WATCHED_FILES = ("config.toml", "metrics.jsonl", "summary.json", "clients.json", "schedule.npz")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page says at one moment, and its digest, which changes when it does."""
+
+    content: Content
+    body: bytes
+    tag: str
+
+
+class Watch:
+    """The runs in some folders, read again when their files have changed; safe to ask from several threads."""
+
+    def __init__(
+        self, folders: Sequence[Path], targets: Sequence[float] | None = None, command: str = "", overlay: bool = False
+    ) -> None:
+        self.folders = list(folders)
+        self.targets = targets
+        self.command = command
+        self.is_overlaid = overlay
+        self._scenes = Scenes()
+        self._lock = Lock()
+        self._shown: Shown | None = None
+        self._seen: object = None
+        self._rests_until = 0.0
+
+    def now(self) -> Shown:
+        """Return what there is to show; what was read a moment ago serves again."""
+        with self._lock:
+            begun = time.monotonic()
+            if self._shown is None or begun >= self._rests_until:
+                seen = [_fingerprint(folder) for folder in self.folders]
+                if self._shown is None or seen != self._seen:
+                    self._shown, self._seen = self._read(), seen
+                now = time.monotonic()
+                self._rests_until = now + min(REST * (now - begun), 60.0)
+            return self._shown
+
+    def _read(self) -> Shown:
+        runs, faults = read_begun(self.folders)
+        runs = overlay(runs) if self.is_overlaid else runs
+        notices = [f"Left out: {fault}" for fault in faults]
+        content = make_content(runs, self.targets, scenes=self._scenes, notices=notices, live=True)
+        body = content.as_json()
+        return Shown(content, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
+def _fingerprint(folder: Path) -> list[tuple[str, int, int]]:
+    """Return names, sizes and times of the files that the page depends on."""
+    files = [folder / "experiment.json", *(place / name for place in run_folders(folder)[0] for name in WATCHED_FILES)]
+    return [(str(file), status.st_size, status.st_mtime_ns) for file in files if (status := _stat(file))]
+
+
+def _stat(file: Path) -> os.stat_result | None:
+    try:
+        return file.stat()
+    except OSError:
+        return None
+
+
+def make_server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
+    """Return a server that listens already, and answers once it is let: GET and HEAD of the page and its state.
+
+    Port 0 takes any free one; it is in `server_port`.
+
+    Raises:
+        InputError: the port is taken or not allowed, or the host is not this machine's.
+    """
+
+    class _Server(ThreadingHTTPServer):
+        daemon_threads = True
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Pass over readers that went away."""
+
+    try:
+        return _Server((host, port), partial(_Answers, watch, ("localhost", host.lower())))
+    except OSError as error:
+        if isinstance(error, socket.gaierror):
+            raise InputError(f"--host {host}: is no address of this machine") from error
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"--port {port}: {host} cannot be listened on ({reason}); give another, or 0 for any"
+        ) from error
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Answers to GET and HEAD of two addresses; there is no other, and no path becomes a file's."""
+
+    timeout = 30
+    server_version = "atoll"
+    sys_version = ""
+
+    def __init__(self, watched: Watch, names: tuple[str, ...], *request: Any) -> None:
+        """Answer one connection, as the base class does, within its own making."""
+        self.watched = watched
+        self.names = names
+        super().__init__(*request)
+
+    def do_GET(self) -> None:
+        """Answer with the page or its state."""
+        if not self._is_expected_host():
+            self._send(HTTPStatus.FORBIDDEN, b"atoll watch: this name is not served; use 127.0.0.1, or --host NAME\n")
+        elif self.path == "/":
+            page = render(self.watched.now().content, self.watched.command)
+            self._send(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
+        elif self.path == "/state":
+            shown = self.watched.now()
+            if self.headers.get("If-None-Match") == shown.tag:
+                self._send(HTTPStatus.NOT_MODIFIED, tag=shown.tag)
+            else:
+                self._send(HTTPStatus.OK, shown.body, "application/json", shown.tag)
+        else:
+            self._send(HTTPStatus.NOT_FOUND, b"atoll watch: the page is at /\n")
+
+    do_HEAD = do_GET
+
+    def _is_expected_host(self) -> bool:
+        """Say whether a browser came here on purpose: a page elsewhere can point a name of its own at this address.
+
+        Such a name is in the request's Host; an address, or this machine's name, cannot be made to lie.
+        """
+        host = self.headers.get("Host", "").lower()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+            return True
+        except ValueError:
+            return name in self.names
+
+    def _send(
+        self, status: HTTPStatus, body: bytes = b"", kind: str = "text/plain; charset=utf-8", tag: str = ""
+    ) -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-cache",
+            "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            "ETag": tag,
+        }
+        for name, value in headers.items():
+            if value and not (status == HTTPStatus.NOT_MODIFIED and name.startswith("Content-")):
+                self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: a line every two seconds would help nobody."""

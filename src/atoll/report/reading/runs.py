@@ -1,0 +1,251 @@
+"""Reading run folders: the settings and probes that a run leaves behind, as one value."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from atoll.report.reading.records import Columns, Tables, read_clients, read_records, to_columns, to_tables
+from atoll.support.errors import InputError
+from atoll.support.requiring import require_path
+from atoll.support.untrusted import read_json, read_toml
+from atoll.support.wording import nearest, show
+
+LONGEST_TEXT = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run, as its folder has it.
+
+    `rows` maps a column to its values, one a probe, as float64 of shape [probes]; missing and null are nan.
+    It holds all of `COLUMNS` and any further column of numbers. Times are in seconds, accuracies between 0
+    and 1, counts and bytes cumulative. `tables` maps a column of lists, such as counts per cluster, to them,
+    one a probe; missing and null are None. `clients` maps a column to what the last probe measured of single
+    clients. `finished` says whether the run is complete (its summary.json exists).
+    """
+
+    folder: Path
+    name: str
+    label: str
+    panel: str
+    config: dict[str, Any]
+    rows: Columns
+    finished: bool
+    tables: Tables = field(default_factory=dict)
+    clients: Columns = field(default_factory=dict)
+
+
+class NotBegun(InputError):
+    """A run that has no rows yet."""
+
+
+def read_run(folder: Path | str) -> Run:
+    """Read one run folder, finished or under way.
+
+    The label falls back to the run's name, and the name to the folder's. A last line cut short by a crash is
+    ignored. Raises InputError for a folder that does not exist, is not a run, has no rows yet (`NotBegun`), or holds
+    what cannot be read; its files must lie in it.
+    """
+    folder = require_path("folder", folder)
+    if not folder.exists():
+        raise InputError(f"{folder} does not exist.")
+    if not _is_run(folder):
+        raise InputError(f"{folder} is not a run: it holds no config.toml.")
+    config = _read_config(folder / "config.toml")
+    records = read_records(folder / "metrics.jsonl")
+    if not records:
+        raise NotBegun(f"{folder} has no rows yet: its metrics.jsonl is missing or empty.")
+    name = _shown(config.get("name")) or folder.resolve().name
+    return Run(
+        folder=folder,
+        name=name,
+        label=_shown(config.get("label")) or name,
+        panel=_shown(config.get("panel")),
+        config=config,
+        rows=to_columns(records),
+        finished=(folder / "summary.json").exists(),
+        tables=to_tables(records),
+        clients=read_clients(folder / "clients.json"),
+    )
+
+
+def find_runs(paths: Iterable[Path | str]) -> list[Run]:
+    """Read the runs at each path, in it, or in experiments in it, in order, each once, with labels unique in a panel.
+
+    The runs below a folder come in the order of its experiment.json, {"runs": [folder names]}, or else sorted
+    by name; those that have not started are left out. Raises InputError as `read_run` does, and for a folder
+    without any run.
+    """
+    runs, faults = find_readable(paths)
+    if faults:
+        raise InputError(faults[0])
+    return runs
+
+
+def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
+    """Return the runs that `find_runs` finds, and a sentence for each that cannot be read and is left out.
+
+    Raises InputError for a path without a run that has begun, and if no run is left.
+    """
+    if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
+        raise InputError(f"paths = {show(paths)}: must be a list of folders")
+    runs, faults = [], list[str]()
+    for path in (require_path("path", each) for each in paths):
+        found, wrong = _read_below(path)
+        if not found and not wrong:
+            raise _why_empty(path)
+        runs += found
+        faults += wrong
+    if not runs:
+        raise InputError(faults[0])
+    return _told_apart(runs), faults
+
+
+def overlay(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of all panels as those of one, called by panel and label, so that all are compared."""
+    return [_out_of_panel(run) for run in runs]
+
+
+def _out_of_panel(run: Run) -> Run:
+    def joined(label: str) -> str:
+        return ", ".join(dict.fromkeys(filter(None, (run.panel, label))))
+
+    config = {**run.config, "panel": "", "label": joined(str(run.config.get("label") or run.name))}
+    return replace(run, panel="", label=joined(run.label), config=config)
+
+
+def read_begun(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
+    """Return what `find_readable` does, but wait in silence for runs that are not there, or have not begun."""
+    pairs = [_read_below(path) for path in map(Path, paths) if path.is_dir()]
+    return _told_apart([run for runs, _ in pairs for run in runs]), [fault for _, faults in pairs for fault in faults]
+
+
+def _read_below(path: Path) -> tuple[list[Run], list[str]]:
+    """Return the runs at or below a path that have begun, and a sentence for each that cannot be read."""
+    if not path.is_dir():
+        raise InputError(f"{path} {'is not a run: it is a file' if path.exists() else _missing(path)}.")
+    folders, faults = run_folders(path)
+    runs = []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except NotBegun:
+            pass
+        except InputError as error:
+            faults.append(str(error))
+    return runs, faults
+
+
+def _missing(path: Path) -> str:
+    """Say that a folder is not there, and which one may be meant."""
+    beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    close = nearest(path.name, beside, cutoff=0.7)
+    meant = Path("runs") / path if (Path("runs") / path).is_dir() else path.parent / close if close else None
+    return "does not exist" if meant is None else f"does not exist; did you mean {meant}?"
+
+
+def _why_empty(path: Path) -> InputError:
+    folders, _ = run_folders(path)
+    if not folders:
+        return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found.")
+    whose = "its metrics.jsonl is missing or empty"
+    if folders != [path]:
+        whose = f"none of its {len(folders)} runs has reached its first probe"
+    return NotBegun(f"{path} has no rows yet: {whose}.")
+
+
+def run_folders(path: Path) -> tuple[list[Path], list[str]]:
+    """Return the runs at a folder, in it, or in the experiments in it; in order, with what is wrong with that."""
+    if _is_run(path):
+        return [path], []
+    if _is_experiment(path):
+        return _runs_of(path)
+    try:
+        children = sorted(path.iterdir())
+    except OSError as error:
+        return [], [f"{path} cannot be read ({error.strerror})."]
+    found, faults = [], []
+    for child in children:
+        runs, wrong = ([child], []) if _is_run(child) else _runs_of(child) if _is_experiment(child) else ([], [])
+        found += runs
+        faults += wrong
+    return found, faults
+
+
+def _runs_of(experiment: Path) -> tuple[list[Path], list[str]]:
+    """Return the runs in an experiment's folder, in its order."""
+    faults = []
+    try:
+        children = sorted(experiment.iterdir())
+        children = [experiment / name for name in _read_order(experiment / "experiment.json")]
+    except InputError as error:
+        faults.append(str(error))
+    except OSError as error:
+        return [], [f"{experiment} cannot be read ({error.strerror})."]
+    return [child for child in children if _is_run(child)], faults
+
+
+def _is_experiment(folder: Path) -> bool:
+    return (folder / "experiment.json").exists()
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.toml").is_file()
+
+
+def _read_order(file: Path) -> list[str]:
+    try:
+        names = read_json(file, file.parent)["runs"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f'{file} must hold {{"runs": [folder names]}}, but cannot be read as that.') from error
+    if not isinstance(names, list) or not all(isinstance(name, str) and _is_name(name) for name in names):
+        raise InputError(f'{file} must hold {{"runs": [folder names]}}, but its "runs" is not a list of names.')
+    return names
+
+
+def _is_name(text: str) -> bool:
+    """Return whether this is the name of something in a folder, and leads nowhere else."""
+    return text not in ("", ".", "..") and not {"/", "\\", "\0"} & set(text) and len(text) < 256
+
+
+def _shown(value: Any) -> str:
+    """Return a text of the settings as it can be drawn and printed: without control characters, and not endless."""
+    text = "" if value is None else str(value)
+    return "".join(c if c.isprintable() else " " for c in text[:LONGEST_TEXT]).strip()
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        return read_toml(file, file.parent)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror}).") from error
+    except ValueError as error:  # bad TOML and bad UTF-8 alike
+        raise InputError(f"{file} is not valid TOML: {error}.") from error
+
+
+def _told_apart(found: Sequence[Run]) -> list[Run]:
+    """Return each run once, with labels unique within a panel."""
+    first: dict[Path, Run] = {}
+    for run in found:
+        first.setdefault(run.folder.resolve(), run)
+    runs = list(first.values())
+    groups = defaultdict(list)
+    for run in runs:
+        groups[run.panel, run.label].append(run.folder.resolve())
+    endings = {folder: ending for group in groups.values() for folder, ending in _endings(group).items()}
+    return [
+        replace(run, label=f"{run.label} ({ending})") if (ending := endings[run.folder.resolve()]) else run
+        for run in runs
+    ]
+
+
+def _endings(folders: Sequence[Path]) -> dict[Path, str]:
+    """Return the shortest ends of the paths that distinguish them; nothing for a single path."""
+    if len(folders) == 1:
+        return {folders[0]: ""}
+    depth = 1
+    while len({folder.parts[-depth:] for folder in folders}) < len(folders):
+        depth += 1
+    return {folder: "/".join(folder.parts[-depth:]) for folder in folders}

@@ -1,0 +1,129 @@
+"""Writing figures and tables to files, each whole or not at all."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from io import BytesIO
+from pathlib import Path
+from typing import Any, get_args
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from atoll.report.figures.against import plot_against
+from atoll.report.figures.assignments import has_identity, plot_identity
+from atoll.report.figures.client_curves import plot_clients
+from atoll.report.figures.curves import (
+    XColumn,
+    differ_in_bytes,
+    has_parameter_error,
+    plot_curves,
+    plot_parameter_error,
+    plot_probe,
+    probed,
+)
+from atoll.report.reading.runs import Run
+from atoll.report.tables.run_tables import rounds_to_target
+from atoll.report.tables.spread import spread_as_csv, spread_as_latex, spread_as_markdown, spread_over_seeds
+from atoll.report.tables.writing import as_csv, as_dicts, as_latex, as_markdown
+from atoll.runs.run_folder import slug
+from atoll.support.files import write_atomically
+from atoll.support.requiring import require_has, require_path
+
+DPI = 150
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def write_report(
+    runs: Sequence[Run],
+    out: Path | str,
+    targets: Sequence[float] | None = None,
+    stable: bool = False,
+    against: str | None = None,
+) -> list[Path]:
+    """Write curves against rounds, client updates and virtual time, and the table, into the folder `out`.
+
+    Where an update of one run has fewer bytes than another's, also curves against bytes sent up. Where runs have
+    recorded them, also the error to planted parameters, what own probes measured, what of single clients, and, one
+    figure a run, the clusters that clients found; where runs differ in their seed alone, also the spread over seeds;
+    with a setting `against`, such as ``privacy.epsilon``, also where runs end against it.
+    The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-*, identity-* and
+    against-* as .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
+    `rounds_to_target`. Raises InputError when there are no runs.
+    """
+    out = Path(out)
+    figures, tables = dict(_figures(runs)), dict(_tables(runs, targets, stable))
+    if against is not None:
+        figures[f"against-{against.replace('.', '-').replace('_', '-')}"] = plot_against(runs, against)
+    out.mkdir(parents=True, exist_ok=True)
+    files = []
+    for stem, figure in figures.items():
+        for suffix in SUFFIXES:
+            files += save_figure(figure, out / f"{stem}{suffix}")
+    for name, text in tables.items():
+        write_atomically(out / name, text.encode())
+        files.append(out / name)
+    return files
+
+
+def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
+    for x in get_args(XColumn):
+        if x == "bytes_up" and not differ_in_bytes(runs):  # it would look as that of client updates does
+            continue
+        yield f"curves-{x.replace('_', '-')}", plot_curves(runs, x)
+    if any(map(has_parameter_error, runs)):
+        yield "parameter-error", plot_parameter_error(runs)
+    for column in probed(runs):
+        yield f"probe-{column.replace('_', '-')}", plot_probe(runs, column)
+    for column in dict.fromkeys(column for run in runs for column in run.clients):
+        yield f"clients-{column.replace('_', '-')}", plot_clients(runs, column)
+    with_identity = [run for run in runs if has_identity(run)]
+    for stem, run in zip(_stems(with_identity), with_identity, strict=True):
+        yield f"identity-{stem}", plot_identity(run)
+
+
+def _stems(runs: Sequence[Run]) -> list[str]:
+    """Return a name for each run's own files, from its panel and label or else its folder, no two alike."""
+    stems: list[str] = []
+    for run in runs:
+        stem = slug(f"{run.panel} {run.label}") or slug(run.folder.resolve().name) or "run"
+        taken = sum(other == stem or other.startswith(f"{stem}~") for other in stems)
+        stems.append(f"{stem}~{taken + 1}" if taken else stem)
+    return stems
+
+
+def _tables(runs: Sequence[Run], targets: Sequence[float] | None, stable: bool) -> Iterator[tuple[str, str]]:
+    rows = rounds_to_target(runs, targets, stable=stable)
+    yield "table.md", as_markdown(rows)
+    yield "table.tex", as_latex(rows)
+    yield "table.csv", as_csv(rows)
+    yield "table.json", _as_json(as_dicts(rows))
+    if spreads := spread_over_seeds(runs):
+        yield "spread.md", spread_as_markdown(spreads)
+        yield "spread.tex", spread_as_latex(spreads)
+        yield "spread.csv", spread_as_csv(spreads)
+        yield "spread.json", _as_json([asdict(spread) for spread in spreads])
+
+
+def _as_json(rows: Sequence[dict[str, Any]]) -> str:
+    return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def save_figure(figure: Figure, path: Path | str) -> list[Path]:
+    """Write a figure, equal figures to equal bytes, and return the files.
+
+    A path that ends in .png (150 dpi), .svg or .pdf is the file; without such an ending it is written as PNG and SVG.
+    """
+    require_has("figure", figure, "savefig", "a Matplotlib figure")
+    path = require_path("path", path)
+    named = path.suffix.lower() in SUFFIXES
+    files = [path] if named else [path.with_name(f"{path.name}{suffix}") for suffix in SUFFIXES[:2]]
+    for file in files:
+        stream = BytesIO()
+        kind = file.suffix.lower()
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(kind)
+        # Letters as TrueType, which journals' checks of PDF files ask for.
+        with mpl.rc_context({"svg.hashsalt": "atoll", "pdf.fonttype": 42}):
+            figure.savefig(stream, dpi=DPI, format=kind[1:], metadata=metadata)
+        write_atomically(file, stream.getvalue())
+    return files

@@ -1,0 +1,155 @@
+"""Runs as tables for other programs: a row a probe, a client or an event, with the settings in which runs differ."""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from atoll.report.reading.records import is_number
+from atoll.report.reading.runs import Run, find_runs, run_folders
+from atoll.report.tables.formats import csv_table
+from atoll.schedules.schedule_files import read_schedule
+from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
+from atoll.support.untrusted import read_json
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Level = Literal["probes", "clients", "events"]
+Columns = dict[str, list[Any]]
+
+LEVELS: tuple[Level, ...] = ("probes", "clients", "events")
+DEEPEST = 3  # folders between what is given and a run
+_OWN = ("run", "panel", "folder")
+_SAME = ("name", "label", "panel", "description")  # what tells runs apart, and is told by `run`
+
+
+def read_runs(*paths: Path | str, of: Level = "probes") -> "DataFrame":
+    """Return runs as a tidy frame of pandas, with a column for each setting in which they differ, such as ``local.lr``.
+
+    Args:
+        paths: run folders, or folders that hold runs, up to three levels down.
+        of: "probes": a row a probe, with its numbers; "clients": a row a client, with what the last probe found;
+            "events": a row an event of each run's schedule, of which clients took part and what was sent.
+
+    Raises:
+        InputError: no runs, a damaged one, or pandas is not installed.
+    """
+    if of not in LEVELS:
+        raise InputError(f"of = {of!r}: must be one of {', '.join(LEVELS)}")
+    pd = load_extra("pandas", "pandas", "read_runs:")
+    return pd.DataFrame(columns_of_runs(find_runs([each for path in paths for each in _holding(Path(path))]), of))
+
+
+def columns_of_runs(runs: Sequence[Run], of: Level = "probes") -> Columns:
+    """Return the columns of `read_runs`, all of one length; None for what is missing."""
+    rows = {"probes": _probes, "clients": _clients, "events": _events}[of]
+    differing = settings_that_differ([run.config for run in runs])
+    tables = [(run, settings, rows(run)) for run, settings in zip(runs, differing, strict=True)]
+    names = dict.fromkeys(name for _, _, table in tables for name in table)
+    columns: Columns = {name: [] for name in (*_OWN, *dict.fromkeys(key for each in differing for key in each), *names)}
+    for run, settings, table in tables:
+        count = len(next(iter(table.values()), []))
+        told = {"run": run.label, "panel": run.panel, "folder": str(run.folder), **settings}
+        for name, column in columns.items():
+            column += [told[name]] * count if name in told else table.get(name, [None] * count)
+    return columns
+
+
+def settings_that_differ(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return of each run's settings those that are not the same in all, by path; lists as texts.
+
+    >>> settings_that_differ([{"seed": 1, "local": {"lr": 0.1}}, {"seed": 1, "local": {"lr": 0.2}}])
+    [{'local.lr': 0.1}, {'local.lr': 0.2}]
+    """
+    flat = [dict(_flat(config)) for config in configs]
+    paths = dict.fromkeys(path for each in flat for path in each if path not in _SAME)
+    chosen = [path for path in paths if len({repr(each.get(path)) for each in flat}) > 1]
+    return [{path: each.get(path) for path in chosen} for each in flat]
+
+
+def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value if isinstance(value, bool | str) or is_number(value) else str(value)
+
+
+def _probes(run: Run) -> Columns:
+    return {name: [value if np.isfinite(value) else None for value in each.tolist()] for name, each in run.rows.items()}
+
+
+def _clients(run: Run) -> Columns:
+    """Return what was measured of single clients last, by the client's number."""
+    path = run.folder / "clients.json"
+    try:
+        told = read_json(path, run.folder) if path.exists() else {}
+        found = {
+            name: dict(zip(each["clients"], each["values"], strict=True))
+            for name, each in told.items()
+            if name.isidentifier() and isinstance(each, dict)
+        }
+        clients = sorted({client for each in found.values() for client in each})
+        good = all(isinstance(client, int) for client in clients)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
+    if not good:
+        raise InputError(f"{path}: cannot be read (clients are whole numbers)")
+    measured = {name: [each.get(client) for client in clients] for name, each in found.items()}
+    return {"client": clients, **{name: [v if is_number(v) else None for v in each] for name, each in measured.items()}}
+
+
+def _events(run: Run) -> Columns:
+    path = run.folder / "schedule.npz"
+    events = read_schedule(path).events if path.exists() else ()
+    return {
+        "event": [event.index for event in events],
+        "round": [event.round for event in events],
+        "virtual_time": [float(event.seconds) for event in events],
+        "clusters": [len(event.active) for event in events],
+        "clients": [len(event.cohort) for event in events],
+        "most_stale": [max(event.staleness, default=0) for event in events],
+        "models_down": [event.models_down for event in events],
+        "models_up": [event.models_up for event in events],
+    }
+
+
+def _holding(path: Path, depth: int = 0) -> Iterable[Path]:
+    """Yield the folders at or below a path in which there are runs; the path itself, if there are none."""
+    if not path.is_dir() or run_folders(path)[0]:
+        return [path]
+    below = [each for each in sorted(path.iterdir()) if each.is_dir()] if depth < DEEPEST else []
+    found = [place for each in below for place in _holding(each, depth + 1) if run_folders(place)[0]]
+    return found or ([path] if depth == 0 else [])
+
+
+def columns_as_csv(columns: Columns) -> str:
+    """Return columns as comma-separated values; what is None is empty."""
+    return csv_table([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+
+
+def columns_as_parquet(columns: Columns) -> bytes:
+    """Return columns as a Parquet file.
+
+    Raises:
+        InputError: pyarrow is not installed.
+    """
+    pa, pq = (load_extra(name, "parquet", "--parquet:", "pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+    arrays = {name: pa.array(_alike(values)) for name, values in columns.items()}
+    stream = io.BytesIO()
+    pq.write_table(pa.table(arrays), stream)
+    return stream.getvalue()
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    """Return values of one type: numbers, or truth values, or else all as texts."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) < 2:
+        return values
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [None if value is None else str(value) for value in values]

@@ -1,0 +1,170 @@
+"""What it takes each run to reach a target, and where each run ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from atoll.methods.named_methods import METHODS
+from atoll.methods.parts.kind import kind_of
+from atoll.report.reading.runs import Run
+from atoll.runs.columns import is_built_in
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError
+
+MAX_TARGETS = 3
+SAME_WORK = 1.1  # ratio of updates a round up to which rounds mean the same work
+FIRST = "the first measurement that meets it"
+STABLE = "the first measurement from which on all meet it"
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The probe at which a run has met a target; None where none does or nothing was recorded."""
+
+    target: float
+    round: int | None
+    client_updates: int | None
+    virtual_time: float | None
+    bytes_sent: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run's line of the table: where it ended, its best accuracy, and the cost of each target.
+
+    `final` has the last values of what the users' own probes measured, by column; `stable` says whether a target is
+    met by the first probe from which on all meet it, and `by_time` whether virtual time compares the runs better than
+    rounds do.
+    """
+
+    panel: str
+    label: str
+    folder: str
+    finished: bool
+    final_train_loss: float | None
+    final_test_accuracy: float | None
+    best_test_accuracy: float | None
+    final_ari: float | None
+    metric: str
+    targets: tuple[Reached, ...]
+    final: dict[str, float | None] = field(default_factory=dict)
+    stable: bool = False
+    by_time: bool = False
+
+
+def rounds_to_target(
+    runs: Sequence[Run],
+    targets: Sequence[float] | None = None,
+    metric: str = "test_accuracy",
+    stable: bool = False,
+) -> list[Row]:
+    """Find each run's first probe that meets each target, without interpolation, and its last values.
+
+    Targets are in the metric's own unit (accuracies 0 to 1). A metric whose name ends in "loss" or "error" is met at
+    or below the target, any other at or above; if `stable`, by the first probe from which on all meet it. By default
+    up to three multiples of 5 % are chosen that some run reaches and that tell the runs apart; a loss has no default
+    targets. Raises InputError for a metric that no run has recorded.
+    """
+    if not isinstance(runs, Sequence):
+        raise InputError(f"runs: must be a list, as atoll.find_runs returns it, it is {type(runs).__name__!r}")
+    if runs and not any(metric in run.rows for run in runs):
+        raise InputError(f"metric = {metric!r} is in no run; the columns are {', '.join(sorted(runs[0].rows))}.")
+    by_time = not rounds_compare(runs)
+    if targets is None:
+        targets = [] if falls(metric) else _choose_targets(runs, metric, stable)
+    return [
+        Row(
+            panel=run.panel,
+            label=run.label,
+            folder=run.folder.resolve().name,
+            finished=run.finished,
+            final_train_loss=_number(run.rows["train_loss"][-1]),
+            final_test_accuracy=_number(run.rows["test_accuracy"][-1]),
+            best_test_accuracy=_number(np.fmax.reduce(run.rows["test_accuracy"])),
+            final_ari=_number(run.rows["ari"][-1]) if "ari" in run.rows else None,
+            metric=metric,
+            targets=tuple(_reach(run, target, metric, stable) for target in targets),
+            final={name: _number(values[-1]) for name, values in run.rows.items() if not is_built_in(name)},
+            stable=stable,
+            by_time=by_time,
+        )
+        for run in runs
+    ]
+
+
+def rounds_compare(runs: Sequence[Run]) -> bool:
+    """Return whether a round is the same work in all runs, so that rounds compare them; else virtual time does.
+
+    It is not with a method whose rounds are steps of its schedule (`hierarchical`, `hierfavg`), nor where runs have
+    made different numbers of client updates a round.
+    """
+    names = {str(method.get("name")) for run in runs if isinstance(method := run.config.get("method"), dict)}
+    if any(name in METHODS and kind_of(METHODS[name]).rounds_are_local_steps for name in names):
+        return not any(np.isfinite(run.rows["virtual_time"]).any() for run in runs)
+    paces = [float(run.rows["client_updates"][-1] / run.rows["round"][-1]) for run in runs if run.rows["round"][-1] > 0]
+    known = [pace for pace in paces if np.isfinite(pace)]
+    return not known or max(known) <= SAME_WORK * min(known)
+
+
+def first_met(values: Floats, target: float, lower: bool = False, stable: bool = False) -> int | None:
+    """Return the first of the probes [probes] that is at the target or above, or below if `lower`; None without one.
+
+    If `stable`, all later ones must be so too. A probe without a value, nan, neither meets a target nor loses it.
+
+    >>> values = np.array([0.1, 0.6, 0.5, np.nan, 0.7])
+    >>> first_met(values, 0.6), first_met(values, 0.6, stable=True), first_met(values, 0.8)
+    (1, 4, None)
+    """
+    met = values <= target if lower else values >= target
+    if stable:
+        met &= np.logical_and.accumulate((met | np.isnan(values))[::-1])[::-1]
+    return int(np.argmax(met)) if met.any() else None
+
+
+def falls(column: str) -> bool:
+    """Return whether less of a column is better."""
+    return column.endswith(("loss", "error"))
+
+
+def _first_probe(run: Run, target: float, metric: str, stable: bool) -> int | None:
+    return first_met(run.rows.get(metric, np.empty(0)), target, falls(metric), stable)
+
+
+def _reach(run: Run, target: float, metric: str, stable: bool) -> Reached:
+    probe = _first_probe(run, target, metric, stable)
+    if probe is None:
+        return Reached(target, None, None, None, None)
+    at = {name: _number(column[probe]) for name, column in run.rows.items()}
+    sent = _number(run.rows["bytes_up"][probe] + run.rows["bytes_down"][probe])
+    return Reached(target, _whole(at["round"]), _whole(at["client_updates"]), at["virtual_time"], _whole(sent))
+
+
+def _choose_targets(runs: Sequence[Run], metric: str, stable: bool) -> list[float]:
+    """Choose the highest multiple of 5 % that all runs reach, the highest any reaches, and one between."""
+    probes = {k / 20: [_first_probe(run, k / 20, metric, stable) for run in runs] for k in range(1, 21)}
+    candidates = [target for target, firsts in probes.items() if _tells_apart(runs, firsts)]
+    if not candidates:
+        return []
+    top = candidates[-1]
+    low = max((target for target in candidates if None not in probes[target]), default=top)
+    middle = min(candidates, key=lambda target: abs(target - (low + top) / 2))
+    chosen = list(dict.fromkeys([low, top, middle, *reversed(candidates)]))
+    return sorted(chosen[:MAX_TARGETS])
+
+
+def _tells_apart(runs: Sequence[Run], firsts: Sequence[int | None]) -> bool:
+    """Say whether runs reach a target at different costs or, for a single run, after its first probe."""
+    if len(runs) == 1:
+        return bool(firsts[0])
+    lead = "round" if rounds_compare(runs) else "virtual_time"
+    costs = {None if first is None else run.rows[lead][first] for run, first in zip(runs, firsts, strict=True)}
+    return len(costs) > 1
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,161 @@
+"""What runs come to, as tables: plain values, Markdown, LaTeX, comma-separated values, and for the terminal."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from atoll.report.reading.units import format_bytes, format_seconds
+from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
+from atoll.report.tables.run_tables import FIRST, STABLE, Reached, Row
+from atoll.runs.columns import title_of
+
+MAX_PROBED = 2  # columns of users' own probes beyond which a terminal is too narrow
+COSTS = {
+    "round": "round",
+    "client_updates": "client updates",
+    "virtual_time": "virtual time",
+    "bytes_sent": "bytes sent",
+}
+"""What reaching a target costs, as fields of `Reached`."""
+
+
+def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the rows as plain values for JSON; what is unknown or unreached is None.
+
+    As in the other tables, the adjusted Rand index and own probes' columns are there only if some run has them;
+    `stable` only if it is so.
+    """
+    unused = (set() if _has_ari(rows) else {"final_ari"}) | (set() if _probed(rows) else {"final"})
+    unused |= {"by_time"} | (set() if any(row.stable for row in rows) else {"stable"})
+    return [{name: value for name, value in asdict(row).items() if name not in unused} for row in rows]
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """Return the rows as a Markdown table with aligned columns; what is unreached is an en dash."""
+    note = _note(rows, *_costs(rows))
+    return markdown_table(_cells(rows, *_costs(rows)), _texts(rows)) + (f"\n{note}\n" if note else "")
+
+
+def as_latex(rows: Sequence[Row]) -> str:
+    """Return the rows as a LaTeX table with booktabs' rules."""
+    return latex_table(_cells(rows, *_costs(rows)), _texts(rows), _note(rows, *_costs(rows)))
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Return the rows as comma-separated values, numbers in full; a target's costs as columns such as to_0.8_round."""
+    records = []
+    for told in as_dicts(rows):
+        targets, final = told.pop("targets"), told.pop("final", {})
+        costs = {f"to_{each['target']:g}_{name}": each[name] for each in targets for name in COSTS}
+        records.append(told | {f"final_{name}": value for name, value in final.items()} | costs)
+    return csv_table(records)
+
+
+def as_rich(rows: Sequence[Row], title: str = "") -> Table:
+    """Return the rows as a table for the terminal, with what compares them best of a target's costs, to fit.
+
+    Many columns of users' own probes are left to `probes_as_rich`.
+    """
+    shown = _costs(rows)[: 2 if _by_time(rows) else 1]
+    probed = _probed(rows) if len(_probed(rows)) <= MAX_PROBED else []
+    return rich_table(_cells(rows, *shown, probed=probed), _texts(rows), title, _note(rows, *shown))
+
+
+def probes_as_rich(rows: Sequence[Row]) -> Table | None:
+    """Return what `as_rich` has no room for, runs on the longer side; None where there is nothing."""
+    probed = _probed(rows)
+    if len(probed) <= MAX_PROBED:
+        return None
+    header = ["At the last probe", *map(title_of, probed)]
+    lines = [
+        [" ".join(filter(None, (row.panel, row.label))), *(show_number(name, row.final.get(name)) for name in probed)]
+        for row in rows
+    ]
+    return rich_table(upright([header, *lines]), 1)
+
+
+def _note(rows: Sequence[Row], *costs: str) -> str:
+    if not any(row.targets for row in rows):
+        return ""
+    told = " / ".join(COSTS[cost] for cost in costs)
+    note = f"To a target: {told} of {STABLE if rows[0].stable else FIRST}."
+    return note + (" Virtual time leads, since rounds mean different work." if _by_time(rows) else "")
+
+
+def _texts(rows: Sequence[Row]) -> int:
+    return 2 if any(row.panel for row in rows) else 1
+
+
+def _by_time(rows: Sequence[Row]) -> bool:
+    return any(row.by_time for row in rows)
+
+
+def _costs(rows: Sequence[Row]) -> list[str]:
+    """Return what reaching a target costs, first what compares these runs best."""
+    return sorted(COSTS, key="virtual_time".__ne__) if _by_time(rows) else list(COSTS)
+
+
+def _has_ari(rows: Sequence[Row]) -> bool:
+    return any(row.final_ari is not None for row in rows)
+
+
+def _probed(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of the users' own probes."""
+    return list(dict.fromkeys(name for row in rows for name in row.final))
+
+
+def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None) -> list[list[str]]:
+    """Return the table as text, its header first; panel, adjusted Rand index and probes only where there are any."""
+    panels, aris, probed = _texts(rows) > 1, _has_ari(rows), _probed(rows) if probed is None else probed
+    header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
+    header += [*(["ARI"] if aris else []), *map(title_of, probed)]
+    if rows:
+        header += [f"To {_name(rows[0].metric, r.target)}" for r in rows[0].targets]
+    return [header] + [
+        [
+            *([row.panel] if panels else []),
+            row.label if row.finished else f"{row.label} (unfinished)",
+            DASH if row.final_train_loss is None else f"{row.final_train_loss:.4g}",
+            _percent(row.final_test_accuracy),
+            _percent(row.best_test_accuracy),
+            *([DASH if row.final_ari is None else f"{row.final_ari:.3f}"] if aris else []),
+            *(show_number(name, row.final.get(name)) for name in probed),
+            *(_write_costs(reached, costs) for reached in row.targets),
+        ]
+        for row in rows
+    ]
+
+
+def _name(metric: str, target: float) -> str:
+    value = f"{100 * target:g} %" if metric.endswith("accuracy") else f"{target:g}"
+    return value if metric == "test_accuracy" else f"{metric} {value}"
+
+
+def show_number(column: str, value: float | None) -> str:
+    """Return a column's value as text: what is called an accuracy in per cent.
+
+    >>> show_number("worst_accuracy", 0.25), show_number("gap", 0.25)
+    ('25.00 %', '0.25')
+    """
+    if column.endswith("accuracy"):
+        return _percent(value)
+    return DASH if value is None else f"{value:.4g}"
+
+
+def _percent(share: float | None) -> str:
+    return DASH if share is None else f"{100 * share:.2f} %"
+
+
+def _write_costs(reached: Reached, costs: Sequence[str]) -> str:
+    parts = [_write_cost(cost, getattr(reached, cost)) for cost in costs]
+    return DASH if set(parts) == {DASH} else " / ".join(parts)
+
+
+def _write_cost(cost: str, value: float | None) -> str:
+    if value is None:
+        return DASH
+    if cost == "virtual_time":
+        return format_seconds(value)
+    return format_bytes(value) if cost == "bytes_sent" else f"{value:,}"

@@ -1,0 +1,236 @@
+"""Running recipes: every run that is not finished yet, several at a time, each into its own folder."""
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from multiprocessing import connection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+
+from atoll.experiment.clients import load_dataset
+from atoll.experiment.experiment import Experiment
+from atoll.reproduce.claims import Paper, needs_training
+from atoll.reproduce.judging import without_seed
+from atoll.runs.run import name_folders, run_events
+from atoll.runs.run_folder import RunFolder, begin_folders, prepare_folders
+from atoll.settings import experiment_file as config
+from atoll.settings.sections import Settings
+from atoll.support.errors import AtollError, InputError
+from atoll.support.files import to_json, write_atomically
+from atoll.support.untrusted import read_json
+
+PLANS = "clusters.json"
+"""What a recipe that is not trained leaves in its folder: the clustering of each of its runs."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a recipe or, where nothing is trained, all its clusterings.
+
+    Attributes:
+        recipe: the recipe's name.
+        title: what the run is called.
+        folder: where it goes.
+        settings: of the run, or of all of them.
+        is_trained: whether it is a run.
+    """
+
+    recipe: str
+    title: str
+    folder: Path
+    settings: tuple[Settings, ...]
+    is_trained: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a task.
+
+    Attributes:
+        task: the task.
+        problem: what went wrong, in one sentence; empty when it is finished.
+        was_finished: whether there was nothing left to do.
+        executor: which executor has trained it, and why.
+    """
+
+    task: Task
+    problem: str = ""
+    was_finished: bool = False
+    executor: str = ""
+
+
+SEEDS = 3
+"""Seeds of each run, unless the recipe lists its own or the user says otherwise."""
+
+
+def settings_of(recipe: str, scale: str, seeds: int = SEEDS, device: str = "cpu") -> list[Settings]:
+    """Return the settings of a recipe's runs at a scale, or as they stand where the recipe has no such scale.
+
+    Each is run with the seeds 0 to `seeds` - 1, all runs with the first seed before those with the next; a recipe that
+    lists seeds itself keeps those and gets what it lacks. A run may use one core: what runs side by side here are runs.
+    """
+    table = config.read_experiment(recipe)
+    layers = (table, *table.get("panels", ()), *table.get("runs", ()))
+    known = any(scale in layer.get("scales", {}) for layer in layers)
+    made = config.make_runs(table, scale if known else None, ["run.workers=1", f"run.device={device}"])
+    listed = {run["seed"] for run in table.get("runs", ()) if "seed" in run}
+    kinds = {(each.panel, without_seed(each.label or each.name)): each for each in made}
+    return (made if listed else []) + [
+        settings.model_copy(update={"seed": seed, "label": f"{label}, seed {seed}"})
+        for seed in range(seeds)
+        if seed not in listed
+        for (_, label), settings in kinds.items()
+    ]
+
+
+def is_trained(recipe: str, papers: Sequence[Paper]) -> bool:
+    """Return whether a recipe's claims need its runs trained, and not only its clusterings made."""
+    return needs_training([claim for paper in papers for claim in paper.claims if claim.recipe == recipe])
+
+
+def plan_tasks(
+    recipe: str, scale: str, folder: Path, trained: bool, seeds: int = SEEDS, device: str = "cpu"
+) -> list[Task]:
+    """Return what a recipe consists of, done already or not; nothing is written."""
+    runs = settings_of(recipe, scale, seeds, device)
+    if not trained:
+        return [Task(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False)]
+    names = name_folders([Experiment(settings) for settings in runs])
+    return [
+        Task(recipe, ", ".join(filter(None, (s.panel, s.label))) or s.name, folder / name, (s,))
+        for s, name in zip(runs, names, strict=True)
+    ]
+
+
+def begin_tasks(tasks: Iterable[Task]) -> None:
+    """See that the folders of tasks can be used, and write down which runs they hold.
+
+    Raises:
+        InputError: one holds something else.
+    """
+    by_folder: dict[Path, list[Task]] = {}
+    for task in tasks:
+        if task.is_trained:
+            by_folder.setdefault(task.folder.parent, []).append(task)
+    for folder, members in by_folder.items():
+        names = [task.folder.name for task in members]
+        prepare_folders(names, folder if len(names) > 1 else members[0].folder, resume=True, overwrite=False)
+        begin_folders(folder, names)
+
+
+def find_missing(tasks: Iterable[Task]) -> dict[str, str]:
+    """Return the data sets of tasks that cannot be had, downloads included, each with the reason in one sentence."""
+    missing = {}
+    for settings in {task.settings[0].data.dataset: task.settings[0] for task in tasks}.values():
+        try:
+            load_dataset(settings)
+        except AtollError as error:
+            missing[settings.data.dataset] = str(error)
+    return missing
+
+
+def carry_out_all(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
+    """Carry tasks out, `jobs` at a time, each in a process of its own; yield each one's outcome as it comes.
+
+    With one job they run here. An interrupt stops what runs, which keeps checkpoints, and is raised again. If this
+    process is killed its processes end with it.
+    """
+    if jobs == 1:
+        yield from map(carry_out_task, tasks)
+        return
+    # Spawned, since a fork would take over the threads' locks of whatever this process computes.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=_begin_process) as pool:
+        waiting: set[Future[Outcome]] = {pool.submit(carry_out_task, task) for task in tasks}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _begin_process() -> None:
+    torch.set_num_threads(1)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that started this one, and end: a run's folder is free for who goes on."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def carry_out_task(task: Task) -> Outcome:
+    """Do one task, unless it is finished; errors are returned, not raised.
+
+    Raises:
+        KeyboardInterrupt: also for tasks that a process still has in its queue after an interrupt.
+    """
+    if _interrupted:
+        raise KeyboardInterrupt
+    try:
+        return _train(task) if task.is_trained else Outcome(task, was_finished=_cluster(task))
+    except AtollError as error:
+        return Outcome(task, f"{task.recipe}, {task.title}: {error}")
+    except KeyboardInterrupt:
+        _interrupted.append(True)
+        raise
+
+
+_interrupted: list[bool] = []
+
+
+def _train(task: Task) -> Outcome:
+    """Train a run to its end, unless it is there already."""
+    (settings,) = task.settings
+    folder = RunFolder(task.folder)
+    if folder.is_run and folder.is_finished:
+        folder.take_over(settings)
+        return Outcome(task, was_finished=True)
+    experiment = Experiment(settings)
+    for _ in run_events(experiment, task.folder, resume=folder.is_run):
+        pass
+    return Outcome(task, executor=f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}")
+
+
+def read_plans(folder: Path) -> dict[str, Any]:
+    """Return the clusterings in a folder, with the settings that they were made by; none if there are none.
+
+    Raises:
+        InputError: they cannot be read.
+    """
+    file = folder / PLANS
+    try:
+        held = read_json(file, folder) if file.exists() else {"settings": [], "plans": []}
+        if len(held["settings"]) != len(held["plans"]) or not all(isinstance(plan, dict) for plan in held["plans"]):
+            raise ValueError("it must hold a plan for each of its settings")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{file} cannot be read ({error}); remove it to have them made again") from error
+    return held
+
+
+def _cluster(task: Task) -> bool:
+    """Make all clusterings, each written down before the next; return whether they were there already."""
+    file = task.folder / PLANS
+    held = read_plans(task.folder)
+    pairs = list(zip(held["settings"], held["plans"], strict=True))
+    asked = [settings.model_dump(mode="json") for settings in task.settings]
+    made = [(before, plan) for before, plan in pairs if before in asked]
+    missing = [
+        (now, settings) for now, settings in zip(asked, task.settings, strict=True) if now not in held["settings"]
+    ]
+    task.folder.mkdir(parents=True, exist_ok=True)
+    for now, settings in missing:
+        plan = {"label": settings.label, "panel": settings.panel, "seed": settings.seed}
+        made.append((now, plan | asdict(Experiment(settings).plan)))
+        write_atomically(file, to_json({"settings": [each for each, _ in made], "plans": [each for _, each in made]}))
+    return not missing

@@ -1,0 +1,87 @@
+"""How long runs have taken, and how long those that are left will."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from atoll.report.reading.units import format_seconds
+from atoll.reproduce.costs import work_of
+from atoll.reproduce.recipe_runs import Task
+from atoll.runs.run_folder import RunFolder
+from atoll.support.files import whole_lines
+from atoll.support.untrusted import parse_json
+
+
+class Progress:
+    """The time of tasks, read from their folders, and what is left, by the rates so far.
+
+    A run's work is worked out beforehand (`costs.work_of`). Finished runs of a recipe tell how long such work takes
+    here; before one is finished, those of all recipes do, and before any is, the work is taken as it is. Where the work
+    is not known, a run takes as long as those of its recipe did. Clusterings take no time.
+    """
+
+    def __init__(self, tasks: Sequence[Task], jobs: int) -> None:
+        """Take in what is in the folders; `jobs` is how many runs go on at a time."""
+        self.tasks, self.jobs = [task for task in tasks if task.is_trained], jobs
+        self.work = {task.folder: work_of(task.settings[0]) for task in self.tasks}
+        self.seconds: dict[Path, float] = {}
+        self.finished: set[Path] = set()
+        for task in self.tasks:
+            self.take(task)
+
+    def take(self, task: Task) -> None:
+        """Take in what a task has come to."""
+        if task.is_trained:
+            self.seconds[task.folder] = seconds_in(task.folder)
+            if RunFolder(task.folder).is_finished:
+                self.finished.add(task.folder)
+
+    @property
+    def spent(self) -> float:
+        """Seconds that all runs have taken so far, each on one core."""
+        return sum(self.seconds.values())
+
+    @property
+    def left(self) -> float:
+        """Seconds that they will still take, without runs of which that is unknown."""
+        return sum(seconds for seconds in self._left() if seconds is not None)
+
+    def _left(self) -> list[float | None]:
+        """Return what is left of each run that is not finished; None where nobody can tell."""
+        return [
+            None if (whole := self._whole(task)) is None else max(whole - self.seconds[task.folder], 0.0)
+            for task in self.tasks
+            if task.folder not in self.finished
+        ]
+
+    def _whole(self, task: Task) -> float | None:
+        """Return how long a run takes in all."""
+        done = [each.folder for each in self.tasks if each.folder in self.finished]
+        alike = [each.folder for each in self.tasks if each.folder in self.finished and each.recipe == task.recipe]
+        if (work := self.work[task.folder]) is not None:
+            return work * (self._rate(alike) or self._rate(done) or 1.0)
+        return sum(self.seconds[folder] for folder in alike) / len(alike) if alike else None
+
+    def _rate(self, folders: Sequence[Path]) -> float | None:
+        """Return how many seconds these runs took for a second of work; None where that is unknown."""
+        pairs = [(self.seconds[folder], work) for folder in folders if (work := self.work[folder])]
+        return sum(seconds for seconds, _ in pairs) / sum(work for _, work in pairs) if pairs else None
+
+    def __str__(self) -> str:
+        """Return it as a clause, such as '2.1 h spent, about 40 min left'."""
+        if not self.tasks:
+            return "nothing is trained"
+        spent, left = f"{format_seconds(self.spent)} spent", self._left()
+        if not left:
+            return f"{spent}, nothing left"
+        at_once = f" with {self.jobs} at a time" if self.jobs > 1 else ""
+        unknown = f", and {count} of unknown length" if (count := left.count(None)) else ""
+        return f"{spent}, about {format_seconds(self.left / self.jobs)} left{at_once}{unknown}"
+
+
+def seconds_in(folder: Path) -> float:
+    """Return the wall time of a run's last whole row; 0 where there is none, or it cannot be read."""
+    try:
+        rows = whole_lines(folder / "metrics.jsonl", folder)
+        return float(parse_json(rows[-1])["wall_time"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0.0

@@ -1,0 +1,127 @@
+"""Values, claims and verdicts in words, for the page and the terminal alike."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import get_args
+
+from atoll.report.reading.units import format_seconds
+from atoll.reproduce.claims import Claim
+from atoll.reproduce.evidence import Need
+from atoll.reproduce.judging import Status, Verdict
+from atoll.support.estimates import Estimate
+
+NONE = "\N{EN DASH}"
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+def value_in_words(claim: Claim, value: float | None, half: float | None = None) -> str:
+    """Return a value in the claim's unit, with half the width of its interval; a dash for None."""
+    if value is None:
+        return NONE
+    if claim.check == "ratio":
+        return f"{value:.2f} \N{MULTIPLICATION SIGN}"
+    factor, digits, unit = _unit(claim)
+    number = f"{factor * value:,.{digits}f}"
+    return f"{number}{unit}" if half is None else f"{number} ± {factor * half:,.{digits}f}{unit}"
+
+
+def estimate_in_words(claim: Claim, found: Estimate | None) -> str:
+    """Return a mean with its 95 % interval; one of which runs have not met the target is told as a bound."""
+    if found is None:
+        return NONE
+    mean, below, above = value_in_words(claim, found.mean), found.low == -math.inf, found.high == math.inf
+    if below or above:
+        return "unknown" if below and above else f"{'>' if above else '<'} {mean}"
+    if found.low is None or found.high is None:
+        return mean
+    if claim.check == "ratio":
+        return f"{mean} ({found.low:.2f} to {found.high:.2f})"
+    return value_in_words(claim, found.mean, (found.high - found.low) / 2)
+
+
+def need_in_words(claim: Claim, need: Need) -> str:
+    """Return what was tested, as 'lead of A over B: 3.1 ± 0.4 %'; nothing where that is a run's own value or ratio."""
+    if claim.check not in ("first", "order", "alike"):
+        return ""
+    return f"{need.name}: {estimate_in_words(claim, need.interval())}"
+
+
+def difference_in_words(claim: Claim, ours: float | None, stated: float) -> str:
+    """Return how much more ours is than what the paper states: in points, or as a share of it where that is a count."""
+    if ours is None:
+        return NONE
+    factor, digits, unit = _unit(claim)
+    if claim.check == "ratio" or claim.measure in ("reach", "stable"):
+        return f"{100 * (ours / stated - 1):+.0f} %"
+    return f"{factor * (ours - stated):+.{digits}f}{' points' if unit == ' %' else unit}"
+
+
+def labels_of(claim: Claim) -> tuple[str, ...]:
+    """Return what each of a verdict's values is called."""
+    return (f"{claim.runs[1]} : {claim.runs[0]}",) if claim.check == "ratio" else claim.runs
+
+
+def tolerance_in_words(claim: Claim) -> str:
+    """Return what it takes for a claim to hold."""
+    tolerance, factor = claim.tolerance, 100
+    ahead = "lowest" if claim.lower_is_better else "highest"
+    slack = f", within {factor * tolerance:g} %" if tolerance else ""
+    scale, digits, unit = _unit(claim)
+    return {
+        "first": f"{claim.runs[0]} has the {ahead} {_measured(claim)}{slack}",
+        "order": f"the {_measured(claim)} is in this order, the {ahead} first{slack}",
+        "alike": f"the {_measured(claim)} differs by at most {factor * tolerance:g} %",
+        "close": f"the {_measured(claim)} is within {scale * tolerance:.{digits}f}{unit} of the paper's",
+        "within": f"the {_measured(claim)} is within a factor of {1 + tolerance:g} of the paper's",
+        "ratio": f"the ratio is within a factor of {1 + tolerance:g} of the paper's",
+        "at-least": f"the {_measured(claim)} is at least {value_in_words(claim, claim.bound)}",
+    }[claim.check]
+
+
+def count(verdicts: Iterable[Verdict]) -> str:
+    """Return how many verdicts of each kind there are, such as '3 holds, 1 fails'."""
+    counted = Counter(verdict.status for verdict in verdicts)
+    return ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status]) or "no claims"
+
+
+def _measured(claim: Claim) -> str:
+    column = claim.column.replace("_", " ")
+    time = "virtual time" if claim.along == "virtual_time" else "round"
+    target = "" if claim.target is None else f"{_share(claim)} {column}"
+    return {
+        "last": f"last {column}",
+        "best": f"best {column}",
+        "mean": f"mean {column} over the rounds",
+        "end": f"mean {column} of the last fifth",
+        "jitter": f"range of {column} over the last half",
+        "fall": f"first {column} over the last",
+        "reach": f"{time} of the first probe with {target}",
+        "stable": f"{time} from which on all probes have {target}",
+        "emd": "mean EMD",
+        "longest": "longest completion",
+        "size-frequency": "rank correlation of clients and frequency",
+        "size-links": "rank correlation of clients and links",
+    }.get(claim.measure, "mean number of clients")
+
+
+def _share(claim: Claim) -> str:
+    return f"{100 * (claim.target or 0):g} %" if "accuracy" in claim.column else f"{claim.target:g}"
+
+
+def _unit(claim: Claim) -> tuple[float, int, str]:
+    """Return the factor to the unit that a value is shown in, its digits and the unit."""
+    if claim.measure in ("reach", "stable"):
+        return (1.0, 0, " s" if claim.along == "virtual_time" else " rounds")
+    if claim.measure == "longest":
+        return 1.0, 2, " s"
+    if claim.measure == "emd":
+        return 1.0, 3, ""
+    if claim.measure in ("size-frequency", "size-links", "fall") or claim.measure.startswith("size-"):
+        return 1.0, 2, ""
+    return (100.0, 1, " %") if "accuracy" in claim.column else (1.0, 3, "")
+
+
+def seconds_in_words(seconds: float | None) -> str:
+    """Return a time in its best unit; a dash for None."""
+    return NONE if seconds is None else format_seconds(seconds)

@@ -1,0 +1,207 @@
+"""One page on reproduced figures: each claim with the paper's numbers beside ours, and whether it holds."""
+
+import platform
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib import resources
+from itertools import groupby
+
+from atoll.reproduce.claim_results import Result
+from atoll.reproduce.claims import Claim, Paper
+from atoll.reproduce.costs import Cost
+from atoll.reproduce.judging import Verdict
+from atoll.reproduce.pictures import draw
+from atoll.reproduce.verdict_wording import (
+    NONE,
+    count,
+    difference_in_words,
+    estimate_in_words,
+    labels_of,
+    need_in_words,
+    seconds_in_words,
+    tolerance_in_words,
+    value_in_words,
+)
+from atoll.support.environment import package_versions
+
+BEYOND = "Beyond the papers"
+TEST = (
+    "Numbers are means over seeds with 95 % intervals by Student's t; in each seed all runs have the same data and "
+    "network. A claim holds if the intervals of all that it says, such as one run's lead over another, lie where it "
+    "has them; it fails if one lies wholly elsewhere; else it is undecided, as always with fewer than three seeds. "
+    "> stands for a target that was not met before the run's end."
+)
+
+
+def render(papers: Sequence[Paper], results: Sequence[Result], scale: str) -> str:
+    """Return the page as HTML that needs nothing else: style, figures and text are in it.
+
+    Args:
+        papers: whose figures they are.
+        results: the recipes' results, in the order of the page.
+        scale: at which they were run.
+    """
+    groups = _group(papers, results)
+    verdicts = [verdict for result in results for verdict in result.verdicts]
+    claims = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
+    body = [
+        "<header><h1>The papers' figures, reproduced</h1>",
+        f"<p>Scale <b>{escape(scale)}</b>. {claims}: {count(verdicts)}. {escape(_scale_note(scale))}</p>",
+        f"<p>{escape(TEST)}</p>",
+        f"<nav aria-label='Contents'>{''.join(_contents(title, each) for title, _, each in groups)}</nav></header>",
+        "<main>",
+    ]
+    for title, reference, each in groups:
+        body.append(f"<section><h2>{escape(title)}</h2>" + (f"<p>{escape(reference)}</p>" if reference else ""))
+        body += [_section(result) for result in each]
+        body.append("</section>")
+    body.append(_costs([result.cost for result in results if result.cost is not None], scale))
+    style = (resources.files("atoll.reproduce") / "page.css").read_text(encoding="utf-8")
+    versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><title>Reproduced figures</title><style>{style}</style></head>'
+        f"<body>{''.join(body)}</main><footer>Made by Atoll with {escape(versions)}, Python "
+        f"{platform.python_version()}, on {escape(platform.machine())}.</footer></body></html>\n"
+    )
+
+
+def _scale_note(scale: str) -> str:
+    if scale == "paper":
+        return "This is the papers' own size, where they state it."
+    return (
+        "This is far smaller than the papers' own size, so that it takes minutes, not days: fewer rounds and clients, "
+        "smaller models and batches. Claims about numbers that only training to the end gives are not judged; those "
+        "about which run is ahead are."
+    )
+
+
+def _group(papers: Sequence[Paper], results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
+    """Return (title, reference, results) of each paper, and of results of no paper."""
+    groups = [(p.title, p.reference, [r for r in results if r.recipe in p.recipes]) for p in papers]
+    known = {recipe for paper in papers for recipe in paper.recipes}
+    groups.append((BEYOND, "", [result for result in results if result.recipe not in known]))
+    return [group for group in groups if group[2]]
+
+
+def _contents(title: str, results: Sequence[Result]) -> str:
+    links = "".join(
+        f'<li><a href="#{escape(r.recipe)}">{escape(r.recipe)}</a> <small>{escape(count(r.verdicts))}</small></li>'
+        for r in results
+    )
+    summary = f"{title}: {count(verdict for result in results for verdict in result.verdicts)}"
+    return f"<details><summary>{escape(summary)}</summary><ul>{links}</ul></details>"
+
+
+def _tell(problems: Sequence[str]) -> str:
+    """Return problems as paragraphs, those after the third folded away."""
+    told = [f'<p class="problem">{escape(problem)}</p>' for problem in problems]
+    more = f"<details><summary>{len(told) - 3} more</summary>{''.join(told[3:])}</details>" if told[3:] else ""
+    return "".join(told[:3]) + more
+
+
+def _section(result: Result) -> str:
+    parts = [
+        f'<article id="{escape(result.recipe)}"><h3>{escape(result.recipe)}</h3><p>{escape(result.description)}</p>'
+    ]
+    parts.append(_tell(list(dict.fromkeys(result.problems))))
+    if result.finished < result.expected:
+        parts.append(f'<p class="problem">{result.finished} of {result.expected} runs are finished.</p>')
+    if result.verdicts:
+        parts.append(_table(result.verdicts))
+    parts += [
+        f'<figure><img loading="lazy" alt="{escape(f"{result.recipe}: {caption}")}" src="{address}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        for caption, address in draw(result)
+    ]
+    return "".join(parts) + "</article>"
+
+
+def _table(verdicts: Sequence[Verdict]) -> str:
+    """Return the claims as a table: a claim that is made of several panels has its words once."""
+    groups = [list(group) for _, group in groupby(verdicts, lambda v: (v.claim.says, v.claim.source, v.claim.quote))]
+    has_panels = any(verdict.claim.panel for verdict in verdicts)
+    heads = ("Claim", *(("Panel",) if has_panels else ()), "Run", "The paper", "Ours", "Difference", "Verdict")
+    columns = "".join(f'<th scope="col">{head}</th>' for head in heads)
+    bodies = "".join(f"<tbody>{''.join(_rows(group, has_panels))}</tbody>" for group in groups)
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Claims">'
+        f"<table><thead><tr>{columns}</tr></thead>{bodies}</table></div>"
+    )
+
+
+def _rows(verdicts: Sequence[Verdict], has_panels: bool) -> Iterator[str]:
+    """Yield the lines of one claim: one for each run of each panel."""
+    height = sum(len(labels_of(verdict.claim)) for verdict in verdicts)
+    lead = f'<th scope="rowgroup" rowspan="{height}">{_claim(verdicts[0].claim)}</th>'
+    for verdict in verdicts:
+        labels = labels_of(verdict.claim)
+        span = f'rowspan="{len(labels)}"'
+        panel = f"<td {span}>{escape(verdict.claim.panel)}</td>" if has_panels else ""
+        end = f"<td {span}>{_verdict(verdict)}</td>"
+        for number in range(len(labels)):
+            yield f"<tr>{lead}{panel}{_cells(verdict, number)}{end}</tr>"
+            lead = panel = end = ""
+
+
+def _cells(verdict: Verdict, number: int) -> str:
+    """Return a run's label, the paper's number, ours, and the difference."""
+    claim = verdict.claim
+    stated = claim.stated[number] if claim.stated else None
+    ours = verdict.ours[number] if verdict.ours else None
+    values = (
+        value_in_words(claim, stated),
+        estimate_in_words(claim, ours),
+        NONE if stated is None or ours is None else difference_in_words(claim, ours.mean, stated),
+    )
+    numbers = "".join(f'<td class="number">{escape(value)}</td>' for value in values)
+    return f"<td>{escape(labels_of(claim)[number])}</td>{numbers}"
+
+
+def _claim(claim: Claim) -> str:
+    quote = f"<q>{escape(claim.quote)}</q>" if claim.quote else ""
+    return (
+        f"{escape(claim.says)}<small>{escape(claim.source)}</small>{quote}"
+        f"<small>Holds if {escape(tolerance_in_words(claim))}.</small>"
+        + (f"<small>Reading: {escape(claim.reading)}</small>" if claim.reading else "")
+    )
+
+
+def _verdict(verdict: Verdict) -> str:
+    style = verdict.status.replace(" ", "-")
+    needs = [need_in_words(verdict.claim, need) for need in verdict.needs]
+    small = "".join(f"<small>{escape(text)}</small>" for text in (*needs, verdict.reason) if text)
+    return f'<b class="{style}">{verdict.status}</b>{small}'
+
+
+def _costs(costs: Sequence[Cost], scale: str) -> str:
+    """Return the table of measured times, and of estimates at paper scale."""
+    if not costs:
+        return ""
+    heads = (
+        "Recipe",
+        "Runs",
+        "Time here",
+        "Seconds a round",
+        *(() if scale == "paper" else ("Paper scale, expected",)),
+    )
+    columns = "".join(f'<th scope="col">{head}</th>' for head in heads)
+    rows = ""
+    for cost in costs:
+        cells = [str(cost.runs), seconds_in_words(cost.seconds), f"{cost.seconds / max(cost.rounds, 1):.3g}"]
+        cells += [] if scale == "paper" else [seconds_in_words(cost.paper_seconds)]
+        rows += f'<tr><th scope="row">{escape(cost.recipe)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+    total = sum(cost.seconds for cost in costs)
+    expected = [cost.paper_seconds for cost in costs if cost.paper_seconds is not None]
+    text = f"In all {seconds_in_words(total)} of runs, each on one core, probes included."
+    if scale != "paper":
+        text += (
+            f" Paper scale is expected to take {seconds_in_words(sum(expected))} of one core: the time of each run, "
+            "times its rounds (or virtual seconds), its clients, and the seconds of a client's local training, timed "
+            "now for both, each over what they are in the run. A machine that did other things too makes it longer."
+        )
+    return (
+        f'<section><h2>Time</h2><p>{escape(text)}</p><div class="scroll" tabindex="0" role="region" aria-label="Time">'
+        f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+    )

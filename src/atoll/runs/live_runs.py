@@ -1,0 +1,89 @@
+"""Live runs on a fleet: their events are recorded as they take place, and their plan may change on the way."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from atoll.engine.cohorts import Executor
+from atoll.engine.engine import Method, State, Step
+from atoll.engine.live_schedule import LiveRun, follow
+from atoll.fleet.server.fleet_executor import FleetExecutor
+from atoll.fleet.server.reclustering import Planner
+from atoll.privacy.ledger import Ledger
+from atoll.privacy.private_release import with_journal
+from atoll.runs.checkpoint import KEPT, kept_by_checkpoints
+from atoll.runs.checkpointer import Stopwatch
+from atoll.runs.rows import Recorder
+from atoll.runs.run_folder import RunFolder
+from atoll.schedules.recorded import line_of
+from atoll.support.errors import RunError
+from atoll.support.files import append_line, to_json, write_atomically
+
+
+@dataclass(eq=False)
+class Live:
+    """What a run needs when clients may fail to answer.
+
+    Attributes:
+        is_anyone_there: returns whether any client could answer now.
+        planner: makes the plan, and revises it.
+        executor: asks the nodes, and knows which clients are asked and what was refused.
+        warnings: what the user should know of them.
+        ledger: of a private run, once it is open.
+    """
+
+    is_anyone_there: Callable[[], bool]
+    planner: Planner
+    executor: FleetExecutor
+    warnings: tuple[str, ...] = ()
+    ledger: Ledger | None = None
+
+    def method(self, events_done: int) -> Method:
+        """Return the method with the plan for what comes after so many events, its releases written down."""
+        method = self.planner.method(events_done)
+        return method if self.ledger is None else with_journal(method, self.ledger)
+
+
+def _live_run(recorder: Recorder, state: State, live: Live) -> LiveRun:
+    """Return what drives a live run; its clock goes on from the last event."""
+    past, fleet_settings = recorder.events[: state.events_done], recorder.experiment.settings.fleet
+    watch = Stopwatch(past[-1].seconds if past else 0.0)
+    return LiveRun(live.method(state.events_done), watch.seconds, live.is_anyone_there, fleet_settings.wait_seconds)
+
+
+def letting_nodes_drop(live: Live, checkpoints: Path) -> Callable[[State], None]:
+    """Return what is told of each checkpoint: nodes drop what clients kept that no checkpoint left names."""
+    executor = live.executor
+    kept = deque(kept_by_checkpoints(checkpoints, torch.device("cpu")), maxlen=KEPT)
+    executor.keep_resumable(tuple(kept))
+
+    def saved(state: State) -> None:
+        kept.append(state.clients)
+        executor.keep_resumable(tuple(kept))
+
+    return saved
+
+
+def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Recorder, state: State) -> Generator[Step]:
+    """Pass on the events of a live run, each recorded first; between two of them the plan may change."""
+    live_run = _live_run(recorder, state, live)
+    before: Mapping[str, int] = state.refused
+    try:
+        with closing(follow(live_run, executor, state, recorder.events)) as steps:
+            for step in steps:
+                done, event = step.state.events_done, step.event
+                recorder.take(event)
+                refused = Counter(step.state.refused) - Counter(before)
+                append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
+                before = step.state.refused
+                live.executor.notices.tell(event.index)
+                live_run.method = live.method(done)  # before a checkpoint, so that its measurements are in it
+                live.executor.attendance.note(event.index)
+                yield step
+    finally:
+        with suppress(RunError):  # what stops the run matters more
+            write_atomically(folder.measured, to_json(live.executor.measured.as_dict()))

@@ -1,0 +1,1 @@
+"""Settings: the experiment file, its sections, and how each is checked."""

@@ -1,0 +1,166 @@
+"""Settings that name a function: which functions there are, and which settings each of them takes.
+
+A section of the experiment file holds such names, a few settings that always apply, and what the named functions take.
+Built-in functions and a user's own (``module:function``) are alike: a function's parameters are settings of its
+section, but for the objects that Atoll gives it by name (`Choice.given`). Some of these objects have settings of their
+own, which apply when a function asks for them (`SETTINGS_OF`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from atoll.methods.parts.kind import MethodKind, kind_of
+from atoll.settings.plugins import resolve
+from atoll.settings.sections import Settings
+from atoll.settings.signatures import Function, Parameter, asks_for, settings_of
+
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting that names a function.
+
+    Attributes:
+        section: its section.
+        key: its name there.
+        default: the function that is named if the setting is not set.
+        table: where the built-in functions are, as ``module:NAME``.
+        given: what Atoll gives such functions by parameter name, which are so no settings.
+        parts: returns the functions that a name stands for, whose parameters are settings.
+    """
+
+    section: str
+    key: str
+    default: str
+    table: str
+    given: frozenset[str]
+    parts: Callable[[Function], tuple[Function, ...]] = lambda function: (function,)
+
+    @property
+    def setting(self) -> str:
+        """The setting's path."""
+        return f"{self.section}.{self.key}"
+
+    @property
+    def functions(self) -> Mapping[str, Function]:
+        """The built-in functions by name."""
+        return _load(self.table)  # type: ignore[no-any-return]
+
+    def resolve(self, name: str) -> Function:
+        """Return the function of this name.
+
+        Raises:
+            InputError: names the setting, the value, the nearest known name and all that are allowed.
+        """
+        return resolve(self.setting, name, self.functions)  # type: ignore[no-any-return]
+
+    def parameters(self, function: Function) -> Iterator[Parameter]:
+        """Yield the settings that a function takes in this section."""
+        for part in self.parts(function):
+            yield from settings_of(part, self.given)
+
+
+_OF_CLIENTS = {"labels", "groups", "classes", "owners", "dataset", "rng", "seed", "clients"}
+_OF_CLUSTERINGS = {"population", "network", "problem", "clock", "rng", "seed", "clusters", "rounds"}
+_OF_METHODS = {"population", "clustering", "network", "phases", "pace", "clock", "module", "rule", "rounds", "seed"}
+
+CHOICES = (
+    Choice("method", "name", "fedcluster", "atoll.methods.named_methods:METHODS",
+           frozenset({*_OF_METHODS, "deadline_seconds", "shape", "classes", "name"}), lambda made: kind_of(made).parts),
+    Choice("method", "combine", "mean", "atoll.aggregation.robust:ROBUST", frozenset()),
+    Choice("method", "select", "uniform", "atoll.methods.selection:SELECTIONS",
+           frozenset({"population", "clock", "seed"})),
+    Choice("clustering", "method", "random", "atoll.clustering.named_clusterings:CLUSTERINGS",
+           frozenset(_OF_CLUSTERINGS)),
+    Choice("data", "dataset", "digits", "atoll.data.named_datasets:DATASETS",
+           frozenset({"root", "fetch", "rng", "seed", "clients"})),
+    Choice("data", "partition", "iid", "atoll.data.dealing.partition:PARTITIONS", frozenset(_OF_CLIENTS)),
+    Choice("data", "skew", "none", "atoll.data.dealing.feature_skew:SKEWS",
+           frozenset({"inputs", "level", "levels", "scale", "rng"})),
+    Choice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
+    Choice("travel", "codec", "none", "atoll.codecs.named_codecs:CODECS", frozenset()),
+    Choice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
+    Choice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
+           frozenset({"aggregators", "rows", "columns", "rng"})),
+    Choice("privacy", "trust", "none", "atoll.privacy.named_trusts:TRUSTS", frozenset()),
+)  # fmt: skip
+
+SETTINGS_OF: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "problem": (
+        ("clustering", "atoll.clustering.feduc.problem:BoundSettings"),
+        ("method", "atoll.clustering.feduc.problem:PatternSettings"),
+    ),
+    "phases": (("clustering", "atoll.clustering.feduc.problem:BoundSettings"),),
+}
+"""What sections gain where a function asks for an object: (section, what takes the settings)."""
+
+
+def method_kind(settings: Settings) -> MethodKind:
+    """Return what the method that the settings name needs beside its function."""
+    return kind_of(resolve("method.name", settings.method.name, _load("atoll.methods.named_methods:METHODS")))
+
+
+def chosen(table: Table) -> dict[Choice, Function]:
+    """Return the functions that a table of settings names.
+
+    Raises:
+        InputError: a name that is unknown, or of a user's function that cannot be imported.
+    """
+    found = {}
+    for choice in CHOICES:
+        section = table.get(choice.section, {})
+        name = section.get(choice.key, choice.default) if isinstance(section, Mapping) else choice.default
+        if isinstance(name, str):  # else it is refused as no text
+            found[choice] = choice.resolve(name)
+    return found
+
+
+def taken(functions: Mapping[Choice, Function]) -> dict[str, dict[str, list[Parameter]]]:
+    """Return the settings that functions take, by section and key; several may take the same."""
+    found: dict[str, dict[str, list[Parameter]]] = {choice.section: {} for choice in CHOICES}
+    for choice, function in functions.items():
+        for parameter in choice.parameters(function):
+            found[choice.section].setdefault(parameter.name, []).append(parameter)
+    for asked in SETTINGS_OF:
+        if any(asks_for(part, asked) for choice, function in functions.items() for part in choice.parts(function)):
+            for section, provider in SETTINGS_OF[asked]:
+                for parameter in settings_of(_load(provider), ()):
+                    if parameter.name not in found[section]:
+                        found[section][parameter.name] = [parameter]
+    return found
+
+
+def every_parameter(section: str) -> dict[str, list[Parameter]]:
+    """Return what built-in functions take in a section, by key."""
+    found: dict[str, list[Parameter]] = {}
+    for choice in CHOICES:
+        for function in choice.functions.values():
+            for key, parameters in taken({choice: function})[section].items():
+                found.setdefault(key, []).extend(parameters)
+    return found
+
+
+@cache
+def takers(section: str) -> dict[str, tuple[str, ...]]:
+    """Return who takes each setting of a section among the built-in functions, as ``key = 'name'``."""
+    found: dict[str, list[str]] = {}
+    for choice in CHOICES:
+        for name, function in choice.functions.items():
+            for key in taken({choice: function})[section]:
+                found.setdefault(key, []).append(f"{choice.setting} = {name!r}")
+    return {key: tuple(names) for key, names in found.items()}
+
+
+def choices_that_take(section: str, key: str) -> list[Choice]:
+    """Return the settings that may name a built-in function which takes this one."""
+    named = {who.partition(" = ")[0] for who in takers(section)[key]}
+    return [choice for choice in CHOICES if choice.setting in named]
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

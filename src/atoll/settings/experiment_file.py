@@ -1,0 +1,242 @@
+"""The experiment file: sections of validated settings, overlays and runs.
+
+A file is TOML. Its `panels` and `runs` (lists of tables) differ from the file in the settings that they name: an
+experiment is every run of every panel, as a figure is every curve in every panel. `scales` hold overlays by name,
+such as ``[scales.small]``, for the whole file, a panel or a run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from functools import reduce
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+from warnings import warn
+
+from pydantic import BaseModel
+
+from atoll.settings.choices import CHOICES, choices_that_take, method_kind
+from atoll.settings.sections import Settings
+from atoll.settings.signatures import asks_for
+from atoll.settings.validation import LISTS, full_model, unused, validate, who_takes, with_repository
+from atoll.support.errors import InputError, SettingWarning
+from atoll.support.requiring import require_path
+from atoll.support.untrusted import parse_toml, read_toml
+from atoll.support.wording import natural, nearest, show, unknown
+
+Table = dict[str, Any]
+
+_OWN = 2  # of the layers file, panel, run and changes, the one that is a run's own
+
+
+def read_experiment(name: str | Path) -> Table:
+    """Read an experiment file, or the built-in recipe of that name, as a table.
+
+    Raises:
+        InputError: there is no such file or recipe, or it is not TOML.
+    """
+    path = require_path("experiment", name)
+    if path.suffix != ".toml":
+        if (recipe := recipe_path(str(name))) is None:
+            told = "must end in .toml" if path.is_file() else f"no recipe has this name{_nearest_recipe(str(name))}"
+            raise InputError(f"experiment {str(name)!r}: {told}")
+        path = recipe
+    try:
+        return read_toml(path)
+    except OSError as error:
+        raise InputError(f"experiment {str(name)!r}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the built-in experiments, the one to begin with first."""
+    found = (f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml"))
+    return sorted(found, key=lambda name: (name != "quickstart", *natural(name)))
+
+
+def recipe_path(name: str) -> Path | None:
+    """Return the file of a built-in experiment, or None."""
+    return Path(str(resources.files("atoll.recipes") / f"{name}.toml")) if name in recipe_names() else None
+
+
+def make_runs(
+    table: Table, scale: str | None = None, changes: Iterable[str] | Mapping[str, Any] = ()
+) -> list[Settings]:
+    """Return the settings of each run of an experiment: one for each panel and each of its runs.
+
+    They are laid over each other in the order file, panel, run, changes; each of the first three may hold an overlay
+    for the scale. Changes are ``section.key=value`` texts, or a table. A setting that a run inherits and has no use for
+    is left out, such as the file's ``method.beta`` in a run of FedAvg; if no run has a use for it, a `SettingWarning`
+    says so.
+
+    Raises:
+        InputError: an unknown scale, a setting that is unknown, of a wrong type or out of range.
+    """
+    if not isinstance(table, Mapping):
+        raise InputError(
+            f"table: must be settings by section, as atoll.read_experiment returns them, not {show(table)}"
+        )
+    panels, runs = _tables(table, "panels"), _tables(table, "runs")
+    known = {name for layer in (table, *panels, *runs) for name in _scales(layer)}
+    if scale not in (None, "paper") and scale not in known:
+        raise InputError(f"--scale {scale}: {unknown(str(scale), {*known, 'paper'})}")
+
+    def scaled(layer: Table, others: Iterable[str]) -> Table:
+        settings = {key: value for key, value in layer.items() if key not in others}
+        return overlay(settings, _scales(layer).get(str(scale), {}))
+
+    base = scaled(table, LISTS)
+    last = dict(changes) if isinstance(changes, Mapping) else parse_changes(changes)
+    made, left_out = list[Settings](), Counter[tuple[str, str]]()
+    for panel, run in product(panels, runs):
+        layers = (base, scaled(panel, ("scales",)), scaled(run, ("scales",)), last)
+        settings, inherited = compose(layers, several=len(panels) * len(runs) > 1)
+        left_out.update(inherited)
+        made.append(settings)
+    for section, key in (setting for setting, runs_without in left_out.items() if runs_without == len(made)):
+        if key in last.get(section, {}):  # what the user asks for now must not be lost
+            validate(reduce(overlay, layers))
+        warn(f"{section}.{key}: no run has a use for it; it is taken by {who_takes(section, key)}", SettingWarning, 2)
+    if all(map(_counts_its_own_clusters, made)):
+        told = f"method.name = {made[0].method.name!r} finds clusters itself, as many as method.clusters"
+        warn(f"clustering.clusters = {made[0].clustering.clusters}: no run has a use for it; {told}", SettingWarning, 2)
+    return made
+
+
+def _counts_its_own_clusters(settings: Settings) -> bool:
+    """Return whether `clustering.clusters` is set, to another number than that of the method's own clusters."""
+    own, given = settings.method.get("clusters"), settings.clustering.clusters
+    default = type(settings.clustering).model_fields["clusters"].default
+    return own is not None and given not in (own, default) and not asks_for(method_kind(settings).make, "clustering")
+
+
+def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, list[tuple[str, str]]]:
+    """Lay tables over each other; return the settings, and which were left out, inherited and of no use.
+
+    A setting is inherited if it comes from a lower layer than the name of the function that has no use for it; of
+    `several` runs, also if it comes from any layer but the run's own.
+
+    Raises:
+        InputError: a setting that is unknown, has no use where it stands, or is of a wrong type or out of range.
+    """
+    whole: Table = dict(with_repository(reduce(overlay, layers)))
+    idle = unused(whole)
+    unset = [(section, key) for section, key in idle if whole[section][key] is None]
+    inherited = [each for each in idle if each not in unset and _is_inherited(*each, layers, several)]
+    return validate(_without(whole, unset + inherited)), inherited
+
+
+def _is_inherited(section: str, key: str, layers: Sequence[Table], several: bool) -> bool:
+    """Return whether a setting that nothing takes comes from below what decided that, or from what runs share."""
+    decided = max(_last_layer(layers, choice.section, choice.key) for choice in choices_that_take(section, key))
+    at = _last_layer(layers, section, key)
+    return at < decided or (several and at != _OWN)
+
+
+def _last_layer(layers: Sequence[Table], section: str, key: str) -> int:
+    """Return the last layer that sets this, -1 if none does."""
+    held = (layer.get(section) for layer in layers)
+    return max((i for i, table in enumerate(held) if isinstance(table, dict) and key in table), default=-1)
+
+
+def _without(table: Table, settings: Iterable[tuple[str, str]]) -> Table:
+    """Return a table without these settings, as (section, key)."""
+    left_out = set(settings)
+    return {
+        section: {key: value for key, value in held.items() if (section, key) not in left_out}
+        if isinstance(held, dict)
+        else held
+        for section, held in table.items()
+    }
+
+
+def _tables(table: Table, key: str) -> list[Table]:
+    tables = table.get(key, [{}])
+    if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
+        raise InputError(f"{key}: must be a list of tables, each written as [[{key}]]")
+    return tables
+
+
+def _scales(layer: Table) -> dict[str, Table]:
+    scales = layer.get("scales", {})
+    if not isinstance(scales, dict) or not all(isinstance(over, dict) for over in scales.values()):
+        raise InputError("scales: must be tables, each written as [scales.NAME]")
+    return scales
+
+
+def overlay(table: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
+    """Return `table` with the entries of `over` laid over it, table by table.
+
+    >>> overlay({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    result = deepcopy(dict(table))
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = overlay(below, value) if isinstance(value, dict) and isinstance(below, dict) else deepcopy(value)
+    return result
+
+
+def parse_changes(changes: Iterable[str]) -> Table:
+    """Turn ``section.key=value`` texts into a table.
+
+    A value is TOML, or text as it stands where the setting is a text or the value is not TOML. An empty value unsets
+    a setting that may be unset.
+
+    >>> parse_changes(["local.lr=0.1", "method.name=fedavg", "label=7", "data.samples="])
+    {'local': {'lr': 0.1}, 'method': {'name': 'fedavg'}, 'label': '7', 'data': {'samples': None}}
+    """
+    table: Table = {}
+    for change in changes:
+        if not isinstance(change, str):
+            raise InputError(f"changes: must be texts such as 'local.lr=0.1', or a table, not {show(change)}")
+        key, equals, text = change.partition("=")
+        parts = [part.strip() for part in key.split(".")]
+        if not equals or not all(parts):
+            raise InputError(f"--set {change!r}: must have the form section.key=value")
+        value = _parse_value(text.strip(), _annotation(parts))
+        for part in reversed(parts):
+            value = {part: value}
+        table = overlay(table, value)
+    return table
+
+
+def resolved(settings: Settings) -> Table:
+    """Return all settings as a table without the unset ones, which TOML cannot hold."""
+    return settings.model_dump(exclude_none=True)
+
+
+def _nearest_recipe(name: str) -> str:
+    if files := sorted(Path(name).glob("*.toml")):
+        return f", and a folder; did you mean {str(files[0])!r}?"
+    for choice in CHOICES:
+        if (meant := nearest(name, choice.functions, cutoff=1)) and choice.default != meant:
+            return f", but it is a value of {choice.setting}: atoll run quickstart --set {choice.setting}={meant}"
+    meant = nearest(name, recipe_names(), cutoff=0.6)
+    return f"; did you mean {meant!r}?" if meant else "; `atoll recipes` lists them, and your own ends in .toml"
+
+
+def _annotation(parts: Sequence[str]) -> Any:
+    """Return the type of the setting with this path, or None if there is none."""
+    fields = full_model().model_fields
+    for part in parts[:-1]:
+        section = fields[part].annotation if part in fields else None
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return None
+        fields = section.model_fields
+    return fields[parts[-1]].annotation if parts[-1] in fields else None
+
+
+def _parse_value(text: str, annotation: Any) -> Any:
+    if not text:
+        return "" if annotation is str else None
+    try:
+        parsed = parse_toml(f"value = {text}".encode())
+    except ValueError:
+        return text
+    # A line break in the text would smuggle in further keys; and a text such as 2024 need not be quoted.
+    is_text = annotation in (str, str | None) and not isinstance(parsed["value"], str)
+    return text if is_text or len(parsed) > 1 else parsed["value"]

@@ -1,0 +1,87 @@
+"""Functions and data sets that a script or a notebook gives as they are, in the place of a name in the settings.
+
+Settings hold names only, so that they can be written down; an object gets one by which `plugins.resolve` finds it
+again, in this process.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from atoll.data.datasets import Dataset
+from atoll.methods.parts.kind import kind_of
+from atoll.settings.choices import CHOICES, Choice
+from atoll.settings.plugins import remember
+from atoll.support.errors import InputError
+
+_LAYERS = ("panels", "runs")
+
+
+def named(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table of settings with names in the place of objects.
+
+    What stands in the place of a section, an object or a name, is the first that the section names: a clustering, a
+    method, a model, a data set.
+
+    >>> import atoll
+    >>> named({"clustering": "random", "method": {"name": atoll.fedavg, "fraction": 0.5}})
+    {'clustering': {'method': 'random'}, 'method': {'name': 'fedavg', 'fraction': 0.5}}
+    """
+    made = dict(table)
+    for choice in CHOICES:
+        held = made.get(choice.section)
+        if isinstance(held, str) or _is_object(held):
+            made[choice.section] = held = {choice.key: held}
+        if isinstance(held, Mapping) and _is_object(held.get(choice.key)):
+            made[choice.section] = {**held, choice.key: _name(choice, held[choice.key])}
+    run = made.get("run")
+    if isinstance(run, Mapping) and isinstance(run.get("probes"), list | tuple):
+        probes = [remember(each) if callable(each) else each for each in run["probes"]]
+        made["run"] = {**run, "probes": probes}
+    for key in _LAYERS:
+        if isinstance(made.get(key), list | tuple):
+            made[key] = [named(each) if isinstance(each, Mapping) else each for each in made[key]]
+    return made
+
+
+def _is_object(value: Any) -> bool:
+    return callable(value) or isinstance(value, Dataset)
+
+
+def _name(choice: Choice, given: Any) -> str:
+    """Return the built-in name of a function, or one that it is remembered by.
+
+    Raises:
+        InputError: a module, whose weights would be those of all runs.
+    """
+    if callable(getattr(given, "state_dict", None)) and not isinstance(given, type):
+        raise InputError(
+            f"{choice.setting}: is a module, {type(given).__name__!r}; give a function that returns it, so that each "
+            "seed draws weights of its own"
+        )
+    if isinstance(given, Dataset):
+        stem = re.sub(r"\W", "_", given.name)
+        return remember(_returning(given), f"{stem}_{_digest(given)}")
+    known = choice.functions.items()
+    return next((name for name, each in known if kind_of(each).make is given), None) or remember(given)
+
+
+def _returning(data: Dataset) -> Callable[[], Dataset]:
+    return lambda: data
+
+
+def _digest(data: Dataset) -> str:
+    """Return a checksum of all that a data set holds, so that a run does not go on with another."""
+    told = hashlib.sha256()
+    for field in fields(data):
+        value = getattr(data, field.name)
+        if isinstance(value, np.ndarray):
+            told.update(f"{field.name} {value.dtype} {value.shape}".encode())
+            told.update(np.ascontiguousarray(value).data)
+        else:
+            told.update(f"{field.name} {value!r}".encode())
+    return told.hexdigest()[:12]

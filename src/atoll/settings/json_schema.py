@@ -1,0 +1,81 @@
+"""The JSON schema of the experiment file, for editors that check and complete TOML."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from atoll.settings.choices import CHOICES
+from atoll.settings.sections import Settings
+from atoll.settings.validation import full_model
+
+DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors for TOML read
+
+_SCALES = "Overlays by name, for `--scale NAME`."
+_PANELS = "A panel of a figure: what differs from the file in all its runs."
+_RUNS = "A run: what differs from the file, and from its panel."
+
+
+def experiment_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 7) of an experiment file: the settings, `panels`, `runs` and `scales`.
+
+    Sections may be partial. Unset is written by leaving a setting out, as TOML has no null. What rules of your own
+    (``module:function``) take no schema knows: a section that names one may hold anything.
+    """
+    made = _without_null(full_model().model_json_schema(ref_template="#/definitions/{model}"))
+    sections = {name: _open_for_own({**section, "title": name}) for name, section in made["$defs"].items()}
+    settings = made["properties"]
+    overlay = _table("Settings laid over those of the file.", settings)
+    scales = {"type": "object", "description": _SCALES, "additionalProperties": _ref("Overlay")}
+    layer = {**settings, "scales": scales}
+    return {
+        "$schema": DRAFT,
+        "title": "Atoll experiment",
+        **_table(
+            "An experiment: every run of every panel, as a figure is every curve in every panel.",
+            {
+                **layer,
+                "panels": {"type": "array", "minItems": 1, "description": _PANELS, "items": _ref("Layer")},
+                "runs": {"type": "array", "minItems": 1, "description": _RUNS, "items": _ref("Layer")},
+            },
+        ),
+        "definitions": {**sections, "Overlay": overlay, "Layer": _table("A panel or a run.", layer)},
+    }
+
+
+def _open_for_own(section: dict[str, Any]) -> dict[str, Any]:
+    """Return a section that may hold any setting where it names a function of the user's own."""
+    names = {choice.section: Settings.model_fields[choice.section].annotation.__name__ for choice in CHOICES}  # type: ignore[union-attr]
+    keys = [choice.key for choice in CHOICES if names[choice.section] == section["title"]]
+    if not keys:
+        return section
+    own = [{"properties": {key: {"pattern": ":"}}, "required": [key]} for key in keys]
+    closed = {"propertyNames": {"enum": list(section["properties"])}}
+    return {key: value for key, value in section.items() if key != "additionalProperties"} | {
+        "if": {"anyOf": own},
+        "else": closed,
+    }
+
+
+def _table(description: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": dict(properties),
+        "additionalProperties": False,
+    }
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+def _without_null(schema: Any) -> Any:
+    """Return a schema without the alternative null, and without null as a default."""
+    if isinstance(schema, list):
+        return [_without_null(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _without_null(value) for key, value in schema.items() if not (key == "default" and value is None)}
+    if "anyOf" not in kept:
+        return kept
+    rest = [one for one in kept.pop("anyOf") if one != {"type": "null"}]
+    return {**kept, **rest[0]} if len(rest) == 1 else {**kept, "anyOf": rest}

@@ -1,0 +1,184 @@
+"""Rules by name: built-in ones from a table, a user's own as ``module:function``, called with what they ask for.
+
+A rule's parameters say what it needs: objects such as `rng` or `population`, and settings of its section of the
+experiment file. So a new rule is one function in one file.
+"""
+
+import importlib
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from atoll.methods.parts.kind import MethodKind
+from atoll.settings.signatures import REQUIRED, parameters_of, takes_any
+from atoll.support.errors import AtollError, InputError
+from atoll.support.wording import unknown
+
+# Where code lies that is not the user's: Atoll, Python, installed packages, and what has no file.
+_NOT_OWN = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
+
+_GIVEN: dict[str, Any] = {}  # what this process gave as an object, by the name that stands for it
+
+
+def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
+    """Return the rule of this name.
+
+    Raises:
+        InputError: names the setting, the value, the nearest known name and all that are allowed.
+    """
+    if name in known:
+        return known[name]
+    if name in _GIVEN:
+        return _GIVEN[name]
+    if ":" not in name:
+        raise InputError(f"{setting} = {name!r}: {unknown(name, known)}, or 'module:function' for your own")
+    module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in f"{module_name}.{attribute}".split(".")):
+        raise InputError(f"{setting} = {name!r}: must have the form 'module:function'")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name:
+            raise _raised(setting, name, "importing it", error) from error
+        places = "beside the experiment file, in the working folder and among the installed packages"
+        raise InputError(f"{setting} = {name!r}: there is no module {module_name!r}; looked {places}") from error
+    except (Exception, SystemExit) as error:  # whatever a user's module may do while it is imported
+        raise _raised(setting, name, "importing it", error) from error
+    found = _attribute(module, attribute)
+    if found is None and module_name == "__main__":
+        again = "was given as an object by another script or notebook; give it again, or name it as 'module:function'"
+        raise InputError(f"{setting} = {name!r}: {again}")
+    if found is None:
+        own = (key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        raise InputError(f"{setting} = {name!r}: {attribute!r} in {module_name!r} is {unknown(attribute, own)}")
+    if not (callable(found) or isinstance(found, MethodKind)):
+        raise InputError(f"{setting} = {name!r}: must be a function, it is {_a(type(found).__name__)}")
+    return found
+
+
+def _attribute(module: Any, path: str) -> Any:
+    """Return what a module has under a dotted path, or None."""
+    return reduce(lambda held, part: getattr(held, part, None), path.split("."), module)
+
+
+def remember(given: Any, name: str = "") -> str:
+    """Return a name by which `resolve` finds this object in this process, for as long as it lives.
+
+    What can be imported keeps its own name, ``module:function``. A function of a script or a notebook, where it may be
+    defined again, is numbered if another one has its name. `name` is for what has none; it takes the last one's place.
+    """
+    module, path = getattr(given, "__module__", ""), getattr(given, "__qualname__", type(given).__name__)
+    if name:
+        _GIVEN[f"__main__:{name}"] = given
+        return f"__main__:{name}"
+    if module != "__main__" and _attribute(sys.modules.get(module), path) is given:
+        return f"{module}:{path}"
+    own = found = "__main__:" + re.sub(r"\W", "", path.split(".")[-1])
+    number = 1
+    while not _is_same(_GIVEN.setdefault(found, given), given):
+        number += 1
+        found = f"{own}_{number}"
+    return found
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two objects are one, or a notebook's cell that ran twice, so that a run goes on with either."""
+    if one is other:
+        return True
+    if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
+        return False
+    return one.__code__ == other.__code__ and _held(one) == _held(other)
+
+
+def _held(function: FunctionType) -> list[Any]:
+    """Return what a function holds besides its code: simple values, and the identities of all others."""
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    simple = str | int | float | None
+    return [str(function.__annotations__), *(each if isinstance(each, simple) else id(each) for each in values)]
+
+
+def import_from(folder: Path) -> None:
+    """Let ``module:function`` names find modules beside the experiment file and in the working folder."""
+    for source in (Path.cwd(), folder.resolve()):
+        if str(source) not in sys.path:
+            sys.path.insert(0, str(source))
+
+
+def call(
+    setting: str, rule: Callable[..., Any], given: Mapping[str, Any], extra: Mapping[str, Any] | None = None
+) -> Any:
+    """Call a rule with those of `given` that it has parameters for, and `extra` if it has ``**parameters``.
+
+    None counts as not given.
+
+    Raises:
+        InputError: a parameter that nothing gives, or whatever a user's own rule raises.
+    """
+    return bind(setting, rule, given, extra)()
+
+
+def bind(
+    setting: str,
+    rule: Callable[..., Any],
+    given: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
+    later: Iterable[str] = (),
+) -> Callable[..., Any]:
+    """Return the rule with these arguments filled in; the caller passes those named in `later`, in order."""
+    try:
+        parameters = parameters_of(rule)
+        rest = dict(extra or {}) if takes_any(rule) else {}
+    except ValueError as error:
+        raise InputError(
+            f"{setting} = {_name(rule)!r}: its parameters cannot be read; wrap it in a function"
+        ) from error
+    arguments = rest | {name: given[name] for name in parameters if given.get(name) is not None}
+    needed = [name for name, each in parameters.items() if each.default is REQUIRED and name not in set(later)]
+    if missing := [name for name in needed if name not in arguments]:
+        section = setting.partition(".")[0]
+        raise InputError(f"{section}.{missing[0]} is not set, but {setting} = {_name(rule)!r} needs it")
+
+    if _is_ours(rule) and not arguments:
+        return rule
+
+    def bound(*values: Any) -> Any:
+        if _is_ours(rule):
+            return rule(*values, **arguments)
+        try:
+            return rule(*values, **arguments)
+        except AtollError:
+            raise
+        except Exception as error:
+            raise _raised(setting, _name(rule), "calling it", error) from error
+
+    return bound
+
+
+def _raised(setting: str, name: str, doing: str, error: BaseException) -> InputError:
+    """Say that a user's code failed, and in which line of it."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_OWN)]
+    where = f", {Path(own[-1].filename).name} line {own[-1].lineno}" if own else ""
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    return InputError(f"{setting} = {name!r}: {doing} failed ({told}{where})")
+
+
+def _is_ours(rule: Callable[..., Any]) -> bool:
+    """Return whether a rule is part of Atoll: an unforeseen error in it is a bug, and keeps its traceback."""
+    return str(getattr(rule, "__module__", "")).partition(".")[0] == "atoll"
+
+
+def _name(rule: Callable[..., Any]) -> str:
+    """Return a rule's name as the experiment file has it."""
+    name = str(getattr(rule, "__qualname__", rule))
+    return name.replace("_", "-") if _is_ours(rule) else f"{getattr(rule, '__module__', '')}:{name}"
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -1,0 +1,214 @@
+"""From a table of settings to checked `Settings`, whose sections have what the functions take that they name."""
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache, reduce
+from operator import or_
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+from atoll.settings.choices import CHOICES, Choice, choices_that_take, chosen, every_parameter, taken, takers
+from atoll.settings.sections import Section, Settings
+from atoll.settings.setting_errors import explain
+from atoll.settings.signatures import REQUIRED, Function, Parameter, takes_any
+from atoll.support.errors import InputError
+from atoll.support.requiring import plain
+from atoll.support.wording import nearest, show, unknown
+
+Table = dict[str, Any]
+
+CHOOSING = tuple(dict.fromkeys(choice.section for choice in CHOICES))
+
+_HUB = "hf:"
+_NAMED = 4  # takers of a setting that a sentence names
+LISTS = ("panels", "runs", "scales")  # what else stands at the top of an experiment file
+
+
+def validate(table: Mapping[str, Any]) -> Settings:
+    """Check a table of settings.
+
+    Raises:
+        InputError: one sentence that names the setting, its value and what is allowed.
+    """
+    if odd := [key for key in table if not isinstance(key, str)]:
+        raise InputError(f"{odd[0]!r}: settings have names, which are texts")
+    table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
+    table = with_repository(table)
+    functions = chosen(table)
+    model = settings_model(tuple(functions.items()))
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        raise InputError(
+            explain(error, table, model, lambda path, kind: _why(path, kind, functions, table, model))
+        ) from error
+
+
+def with_repository(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table with ``data.dataset = "hf:x"`` as the data set ``hf`` of the repository x."""
+    section = table.get("data", {})
+    name = section.get("dataset") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or not name.startswith(_HUB) or name == _HUB:
+        return table
+    return {**table, "data": {**section, "dataset": "hf", "repository": name.removeprefix(_HUB)}}
+
+
+@lru_cache(maxsize=64)
+def settings_model(functions: tuple[tuple[Choice, Function], ...]) -> type[Settings]:
+    """Return the model of all settings where sections name these functions."""
+    sections: dict[str, Any] = {}
+    open_ones = {choice.section for choice, function in functions if any(map(takes_any, choice.parts(function)))}
+    for section, parameters in taken(dict(functions)).items():
+        base: type[Section] = Settings.model_fields[section].annotation  # type: ignore[assignment]
+        fields = {key: field_of(each) for key, each in parameters.items() if key not in base.model_fields}
+        made = _create(_opened(base) if section in open_ones else base, fields)
+        default = (
+            FieldInfo(default_factory=made) if not _required(made) else FieldInfo(default={}, validate_default=True)
+        )
+        sections[section] = (made, default)
+    return _create(Settings, sections)
+
+
+@cache
+def full_model() -> type[Settings]:
+    """Return a model that has what any built-in function takes, its descriptions saying which; for schemas and docs."""
+    sections: dict[str, Any] = {}
+    for section in CHOOSING:
+        base: type[Section] = Settings.model_fields[section].annotation  # type: ignore[assignment]
+        fields = {key: _described(section, key, each) for key, each in every_parameter(section).items()}
+        made = _create(base, {key: field for key, field in fields.items() if key not in base.model_fields})
+        sections[section] = (made, FieldInfo(default_factory=made))
+    return _create(Settings, sections)
+
+
+def _described(section: str, key: str, parameters: Sequence[Parameter]) -> tuple[Any, Any]:
+    """Return a setting's type and field, described as ``regular: neighbours of each aggregator``; required by none."""
+    annotation, field = field_of(parameters)
+    names = dict.fromkeys(re.findall(r"'(.*?)'", who_takes(section, key)))
+    told = f"{', '.join(names)}: {field.description}"
+    if field.is_required():
+        return annotation | None, Field(None, description=told)
+    return annotation, Field(field.default, description=told)
+
+
+def field_of(parameters: Sequence[Parameter]) -> tuple[Any, Any]:
+    """Return a setting's type and field from the functions that take it; where their defaults differ, it is unset."""
+    first = parameters[0]
+    annotation = reduce(or_, (each.annotation for each in parameters))
+    described = next((each.description for each in parameters if each.description), None)
+    defaults = {repr(each.default) for each in parameters}
+    if defaults == {repr(REQUIRED)}:
+        return annotation, Field(description=described)
+    default = first.default if len(defaults) == 1 else None
+    return annotation | None if default is None else annotation, Field(default, description=described)
+
+
+def _why(
+    path: Sequence[str],
+    kind: str,
+    functions: Mapping[Choice, Function],
+    table: Mapping[str, Any],
+    model: type[Settings],
+) -> str:
+    if kind == "extra_forbidden":
+        return f": {why_unknown(path, table, model)}"
+    section, key = path
+    needing = (choice for choice, function in functions.items() if key in taken({choice: function})[section])
+    return f" is not set, but {_named(table, (next(needing),))} needs it"
+
+
+def unused(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the settings, as (section, key), that a table has and only functions take that it does not name."""
+    model = settings_model(tuple(chosen(table).items()))
+    found = []
+    for section in CHOOSING:
+        fields = _fields(model, section)
+        held = table.get(section, {})
+        if isinstance(held, Mapping):
+            found += [(section, key) for key in held if key not in fields and key in takers(section)]
+    return found
+
+
+def why_unknown(path: Sequence[str], table: Mapping[str, Any], model: type[Settings]) -> str:
+    """Say why there is no such setting: who takes it, where it belongs, or the nearest known name."""
+    if path[0] in LISTS:
+        return "stands only at the top of an experiment file"
+    sections = {name: _fields(model, name) for name in model.model_fields}
+    if len(path) > 1:
+        section, key = path[0], path[1]
+        if section in CHOOSING and key in takers(section):
+            return f"is taken by {who_takes(section, key)}, not by {_named(table, choices_that_take(section, key))}"
+        return _where_else(key, sections, section) or unknown(key, sections[section])
+    return _where_else(path[0], sections) or unknown(path[0], [*sections, *LISTS])
+
+
+def _where_else(key: str, sections: Mapping[str, Mapping[str, FieldInfo]], own: str = "") -> str:
+    """Say where a setting belongs that is not known where it stands, under its own name or what others call it."""
+    if own and nearest(key, sections[own], cutoff=0.75):
+        return ""
+    at_the_top = [name for name, fields in sections.items() if not fields] if own else []
+    places = [meant] if (meant := nearest(key, at_the_top, cutoff=1)) else list[str]()
+    places = places or [
+        f"{name}.{told}" for name, fields in sections.items() if (told := nearest(key, fields, cutoff=1))
+    ]
+    return f"unknown here, did you mean {' or '.join(places)}?" if places else ""
+
+
+@cache
+def _opened(base: type[Section]) -> type[Section]:
+    """Return the section that takes any setting, for a function with ``**parameters``."""
+    return type(base.__name__, (base,), {"__doc__": base.__doc__, "model_config": {"extra": "allow"}})
+
+
+def _fields(model: type[BaseModel], section: str) -> Mapping[str, FieldInfo]:
+    """Return the settings of a section; none of what is no section."""
+    return getattr(model.model_fields[section].annotation, "model_fields", {})
+
+
+def _named(table: Mapping[str, Any], choices: Iterable[Choice]) -> str:
+    """Return what a table names, as ``method.name = 'fedavg'``."""
+    held = ((choice, table.get(choice.section, {})) for choice in choices)
+    return " and ".join(
+        f"{choice.setting} = {show(section.get(choice.key, choice.default))}" for choice, section in held
+    )
+
+
+def who_takes(section: str, key: str) -> str:
+    """Return which built-in functions take a setting, as ``method.name = 'ifca' or 'cfl-mgd'``; of many, some."""
+    names: dict[str, list[str]] = {}
+    for setting, _, name in (who.partition(" = ") for who in takers(section)[key]):
+        names.setdefault(setting, []).append(name)
+    return " and ".join(f"{setting} = {_some(each)}" for setting, each in names.items())
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return " or ".join(names) if more <= 1 else f"{' or '.join(names[:_NAMED])} or {more} others"
+
+
+def _required(model: type[BaseModel]) -> bool:
+    return any(field.is_required() for field in model.model_fields.values())
+
+
+def _create(base: type[Any], fields: dict[str, Any]) -> type[Any]:
+    """Return a subclass with more fields; one whose type pydantic cannot check is not checked."""
+    with warnings.catch_warnings():  # a user's parameter may have the name of one of pydantic's methods
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
+        except Exception:
+            checked: dict[str, Any] = {
+                name: field if _can_check(field[0]) else (Any, field[1]) for name, field in fields.items()
+            }
+            return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **checked)
+
+
+def _can_check(annotation: Any) -> bool:
+    try:
+        TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+    except Exception:
+        return False
+    return True

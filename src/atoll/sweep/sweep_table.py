@@ -1,0 +1,204 @@
+"""What a sweep comes to: each setting's metric over seeds, with the best setting marked."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from atoll.report.reading.units import time_unit
+from atoll.report.tables.formats import DASH, csv_table, markdown_table
+from atoll.support.estimates import Estimate, estimate, estimate_share
+from atoll.sweep.axes import short_names
+from atoll.sweep.goal import Goal
+from atoll.sweep.sweep_plan import Member
+
+
+@dataclass(frozen=True)
+class Line:
+    """One setting of a sweep.
+
+    Attributes:
+        run: the experiment's run; empty where it has but one.
+        values: of the settings that are swept over, without the seed.
+        seeds: how many runs of it there are to be.
+        finished: how many of them count.
+        last: over seeds, of the metric at the last probe, or of the cost of a target; None without a finished run, and
+            where a seed has missed the target, since a mean over the others would flatter.
+        best: over seeds, of the metric at each run's best probe; as `last` for a cost.
+        missed: how many of the finished runs have not met the target.
+        is_best_last: whether no other setting's mean of the last value is better.
+        is_best: whether no other setting's mean of the best value is better.
+    """
+
+    run: str
+    values: Mapping[str, Any]
+    seeds: int
+    finished: int
+    last: Estimate | None
+    best: Estimate | None
+    missed: int = 0
+    is_best_last: bool = False
+    is_best: bool = False
+
+
+def sum_up(out: Path, members: Sequence[Member], goal: Goal) -> list[Line]:
+    """Return one line a setting, in the order of the sweep, from what its finished runs recorded."""
+    groups: dict[str, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.setting, []).append(member)
+    lines = list[Line]()
+    for group in groups.values():
+        found = [pair for member in group if (pair := goal.read(out / member.name)) is not None]
+        missed = sum(math.isinf(pair[0]) for pair in found) if goal.target is not None else 0
+        last, best = (_estimate([pair[i] for pair in found], goal) if found and not missed else None for i in (0, 1))
+        values = {name: value for name, value in group[0].values.items() if name != "seed"}
+        lines.append(Line(group[0].run, values, len(group), len(found), last, best, missed))
+    return _mark(lines, goal)
+
+
+def note_of(goal: Goal) -> str:
+    """Return what a reader of the table must know."""
+    by = "Wilson's score with Student's t, which stays in 0 to 100 %" if _is_share(goal) else "Student's t"
+    over = f"ean ± sample standard deviation over seeds; 95 % CI: of the mean{{}}, by {by}. Only finished runs count."
+    if goal.target is None:
+        return f"Last: at the last probe. Best: at each run's best probe. M{over.format(' of the last value')}"
+    return f"At the first probe that meets the target: m{over.format('')} No mean where a seed has missed it."
+
+
+def cells_of(lines: Sequence[Line], goal: Goal) -> tuple[list[list[str]], int]:
+    """Return the table as text, its header first, and how many of its columns are texts."""
+    names = list(lines[0].values)
+    has_runs = any(line.run for line in lines)
+    header = [*(["Run"] if has_runs else []), *short_names(names), "Seeds"]
+    if goal.target is None:
+        header += [f"Last {goal.metric}", "95 % CI", f"Best {goal.metric}", "Best by"]
+    else:
+        header += [goal.title, "95 % CI", "Best"]
+    rows = [
+        [
+            *([line.run] if has_runs else []),
+            *(show_value(value) for value in line.values.values()),
+            f"{line.finished} of {line.seeds}",
+            *_values(line, goal),
+        ]
+        for line in lines
+    ]
+    return [header, *rows], has_runs + len(names)
+
+
+def as_markdown(lines: Sequence[Line], goal: Goal) -> str:
+    """Return the table in Markdown."""
+    return f"{markdown_table(*cells_of(lines, goal))}\n{note_of(goal)}\n"
+
+
+def as_csv(lines: Sequence[Line], goal: Goal) -> str:
+    """Return the table as comma-separated values, numbers in full."""
+    return csv_table(as_dicts(lines, goal))
+
+
+def as_dicts(lines: Sequence[Line], goal: Goal) -> list[dict[str, Any]]:
+    """Return the table as plain values; what is unknown is None. Of a cost, target and missed seeds are told too."""
+    return [
+        {
+            "run": line.run,
+            **{
+                name: value if isinstance(value, int | float | str) else json.dumps(value)
+                for name, value in line.values.items()
+            },
+            "seeds": line.seeds,
+            "finished": line.finished,
+            "metric": goal.metric,
+            **({} if goal.target is None else {"target": goal.target, "missed": line.missed}),
+            **_numbers("last", line.last),
+            **_numbers("best", line.best),
+            "is_best_last": line.is_best_last,
+            "is_best": line.is_best,
+        }
+        for line in lines
+    ]
+
+
+def show_value(value: Any) -> str:
+    """Return a setting's value as text: that of a text as it stands, else as TOML has it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def show(value: float, goal: Goal) -> str:
+    """Return one value of the metric as text.
+
+    >>> show(0.5, Goal("test_accuracy")), show(90.0, Goal("virtual_time", 0.8)), show(0.25, Goal("test_loss"))
+    ('50.00 %', '90 s', '0.25')
+    """
+    factor, form, unit = _unit(goal, value)
+    return f"{factor * value:{form}} {unit}".rstrip()
+
+
+def _estimate(values: Sequence[float], goal: Goal) -> Estimate:
+    is_share = _is_share(goal) and all(0 <= value <= 1 for value in values)  # a probe of one's own may think otherwise
+    return (estimate_share if is_share else estimate)(values)
+
+
+def _is_share(goal: Goal) -> bool:
+    return goal.metric.endswith("accuracy")
+
+
+def _mark(lines: Sequence[Line], goal: Goal) -> list[Line]:
+    def best_of(found: Iterable[Estimate | None]) -> float | None:
+        return (max if goal.rises else min)((each.mean for each in found if each is not None), default=None)
+
+    last, best = best_of(line.last for line in lines), best_of(line.best for line in lines)
+    return [
+        replace(
+            line,
+            is_best_last=line.last is not None and line.last.mean == last,
+            is_best=line.best is not None and line.best.mean == best,
+        )
+        for line in lines
+    ]
+
+
+def _values(line: Line, goal: Goal) -> list[str]:
+    """Return the cells of a line that its seeds fill."""
+    if goal.target is not None:
+        missed = f"missed by {line.missed} of {line.finished}" if line.missed else _spread(line.last, goal)
+        return [missed, _interval(line.last, goal), "best" if line.is_best_last else ""]
+    marks = [*(["last"] if line.is_best_last else []), *(["best"] if line.is_best else [])]
+    return [_spread(line.last, goal), _interval(line.last, goal), _spread(line.best, goal), ", ".join(marks)]
+
+
+def _numbers(name: str, found: Estimate | None) -> dict[str, float | None]:
+    return {
+        f"{name}_mean": found.mean if found else None,
+        f"{name}_std": found.std if found else None,
+        f"{name}_ci_low": found.low if found else None,
+        f"{name}_ci_high": found.high if found else None,
+    }
+
+
+def _spread(found: Estimate | None, goal: Goal) -> str:
+    if found is None:
+        return DASH
+    if found.std is None:
+        return show(found.mean, goal)
+    factor, form, unit = _unit(goal, found.mean)
+    deviation = form if form.endswith("f") else ".2g"
+    return f"{factor * found.mean:{form}} ± {factor * found.std:{deviation}} {unit}".rstrip()
+
+
+def _interval(found: Estimate | None, goal: Goal) -> str:
+    if found is None or found.low is None or found.high is None:
+        return DASH
+    factor, form, unit = _unit(goal, found.mean)
+    return f"{factor * found.low:{form}} to {factor * found.high:{form}} {unit}".rstrip()
+
+
+def _unit(goal: Goal, mean: float) -> tuple[float, str, str]:
+    """Return how values of about this size are written: a factor, a format, and the unit's symbol."""
+    if _is_share(goal):
+        return 100.0, ".2f", "%"
+    if goal.metric.endswith("_time"):
+        unit = time_unit(mean)
+        return 1 / unit.seconds, ".4g", unit.symbol
+    return 1.0, ".4g", ""
