@@ -19,7 +19,7 @@ import numpy as np
 
 from atoll.bench import CASES, Case, Contender, own_contenders, quick, race
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN
-from atoll.bench.racing import Result, command_of
+from atoll.bench.racing import RaceResult, command_of
 from atoll.support.errors import AtollError
 
 ROOT = Path(__file__).parents[1]
@@ -86,7 +86,7 @@ def compare(case: Case, before: Path, rounds: int) -> Iterator[str]:
         yield f"  {name}: {now.failure or then.failure or ratio(now, then)}"
 
 
-def ratio(now: Result, then: Result) -> str:
+def ratio(now: RaceResult, then: RaceResult) -> str:
     """Return the median of the rounds' ratios with its interval, in words."""
     ratios = np.array(then.seconds) / np.array(now.seconds)
     drawn = np.random.default_rng(0).choice(ratios, (DRAWS, len(ratios)))

@@ -24,7 +24,7 @@ from torch import nn
 
 from atoll import Clustering, LocalRule, Population, init, train
 from atoll.aggregation.reductions import update_norm
-from atoll.bench import Case, Contender, Result, own_contenders, race
+from atoll.bench import Case, Contender, RaceResult, own_contenders, race
 from atoll.bench.contenders import (
     EXECUTORS,
     MATRIX_PRODUCT,
@@ -34,7 +34,7 @@ from atoll.bench.contenders import (
     make_plain_client,
     make_trainer,
 )
-from atoll.bench.work import Pace
+from atoll.bench.work import WorkRate
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.weights import read_model
@@ -82,7 +82,7 @@ def serve(name: str, case: Case) -> None:
     module = make_module(case)
     first = model = read_model(module)
     train_round = make_plain_events(case, module) if name == PLAIN else make_events(name, case, module)
-    pace = Pace(sum(tensor.numel() for tensor in first.values()), lambda: update_norm(model, first))
+    pace = WorkRate(sum(tensor.numel() for tensor in first.values()), lambda: update_norm(model, first))
     while pace.next_round():
         model = train_round(model)
 
@@ -129,7 +129,7 @@ def one_by_one(case: Case, population: Population, rule: LocalRule) -> Method:
     return hierarchical(population, alone, network, rule, EVENTS * case.steps, "cenasy", intra_rounds=1)
 
 
-def show(title: str, events: int, results: Sequence[Result]) -> Table:
+def show(title: str, events: int, results: Sequence[RaceResult]) -> Table:
     table = Table("", "events a second", "times the plain loop's speed", "peak memory", title=title, box=None)
     for each in results:
         if each.failure:
@@ -163,7 +163,9 @@ def main() -> None:
             if given.only not in title:
                 continue
             results = race(case, [*contenders_for(kind, case), *theirs], given.rounds)
-            results += [Result(title, peer.name, failure=why) for peer in PEERS[kind] if (why := reasons[peer.name])]
+            results += [
+                RaceResult(title, peer.name, failure=why) for peer in PEERS[kind] if (why := reasons[peer.name])
+            ]
             console.print(show(title, events_of(kind, case), results))
 
 

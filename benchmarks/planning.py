@@ -11,7 +11,7 @@ import resource
 import time
 
 from atoll import Settings, make_runs
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.planning import sort_out
 from atoll.sweep.axes import parse_axes
 
@@ -40,7 +40,7 @@ def main() -> None:
     asked = parser.parse_args()
     began, cpu = time.perf_counter(), time.process_time()
     axes = parse_axes(asked.over or OVER)
-    field = sort_out(settings_of(asked.clients, asked.aggregators), axes, Budget(seconds=asked.seconds))
+    field = sort_out(settings_of(asked.clients, asked.aggregators), axes, PlanBudget(seconds=asked.seconds))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     events = max(plan.score.events for plan in field.plans)
     print(

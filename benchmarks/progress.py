@@ -26,7 +26,7 @@ import numpy as np
 from atoll import Experiment, Settings, make_runs, read_experiment
 from atoll.experiment.networks import speeds
 from atoll.network.wireless import draw_watts
-from atoll.runs.run import Progress, run_events
+from atoll.runs.run import RunProgress, run_events
 from atoll.support.estimates import estimate
 from atoll.support.seeds import generator
 
@@ -104,7 +104,7 @@ def measure(is_mnist: bool, network: int, seed: int, pattern: str, clustering: s
     return {"network": network, "seed": seed, "pattern": pattern, "clustering": clustering, "probes": probes}
 
 
-def until_met(steps: Iterable[Progress], column: str) -> Iterator[dict[str, Any]]:
+def until_met(steps: Iterable[RunProgress], column: str) -> Iterator[dict[str, Any]]:
     for row in (step.row for step in steps):
         if row is not None:
             yield row

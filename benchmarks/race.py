@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from progress import PATTERNS, settings_on
 
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import Entrant, rows_of
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.race import carry_out, lay_out
@@ -36,13 +36,13 @@ def to_target(probes: list[list[float]], target: float) -> tuple[float, float]:
 
 def field_of(network: int, folder: Path) -> Field:
     settings = settings_on(folder / f"clients-{network}.csv", False, network, 0, "censyn", "comaw")
-    return sort_out(settings, parse_axes(["method.intra_rounds=5"]), Budget(seconds=SECONDS))
+    return sort_out(settings, parse_axes(["method.intra_rounds=5"]), PlanBudget(seconds=SECONDS))
 
 
 def measure(runs: Runs, network: int, field: Field, target: float, seeds: int, out: Path) -> tuple[str, float, float]:
     """Return the pick, its seconds against the best of all, and the race's client updates against theirs."""
     entrants = [Entrant(plan, out / str(number)) for number, plan in enumerate(field.plans)]
-    budget = Budget(seconds=SECONDS, target=target)
+    budget = PlanBudget(seconds=SECONDS, target=target)
     ranked = carry_out(lay_out(field.plans, seeds), entrants, budget, field.pool, lambda _: None, lambda: False)
     trained = [run for each in entrants for seed in range(seeds) if (run := rows_of(each, seed)) is not None]
     plans = [(pattern, clustering) for pattern in PATTERNS for clustering in RIVALS]

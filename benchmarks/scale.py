@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 from atoll import Dataset, Experiment, make_runs, run_events
 from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
-from atoll.runs.run import Progress
+from atoll.runs.run import RunProgress
 
 SAMPLES = 50  # of each client
 REPEATS = 9
@@ -81,7 +81,7 @@ def make_experiment(case: Case) -> Experiment:
     return Experiment(make_runs(table)[0])
 
 
-def take(progress: Generator[Progress], events: int) -> float:
+def take(progress: Generator[RunProgress], events: int) -> float:
     """Return the processor seconds an event of the next events of a run."""
     began = time.process_time()
     for _ in range(events):

@@ -29,7 +29,7 @@ from atoll.bench import (
     ROUNDS,
     Case,
     Contender,
-    Result,
+    RaceResult,
     as_markdown,
     as_rich,
     own_contenders,
@@ -139,7 +139,7 @@ def peer_contender(peer: Peer, envs: Path) -> Contender:
     return Contender(peer.name, command, peer.environment)
 
 
-def measure(cases: Sequence[Case], peers: Sequence[Peer], envs: Path, rounds: int) -> list[Result]:
+def measure(cases: Sequence[Case], peers: Sequence[Peer], envs: Path, rounds: int) -> list[RaceResult]:
     """Race all cases, printing each one's table when it is done."""
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 140)
     reasons = {peer.name: make_environment(peer, envs) for peer in peers}
@@ -148,13 +148,15 @@ def measure(cases: Sequence[Case], peers: Sequence[Peer], envs: Path, rounds: in
         fitting = [] if case.steps == 1 else peers
         able = [peer_contender(peer, envs) for peer in fitting if not reasons[peer.name]]
         raced = race(case, [*own_contenders(case), *able], rounds)
-        raced += [Result(case.name, peer.name, failure=reasons[peer.name]) for peer in fitting if reasons[peer.name]]
+        raced += [
+            RaceResult(case.name, peer.name, failure=reasons[peer.name]) for peer in fitting if reasons[peer.name]
+        ]
         console.print(as_rich(f"{case.name}: {case.steps} steps, batch {case.batch_size}", raced))
         results += raced
     return results
 
 
-def write(results: Sequence[Result], out: Path) -> None:
+def write(results: Sequence[RaceResult], out: Path) -> None:
     """Write the table, all seconds, and the figure."""
     out.mkdir(parents=True, exist_ok=True)
     failed = {f"{result.case}: {result.contender} skipped: {result.failure}" for result in results if result.failure}
@@ -165,7 +167,7 @@ def write(results: Sequence[Result], out: Path) -> None:
     save_figure(plot(results), out / "speed")
 
 
-def plot(results: Sequence[Result]) -> Figure:
+def plot(results: Sequence[RaceResult]) -> Figure:
     """Draw how many times as fast as the plain loop everyone is, one panel a case."""
     shown = [result for result in results if not result.failure and result.contender != MATRIX_PRODUCT]
     cases = list(dict.fromkeys(result.case for result in shown))

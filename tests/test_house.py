@@ -19,8 +19,8 @@ house = hook_of("house")
 # fmt: off
 ROOMS = [
     "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "codecs",
-    "faults", "privacy", "secure", "executors", "methods", "settings", "experiment", "fleet", "bench", "runs", "report", "trackers",
-    "api", "atoll", "sweep", "planner", "reproduce", "cli", "__main__",
+    "faults", "privacy", "secure", "executors", "methods", "settings", "experiment", "fleet", "bench", "runs", "report",
+    "trackers", "api", "atoll", "sweep", "planner", "reproduce", "cli", "__main__",
 ]
 # fmt: on
 

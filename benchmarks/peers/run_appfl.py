@@ -59,7 +59,7 @@ def main() -> None:
             # They would collect garbage at each exchange; the simulation's configuration does not reach this switch.
             agent.optimize_memory = False
         first = copies(server.model)
-        pace = work.Pace(count(server.model), lambda: distance(first, copies(server.model)))
+        pace = work.WorkRate(count(server.model), lambda: distance(first, copies(server.model)))
         while pace.next_round():  # as its synchronous driver does
             model = server.get_parameters(serial_run=True)
             futures = []

@@ -50,7 +50,7 @@ def main() -> None:
     handler = FedAvgBaseServerHandler(global_round=ROUNDS, sample_ratio=1.0, **shared)
     trainer = FedAvgThreadPoolClientTrainer(epochs=1, lr=case.lr, num_parallels=cores, **shared)
     first = copies(handler.model)
-    pace = work.Pace(count(handler.model), lambda: distance(first, copies(handler.model)))
+    pace = work.WorkRate(count(handler.model), lambda: distance(first, copies(handler.model)))
     while pace.next_round():  # as the loop of its quickstart does
         sampled = handler.sample_clients()
         trainer.local_process(handler.downlink_package(), sampled)

@@ -80,7 +80,7 @@ def main() -> None:
         pairs = zip(jax.tree_util.tree_leaves(first), jax.tree_util.tree_leaves(state.params), strict=True)
         return float(sum(jnp.square(one - other).sum() for one, other in pairs) ** 0.5)
 
-    pace = work.Pace(sum(leaf.size for leaf in jax.tree_util.tree_leaves(first)), moved)
+    pace = work.WorkRate(sum(leaf.size for leaf in jax.tree_util.tree_leaves(first)), moved)
     while pace.next_round():
         rng, *keys = jax.random.split(rng, 1 + case.clients)
         cohort = [(*client, key) for client, key in zip(clients, keys, strict=True)]

@@ -40,7 +40,7 @@ def main() -> None:
     trainer.setup_optim(epochs=1, batch_size=case.batch_size, lr=case.lr)
     handler.num_clients = trainer.num_clients
     first = copies(handler.model)
-    pace = work.Pace(count(module), lambda: distance(first, copies(handler.model)))
+    pace = work.WorkRate(count(module), lambda: distance(first, copies(handler.model)))
     while pace.next_round():  # as StandalonePipeline.main does
         sampled_clients = handler.sample_clients()
         trainer.local_process(handler.downlink_package, sampled_clients)

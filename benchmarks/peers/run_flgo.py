@@ -26,7 +26,7 @@ from torch_models import MODELS, copies, count, datasets, distance
 
 sys.argv, (KIND, CASE) = sys.argv[:1], sys.argv[1:]  # it would read the rest as options of its own
 case = read_case(CASE)
-pace: work.Pace
+pace: work.WorkRate
 
 
 class Module(FModule):
@@ -138,7 +138,7 @@ def main() -> None:
             scene="horizontal" if asynchronous else "hierarchical",
         )
         first = copies(server.model)
-        pace = work.Pace(count(server.model), lambda: distance(first, copies(server.model)))
+        pace = work.WorkRate(count(server.model), lambda: distance(first, copies(server.model)))
         pace.next_round()
         server.run()
 

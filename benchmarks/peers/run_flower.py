@@ -43,7 +43,7 @@ def make_client_app(text: str) -> ClientApp:
 class Paced(FedAvg):
     """Begins a round when it is asked for."""
 
-    def __init__(self, pace: work.Pace, arrays: dict[str, list[Tensor]], **settings: Any) -> None:
+    def __init__(self, pace: work.WorkRate, arrays: dict[str, list[Tensor]], **settings: Any) -> None:
         super().__init__(**settings)
         self.pace = pace
         self.arrays = arrays
@@ -66,7 +66,7 @@ def make_server_app(case: work.Case) -> ServerApp:
         module = MODELS[case.model]()
         first = list(module.state_dict().values())
         arrays: dict[str, list[Tensor]] = {}
-        pace = work.Pace(count(module), lambda: distance(first, arrays["now"]))
+        pace = work.WorkRate(count(module), lambda: distance(first, arrays["now"]))
         strategy = Paced(pace, arrays, fraction_evaluate=0.0, min_available_nodes=case.clients)
         strategy.start(grid=grid, initial_arrays=ArrayRecord(module.state_dict()), num_rounds=ROUNDS)
 

@@ -30,7 +30,7 @@ def add_loss(module: Any) -> Any:
 class Paced(TrainingProcessCallback):
     """Ends the run when no further round is asked for; the first process says so to the others, which wait for it."""
 
-    def __init__(self, pace: work.Pace) -> None:
+    def __init__(self, pace: work.WorkRate) -> None:
         self.pace = pace
 
     def after_central_iteration(
@@ -54,7 +54,7 @@ def main() -> None:
     users = {number: (to_tensor(x), to_tensor(y)) for number, (x, y) in enumerate(client_arrays(case))}
     data = FederatedDataset.from_slices(users, get_user_sampler("minimize_reuse", list(users)))
     first = copies(module)
-    pace = work.Pace(count(module), lambda: distance(first, copies(module)))
+    pace = work.WorkRate(count(module), lambda: distance(first, copies(module)))
     pace.next_round()
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(

@@ -116,7 +116,7 @@ class Mixing(AggregationStrategy):
 class Server(fedavg.Server):
     """Merges, and waits when a round's events are done."""
 
-    pace: work.Pace
+    pace: work.WorkRate
     merges = 0
 
     async def wrap_up(self) -> None:
@@ -131,7 +131,7 @@ class Server(fedavg.Server):
 def main() -> None:
     server = Server(model=make_model, datasource=Source, aggregation_strategy=Mixing())
     first = copies(make_model())
-    server.pace = work.Pace(
+    server.pace = work.WorkRate(
         sum(tensor.numel() for tensor in first), lambda: distance(first, copies(server.require_trainer().model))
     )
     server.pace.next_round()

@@ -12,7 +12,7 @@ from atoll.experiment.executor_choice import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.runs.probes import check_probes
 from atoll.runs.result import Result, read_result
-from atoll.runs.run import Progress, name_folders, run_events
+from atoll.runs.run import RunProgress, name_folders, run_events
 from atoll.runs.run_folder import begin_folders, prepare_folders
 from atoll.runs.titles import choose_runs, title_of
 from atoll.settings.experiment_file import make_runs, read_experiment, resolved
@@ -177,7 +177,7 @@ def _counter(runs: int, is_shown: bool) -> Iterator[Callable[[], object]]:
 
 
 @contextmanager
-def _bar(title: str | None) -> Iterator[Callable[[Progress], None]]:
+def _bar(title: str | None) -> Iterator[Callable[[RunProgress], None]]:
     """Give what shows how far a run is: a bar on standard error, or in a notebook's cell."""
     if title is None:
         yield lambda _: None
@@ -185,7 +185,7 @@ def _bar(title: str | None) -> Iterator[Callable[[Progress], None]]:
     short = title if len(title) <= _TITLE else f"{title[: _TITLE - 3]}..."
     with _tqdm()(desc=short, unit=" events", dynamic_ncols=True) as bar:
 
-        def show(step: Progress) -> None:
+        def show(step: RunProgress) -> None:
             bar.total = step.events
             if step.row:
                 accuracy = step.row.get("test_accuracy")

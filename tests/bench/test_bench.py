@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from atoll.aggregation.reductions import update_norm
-from atoll.bench import Case, Contender, Result, as_markdown, count_flops, own_contenders, quick, race, racing
+from atoll.bench import Case, Contender, RaceResult, as_markdown, count_flops, own_contenders, quick, race, racing
 from atoll.bench.contenders import (
     EXECUTORS,
     MATRIX_PRODUCT,
@@ -258,6 +258,6 @@ def test_memory_counts_what_is_shared_once_and_what_was_given_back() -> None:
 
 
 def test_the_table_says_who_was_skipped() -> None:
-    done = Result("mlp, 10 clients", "cores", (0.1, 0.3, 0.2), 2.5, 100.0, 0.75, 450_000_000)
-    lines = as_markdown([done, Result("mlp, 10 clients", "Other", failure="not there")]).splitlines()
+    done = RaceResult("mlp, 10 clients", "cores", (0.1, 0.3, 0.2), 2.5, 100.0, 0.75, 450_000_000)
+    lines = as_markdown([done, RaceResult("mlp, 10 clients", "Other", failure="not there")]).splitlines()
     assert lines[2:] == ["| mlp, 10 clients | cores | 0.2 | 2.50 | 100.0 | 75% | 450 MB |"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.bench.racing import Result
+from atoll.bench.racing import RaceResult
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> object:
     ],
 )
 def test_a_ratio_comes_with_its_interval(compare: object, before: tuple[float, ...], told: str) -> None:
-    now, then = (Result("case", "serial", seconds) for seconds in ((1.0,) * 5, before))
+    now, then = (RaceResult("case", "serial", seconds) for seconds in ((1.0,) * 5, before))
     assert compare.ratio(now, then) == told  # type: ignore[attr-defined]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from atoll.bench import Case, Result
+from atoll.bench import Case, RaceResult
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, make_clients, make_module
 from atoll.local.batches import Batches
 from atoll.local.models import MODELS
@@ -58,13 +58,13 @@ def test_data_are_atolls(load: "type[ModuleType]") -> None:
         assert labels.tolist() == targets.tolist()
 
 
-def some_results() -> list[Result]:
+def some_results() -> list[RaceResult]:
     figures = {PLAIN: 1.0, "cores": 2.5, "Other": 0.5, MATRIX_PRODUCT: None}
     return [
-        Result(case, name, (0.1, 0.2, 0.3), speed, 10.0, 0.5, None)
+        RaceResult(case, name, (0.1, 0.2, 0.3), speed, 10.0, 0.5, None)
         for case in ("mlp, 10 clients", "cnn, 10 clients")
         for name, speed in figures.items()
-    ] + [Result("mlp, 10 clients", "Broken", failure="pip install x failed")]
+    ] + [RaceResult("mlp, 10 clients", "Broken", failure="pip install x failed")]
 
 
 def test_files_are_written(load: "type[ModuleType]", tmp_path: Path) -> None:

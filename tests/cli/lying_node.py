@@ -6,7 +6,8 @@ Run as ``python lying_node.py fleet node ...``. A node's owner can change its pr
 from atoll.cli import main
 from atoll.faults.attacks import go_back
 from atoll.fleet.agreed.messages import ClientReport, DescribeReply, TrainReply, TrainRequest, decode, encode, pack
-from atoll.fleet.node.node import Side, handlers
+from atoll.fleet.node import handlers
+from atoll.fleet.node.node import Side
 from atoll.fleet.node.store import Store
 from atoll.fleet.node.working import Done
 from atoll.support.limits import LARGEST

@@ -286,7 +286,7 @@ def test_a_node_can_task_no_other(running: FlowerFleet, node: NodeConfiguration)
                 client.PushMessages(request)
             assert raised.value.response.status_code in (400, 403), changes
         with presence.client_of(other, read_private_key(other.key), authority(other)) as theirs:
-            assert flower_node._receive(presence.Link(theirs, numbers["other"])) is None
+            assert flower_node._receive(presence.PresenceLink(theirs, numbers["other"])) is None
 
 
 @dataclass
@@ -323,7 +323,7 @@ def hostile(running: FlowerFleet, node: NodeConfiguration, came: list[Any]) -> I
     caller = threading.Thread(target=lambda: came.extend(running.call({"node-0": b"head"}, "train", b"start", 20)))
     with linked(node), presence.client_of(node, read_private_key(node.key), authority(node)) as client:
         caller.start()
-        link, asked = presence.Link(client, number), None
+        link, asked = presence.PresenceLink(client, number), None
         while asked is None:
             assert caller.is_alive(), came
             asked = flower_node._receive(link)
@@ -485,7 +485,7 @@ def test_a_message_whose_way_was_cut_is_given_again_until_it_is_confirmed(
         caller.start()
         pull = PullMessagesRequest(node=Node(node_id=number))
         wait_until(lambda: bool(client.PullMessages(pull).messages_list), 5)  # as if that had never come
-        link, asked = presence.Link(client, number), None
+        link, asked = presence.PresenceLink(client, number), None
         while asked is None:  # all its parts must be there, too
             assert caller.is_alive()
             asked = flower_node._receive(link)
@@ -547,7 +547,7 @@ def test_a_node_that_is_known_outlives_bytes_that_are_garbled(node: NodeConfigur
             fault.reason = "WRONG_VERSION_NUMBER"
             raise httpx.ReadError("garbled") from fault
 
-    link: Any = presence.Link(Garbled(), 1)  # type: ignore[arg-type]
+    link: Any = presence.PresenceLink(Garbled(), 1)  # type: ignore[arg-type]
     with pytest.raises(Enough):
         flower_node._answer_all(node, link, lambda task, payload: b"", lambda sentence: None)
 

@@ -104,7 +104,7 @@ def test_data_that_is_not_there_is_told_once(atoll: Command, monkeypatch: pytest
 def test_a_failed_run_is_told_and_the_others_go_on(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     train = running._train
 
-    def fail_one(task: running.Task) -> running.Outcome:
+    def fail_one(task: running.RecipeTask) -> running.Outcome:
         if task.title == "FedAvg, seed 1":
             raise RunError("the disk is full")
         return train(task)

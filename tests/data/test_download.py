@@ -190,7 +190,7 @@ def test_of_two_downloads_at_once_the_first_stays(
 ) -> None:
     gather = fetch._gather
 
-    def gather_while_another_finishes(url: str, checksum: str, staging: Path, source: fetch.Source) -> None:
+    def gather_while_another_finishes(url: str, checksum: str, staging: Path, source: fetch.DownloadSource) -> None:
         gather(url, checksum, staging, source)
         monkeypatch.setattr(fetch, "_gather", gather)
         download("cifar10", tmp_path)

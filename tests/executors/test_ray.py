@@ -42,7 +42,7 @@ from atoll.executors.cores.cores_workers import RETRIES
 from atoll.executors.packing import pack, unpack
 from atoll.executors.ray.cluster import connect
 from atoll.executors.ray.ray_executor import Ray, cut
-from atoll.executors.ray.ray_worker import Measuring, Training, require_same
+from atoll.executors.ray.ray_worker import RemoteMeasuring, Training, require_same
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor_choice as executing
 from atoll.faults.attacks import Attacked
@@ -190,7 +190,7 @@ def test_requests_say_what_they_are_about() -> None:
     assert str(Training(cohort, whole=False)) == "event 3, cluster 1, clients 4, 2: training"
     assert str(Training(cohort_of({}, [4]), whole=False)) == "event 3, cluster 1, client 4: training"
     assert str(Training(cohort, whole=True)) == "event 3, cluster 1: training"
-    assert str(Measuring(np.zeros(1, np.int32))) == "measuring the models on the clients' samples"
+    assert str(RemoteMeasuring(np.zeros(1, np.int32))) == "measuring the models on the clients' samples"
 
 
 def test_workers_with_other_packages_are_refused() -> None:

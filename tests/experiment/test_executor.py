@@ -21,7 +21,7 @@ from atoll.executors.stacked.fit import why_not_stacked
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor_choice as e
-from atoll.experiment.executor_choice import Choice, choose_executor, count_cores, make_executor, why_not_fork
+from atoll.experiment.executor_choice import ExecutorChoice, choose_executor, count_cores, make_executor, why_not_fork
 from atoll.experiment.experiment import Experiment
 from atoll.local.precision import slowness_of_bfloat16
 from atoll.local.rule import sgd
@@ -30,7 +30,7 @@ from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.papers.ifca import ifca
 from atoll.schedules.events import Schedule
 from atoll.settings.experiment_file import make_runs
-from atoll.settings.sections import Run
+from atoll.settings.sections import RunSettings
 from tests.problems import classification, network
 
 POPULATION = classification(clients=7)
@@ -52,10 +52,12 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(e, "time_unit", lambda executor, unit: 0.1)
 
 
-def choose(method: Method, wanted: Run | None = None, device: str = "cpu", module: nn.Module | None = None) -> Choice:
+def choose(
+    method: Method, wanted: RunSettings | None = None, device: str = "cpu", module: nn.Module | None = None
+) -> ExecutorChoice:
     module = module or network()
     trainer = Trainer(module, POPULATION, method.rule, 0)
-    return choose_executor(wanted or Run(), method, trainer, read_model(module), 1000, device)
+    return choose_executor(wanted or RunSettings(), method, trainer, read_model(module), 1000, device)
 
 
 def fedavg_of(rule: LocalRule, rounds: int = 50) -> Method:
@@ -67,8 +69,8 @@ def test_auto_spreads_clients_over_the_cores_where_that_pays() -> None:
     choice = choose(fedavg_of(RULE))
     assert (choice.name, choice.whole, choice.workers) == ("cores", False, 4)
     assert str(choice) == "cores (client by client; a client takes 100 ms, all 35 s, 9 s with 4 workers)"
-    assert choose(fedavg_of(RULE), Run(workers=2)).workers == 2
-    assert choose(fedavg_of(RULE), Run(workers=99)).workers == 4
+    assert choose(fedavg_of(RULE), RunSettings(workers=2)).workers == 2
+    assert choose(fedavg_of(RULE), RunSettings(workers=99)).workers == 4
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_auto_spreads_whole_cohorts_that_are_ready_together() -> None:
     method = ifca(POPULATION, ONE_STEP, 50, 3, fraction=1.0, seed=0)
     choice = choose(method)
     assert (choice.name, choice.whole) == ("cores", True)
-    executor = make_executor(choice, Run(), Trainer(network(), POPULATION, ONE_STEP, 0), 1000)
+    executor = make_executor(choice, RunSettings(), Trainer(network(), POPULATION, ONE_STEP, 0), 1000)
     assert isinstance(executor, Cores)
     assert isinstance(executor.by_cohort, Weighted)
     gradients = ifca(POPULATION, ONE_STEP, 50, 3, "gradients", fraction=1.0, seed=0)
@@ -184,7 +186,7 @@ def test_auto_on_a_gpu_takes_the_first_that_fits() -> None:
 
 def test_an_explicit_choice_that_does_not_fit_names_the_layer() -> None:
     with pytest.raises(InputError, match=r"run.executor = 'stacked': the model's layer 'norm' \(BatchNorm1d\)"):
-        choose(fedavg_of(RULE), Run(executor="stacked"), module=Normed().double())
+        choose(fedavg_of(RULE), RunSettings(executor="stacked"), module=Normed().double())
 
 
 @pytest.mark.parametrize(
@@ -234,16 +236,16 @@ def convolutions() -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "wanted", "has", "proposed"),
     [
-        (convolutions().float(), Run(), True, True),
-        (convolutions().float(), Run(), False, False),
-        (convolutions(), Run(), True, False),  # of double precision
-        (network().float(), Run(), True, False),  # dense
-        (convolutions().float(), Run(executor="serial"), True, False),  # not asked what to take
-        (convolutions().float(), Run(precision="bfloat16"), True, False),
+        (convolutions().float(), RunSettings(), True, True),
+        (convolutions().float(), RunSettings(), False, False),
+        (convolutions(), RunSettings(), True, False),  # of double precision
+        (network().float(), RunSettings(), True, False),  # dense
+        (convolutions().float(), RunSettings(executor="serial"), True, False),  # not asked what to take
+        (convolutions().float(), RunSettings(precision="bfloat16"), True, False),
     ],
 )
 def test_auto_proposes_bfloat16_and_never_takes_it(
-    module: nn.Module, wanted: Run, has: bool, proposed: bool, cores: None, monkeypatch: pytest.MonkeyPatch
+    module: nn.Module, wanted: RunSettings, has: bool, proposed: bool, cores: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(e, "has_bfloat16", lambda: has)
     choice = choose(fedavg_of(RULE), wanted, module=module)

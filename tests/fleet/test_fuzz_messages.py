@@ -32,7 +32,7 @@ from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import Node, open_site
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.store import MemoryStore
-from atoll.fleet.server.replies import REASONS, Asked, CheckedUpdate, open_reply, read_losses, read_trained
+from atoll.fleet.server.replies import REASONS, CheckedUpdate, Expected, open_reply, read_losses, read_trained
 from atoll.local.models import Model, form_of
 from tests.fleets import agreement_of, small
 from tests.fuzzing import carry_out, many, some
@@ -93,7 +93,7 @@ def reply(kind: type[Header]) -> Read:
 
 def trained(message: bytes) -> None:
     """Nothing is taken that is not finite, of the form, and of the node, client and event that were asked."""
-    asked = Asked("node-1", 1, "ab", form_of(START), start=START, max_update_norm=10.0)
+    asked = Expected("node-1", 1, "ab", form_of(START), start=START, max_update_norm=10.0)
     found = read_trained(asked, "node-1", message)
     assert found in REASONS if isinstance(found, str) else isinstance(found, CheckedUpdate)
     if isinstance(found, CheckedUpdate):
@@ -107,7 +107,7 @@ def coded_by(coding: Coding) -> Read:
     """Nothing is taken that is not of the form and finite, whatever its bytes, and whoever decodes them."""
 
     def read(message: bytes) -> None:
-        asked = Asked("node-1", 1, "ab", form_of(START), start=START, max_update_norm=10.0, coding=coding)
+        asked = Expected("node-1", 1, "ab", form_of(START), start=START, max_update_norm=10.0, coding=coding)
         found = read_trained(asked, "node-1", message)
         assert found in REASONS if isinstance(found, str) else form_of(found.outcome.model) == form_of(START)
         if isinstance(found, CheckedUpdate):
@@ -127,7 +127,7 @@ def bytes_of(coding: Coding) -> Read:
 
 
 def measured(message: bytes) -> None:
-    found = read_losses(Asked("node-1", 1, "ab", {}, models=1), "node-1", message)
+    found = read_losses(Expected("node-1", 1, "ab", {}, models=1), "node-1", message)
     assert found in REASONS if isinstance(found, str) else np.isfinite(found).all()
 
 

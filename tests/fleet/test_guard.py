@@ -9,7 +9,7 @@ import pytest
 
 from atoll.fleet.flower import guard as guards
 from atoll.fleet.flower import holding
-from atoll.fleet.flower.guard import OVERHEAD, Asked, Guard, Message, Reply
+from atoll.fleet.flower.guard import OVERHEAD, Guard, GuardedReply, GuardedRequest, Message
 
 SECRET = "s" * 64
 MOST = 1000
@@ -23,7 +23,7 @@ class Notes:
     """A ledger in which node 7 was asked for m7, and node 8 for m8; bodies are JSON."""
 
     def __init__(self) -> None:
-        self.messages = {"m7": Asked(7, MOST), "m8": Asked(8, MOST)}
+        self.messages = {"m7": GuardedRequest(7, MOST), "m8": GuardedRequest(8, MOST)}
         self.forgotten: list[Any] = []
         self.given_again: list[int] = []
         self.whole = {7, 8}
@@ -32,7 +32,7 @@ class Notes:
     def node_of(self, scope: Message) -> int | None:
         return {b"seven": 7, b"eight": 8}.get(dict(scope["headers"])[b"flwr-signature"])
 
-    def asked(self, identifier: str) -> Asked | None:
+    def asked(self, identifier: str) -> GuardedRequest | None:
         return self.messages.get(identifier)
 
     def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
@@ -45,9 +45,9 @@ class Notes:
     def give_again(self, node: int) -> None:
         self.given_again.append(node)
 
-    def read_reply(self, body: bytes) -> Reply | None:
+    def read_reply(self, body: bytes) -> GuardedReply | None:
         told = json.loads(body)
-        return Reply(**told | {"parts": tuple(told["parts"])}) if told else None
+        return GuardedReply(**told | {"parts": tuple(told["parts"])}) if told else None
 
     def read_part(self, body: bytes) -> tuple[str, int] | None:
         name, _, content = body.partition(b":")

@@ -31,7 +31,7 @@ from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.secure_sum import SUMMING
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.store import FolderStore, MemoryStore, Store
-from atoll.fleet.node.work_count import Budget
+from atoll.fleet.node.work_count import WorkBudget
 from atoll.local.models import Model
 from tests.fleets import agreement_of, small
 
@@ -167,8 +167,8 @@ def test_a_selection_by_losses_needs_those_of_one_model(folder: Path) -> None:
 
 def test_losses_have_a_budget_that_outlives_the_node(folder: Path, tmp_path: Path) -> None:
     settings = small(method={"name": "ifca", "clusters": 2}).settings
-    assert open_site(settings, folder, 1).budget == Budget(None, 3 * settings.rounds * 2)
-    node = open_site(settings, folder, 1, budget=Budget(losses=5))
+    assert open_site(settings, folder, 1).budget == WorkBudget(None, 3 * settings.rounds * 2)
+    node = open_site(settings, folder, 1, budget=WorkBudget(losses=5))
     for round_ in range(2):
         decode(answer(node, FolderStore(tmp_path), "losses", measuring(node, [START] * 2, round_)), LossesReply)
     lines: list[str] = []
@@ -179,7 +179,7 @@ def test_losses_have_a_budget_that_outlives_the_node(folder: Path, tmp_path: Pat
 
 
 def test_trainings_have_one_where_the_owner_sets_it(folder: Path) -> None:
-    node, store = open_site(EXPERIMENT.settings, folder, 1, budget=Budget(trainings=1)), MemoryStore()
+    node, store = open_site(EXPERIMENT.settings, folder, 1, budget=WorkBudget(trainings=1)), MemoryStore()
     decode(answer(node, store, "train", asking()), TrainReply)
     assert refusal(answer(node, store, "train", asking())) == "over_budget"
     assert json.loads(store.get("pace-1") or b"")["samples"] == 90, "nothing was trained"

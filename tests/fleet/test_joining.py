@@ -19,7 +19,7 @@ from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.client_reports import reported_table, write_tables
 from atoll.fleet.server.joining import wait_for_nodes
-from atoll.fleet.server.measured_times import Measured
+from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.network.links import read_links
 from atoll.network.network_files import read_network_clients
 from atoll.network.routes import linked_network
@@ -158,7 +158,7 @@ def report(client: int, **told: Any) -> ClientReport:
 
 
 def test_what_is_known_is_written_as_the_settings_read_it(tmp_path: Path) -> None:
-    measured = Measured(3)
+    measured = MeasuredTimes(3)
     for client in range(3):
         measured.add(client, passed=100, seconds=0.1 * (client + 1), round_trip=0.5)
         measured.add(client, passed=300, seconds=0.1, round_trip=0.5)
@@ -179,7 +179,7 @@ def test_what_is_known_is_written_as_the_settings_read_it(tmp_path: Path) -> Non
 
 
 def test_feduc_clusters_by_what_was_measured(tmp_path: Path) -> None:
-    measured = Measured(4)
+    measured = MeasuredTimes(4)
     for client in range(4):
         measured.add(client, passed=10, seconds=0.01 * (client + 1), round_trip=1.0)
     paths = write_tables(reported_table({c: report(c) for c in range(4)}, 4, measured), tmp_path, clusters=2)
@@ -196,7 +196,7 @@ def test_feduc_clusters_by_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_columns_that_are_not_known_of_all_are_left_out(tmp_path: Path) -> None:
-    measured = Measured(3)
+    measured = MeasuredTimes(3)
     measured.add(0, 100, 0.1, 0.5)
     table = reported_table({0: report(0, utc_offset=1.0), 2: report(2, seconds_per_sample=0.5)}, 3, measured)
     assert table.seconds_per_sample == pytest.approx([0.001, np.nan, 0.5], nan_ok=True)

@@ -24,7 +24,7 @@ from atoll.fleet.agreed.messages import (
     most_bytes,
     pack,
 )
-from atoll.fleet.server.replies import Asked, read_losses, read_trained
+from atoll.fleet.server.replies import Expected, read_losses, read_trained
 from atoll.local.models import form_of
 
 KINDS: list[type[Header]] = [
@@ -76,7 +76,7 @@ def test_bytes_are_a_message_or_refused(junk: bytes, place: int, kind: type[Head
 
 @given(st.binary(max_size=60), st.integers(0, len(GOOD) - 1), st.integers(0, 255))
 def test_whatever_a_node_sends_is_a_result_or_a_reason(junk: bytes, place: int, value: int) -> None:
-    asked = Asked("n", 2, "ab", form_of(MODEL), event=1, samples=3, models=1)
+    asked = Expected("n", 2, "ab", form_of(MODEL), event=1, samples=3, models=1)
     damaged = GOOD[:place] + bytes([value]) + GOOD[place + 1 :]
     for reply in (junk, GOOD[:place] + junk, damaged):
         read_trained(asked, "n", reply)

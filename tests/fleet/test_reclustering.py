@@ -15,7 +15,7 @@ from atoll.clustering.clustering import Clustering
 from atoll.experiment.experiment import ReportedClients
 from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.node.node import Reporting
-from atoll.fleet.server.measured_times import Measured
+from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.network.completion import completion_of
 from atoll.schedules.schedule_files import read_schedule
 from tests.fleets import agreement_of, open_sites
@@ -52,12 +52,12 @@ def make(tmp_path: Path) -> Make:
 def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """How long each client takes to train, whatever it really takes; an upload takes a tenth of it."""
     taken = dict(SECONDS)
-    add = Measured.add
+    add = MeasuredTimes.add
 
-    def made_up(self: Measured, client: int, passed: int, seconds: float, round_trip: float) -> None:
+    def made_up(self: MeasuredTimes, client: int, passed: int, seconds: float, round_trip: float) -> None:
         add(self, client, passed, taken[client], 1.1 * taken[client])
 
-    monkeypatch.setattr(Measured, "add", made_up)
+    monkeypatch.setattr(MeasuredTimes, "add", made_up)
     return taken
 
 

@@ -11,7 +11,7 @@ from atoll.clustering.fedcluster_clusterings import major_class
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.randomised_response import respond
 from atoll.fleet.server.client_reports import as_reported, reported_table
-from atoll.fleet.server.measured_times import Measured
+from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.settings.validation import validate
 
 POPULATION = Experiment(validate({"data": {"clients": 4, "samples": 30}})).population
@@ -104,7 +104,7 @@ def test_another_number_of_classes_is_refused() -> None:
 
 
 def test_later_replies_weigh_more_and_an_earlier_part_counts_once() -> None:
-    measured = Measured(3)
+    measured = MeasuredTimes(3)
     for seconds in (1.0, 1.0, 5.0):
         measured.add(0, passed=10, seconds=seconds, round_trip=seconds + 2.0)
     measured.add(1, passed=10, seconds=0.0, round_trip=2.0)
@@ -112,7 +112,7 @@ def test_later_replies_weigh_more_and_an_earlier_part_counts_once() -> None:
     assert measured.compute_seconds == pytest.approx([compute, 0, np.nan], nan_ok=True)
     assert measured.upload_seconds == pytest.approx([2, 2, np.nan], nan_ok=True)
     assert measured.seconds_per_sample == pytest.approx([compute / 10, 0, np.nan], nan_ok=True)
-    again = Measured(3)
+    again = MeasuredTimes(3)
     again.remember(measured.seconds_per_sample, measured.compute_seconds, measured.upload_seconds)
     assert again.replies.tolist() == [1, 1, 0]
     assert again.compute_seconds == pytest.approx(measured.compute_seconds, nan_ok=True)

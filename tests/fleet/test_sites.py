@@ -28,7 +28,7 @@ from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import KEPT, Sites
 from atoll.fleet.node.store import FolderStore, MemoryStore, Store
-from atoll.fleet.node.work_count import Budget
+from atoll.fleet.node.work_count import WorkBudget
 from atoll.fleet.server.joining import wait_for_nodes
 from atoll.support.errors import InputError
 from tests.fleet.test_hostile import carry
@@ -52,7 +52,7 @@ def open_one(
     allowed: Sequence[str] = (),
     runs: Sequence[Experiment] = (OWN,),
     store: Store | None = None,
-    budget: Budget | None = None,
+    budget: WorkBudget | None = None,
 ) -> Sites:
     """Return what the owner of client 1 runs."""
     own = [each.settings for each in runs]
@@ -159,7 +159,7 @@ def test_what_is_told_and_not_meant_is_noticed_by_the_digest(data: Path) -> None
 
 def test_work_that_a_server_has_changed_counts_with_the_owners_own(data: Path) -> None:
     store = MemoryStore()
-    sites = open_one(data, ALL, store=store, budget=Budget(trainings=2))
+    sites = open_one(data, ALL, store=store, budget=WorkBudget(trainings=2))
     for lr in (0.1, 0.2, 0.3):
         each = small(local={"steps": 3, "lr": lr})
         decode(answer(sites, store, "describe", describing(each)), DescribeReply)

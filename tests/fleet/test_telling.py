@@ -30,7 +30,7 @@ from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.noise_added import Hidden
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.store import FolderStore, MemoryStore, Store
-from atoll.fleet.node.work_count import Budget
+from atoll.fleet.node.work_count import WorkBudget
 from atoll.privacy.accounting import epsilon_of
 from atoll.privacy.mechanism import Cost
 from tests.fleets import small
@@ -139,7 +139,7 @@ def test_randomised_class_counts_are_in_the_same_ledger(folder: Path) -> None:
 def test_reports_and_updates_share_a_budget(folder: Path) -> None:
     hidden = Hidden(noise=2.0, most_samples=50)
     enough = epsilon_of(Cost((2.0,)), 2, 1e-5) + 1e-9
-    site, store = node(folder, hidden, CLIENT, budget=Budget(epsilon=enough)), MemoryStore()
+    site, store = node(folder, hidden, CLIENT, budget=WorkBudget(epsilon=enough)), MemoryStore()
     said_by(site, store)
     (start,) = CLIENT.initial_models()[:1]
     common: dict[str, Any] = {"event": 0, "drawn_as": 0, "round": 0, "repeat": 0, "cluster": 0, "client": 1}
@@ -150,7 +150,7 @@ def test_reports_and_updates_share_a_budget(folder: Path) -> None:
 
 
 def test_a_report_that_the_budget_does_not_cover_is_refused(folder: Path) -> None:
-    site = node(folder, Hidden(noise=2.0, most_samples=50), CLIENT, budget=Budget(epsilon=0.1))
+    site = node(folder, Hidden(noise=2.0, most_samples=50), CLIENT, budget=WorkBudget(epsilon=0.1))
     request = DescribeRequest(settings_digest=site.agreement.digest, nonce="ab")
     lines = list[str]()
     reply = answer(site, MemoryStore(), "describe", encode(request), lines.append)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, Settings, make_runs
-from atoll.fleet.server.measured_times import Measured
+from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.planner.measured_runs import apply, predicted_seconds, read_measurements
 from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
@@ -54,7 +54,7 @@ def fleet_run(place: Path, method: dict[str, Any]) -> Schedule:
     folder.happened.unlink()
     for line in lines_of(happened):
         append_line(folder.happened, line)
-    measured = Measured(4)
+    measured = MeasuredTimes(4)
     for client, (computing, sending) in enumerate(zip(COMPUTE, SENDING, strict=True)):
         measured.add(client, 10 * settings.local.steps, computing, computing + sending)
     folder.measured.write_bytes(to_json(measured.as_dict()))
@@ -111,7 +111,7 @@ def test_a_client_that_never_answered_is_like_the_others(tmp_path: Path) -> None
         (lambda place: (place / "measured.json").write_text("{}"), "is damaged"),
         (lambda place: (place / "happened.jsonl").write_text("{}\n"), "line 1 is"),
         (
-            lambda place: (place / "measured.json").write_bytes(to_json(Measured(4).as_dict())),
+            lambda place: (place / "measured.json").write_bytes(to_json(MeasuredTimes(4).as_dict())),
             "says of no client how long it takes",
         ),
     ],

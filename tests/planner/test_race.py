@@ -10,7 +10,7 @@ import pytest
 
 from atoll import InputError, RunError, make_runs
 from atoll.planner import plan_table as table
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import GIVES_UP, Entrant, rows_of
 from atoll.planner.plan_folder import require_folder, write_note
 from atoll.planner.planning import Field, sort_out
@@ -32,7 +32,7 @@ TABLE: dict[str, Any] = {
 OVER = ["clustering.method=comaw,dataw", "method.intra_rounds=2"]
 
 
-def field_of(budget: Budget) -> Field:
+def field_of(budget: PlanBudget) -> Field:
     (settings,) = make_runs(TABLE)
     return sort_out(settings, parse_axes(OVER), budget)
 
@@ -74,7 +74,7 @@ def test_the_first_rung_is_as_long_as_the_slowest_needs_for_whole_merges(tmp_pat
     assert 30.0 <= race.rungs[0][0] < 30.1
 
 
-def race_in(out: Path, field: Field, budget: Budget, stop_after: float = math.inf) -> list[Entrant]:
+def race_in(out: Path, field: Field, budget: PlanBudget, stop_after: float = math.inf) -> list[Entrant]:
     """Carry a race out with two seeds; be interrupted after so many events."""
     asked = 0
 
@@ -87,13 +87,13 @@ def race_in(out: Path, field: Field, budget: Budget, stop_after: float = math.in
 
 
 @pytest.fixture(scope="module")
-def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Field, Budget, list[Entrant]]:
-    out, budget = tmp_path_factory.mktemp("race"), Budget(seconds=120.0, target=0.5)
+def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Field, PlanBudget, list[Entrant]]:
+    out, budget = tmp_path_factory.mktemp("race"), PlanBudget(seconds=120.0, target=0.5)
     field = field_of(budget)
     return out, field, budget, race_in(out, field, budget)
 
 
-def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, Budget, list[Entrant]]) -> None:
+def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:
     _, field, budget, ranked = raced
     assert len(ranked) == len(field.plans) > FINALISTS
     first, second, *others = ranked
@@ -113,7 +113,7 @@ def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, Budget, 
 
 
 def test_a_race_that_was_stopped_goes_on_to_the_same_end(
-    raced: tuple[Path, Field, Budget, list[Entrant]], tmp_path: Path
+    raced: tuple[Path, Field, PlanBudget, list[Entrant]], tmp_path: Path
 ) -> None:
     out, field, budget, ranked = raced
     for stop_after in (5, 40):
@@ -125,14 +125,14 @@ def test_a_race_that_was_stopped_goes_on_to_the_same_end(
     assert rows_below(tmp_path) == rows_below(out)
 
 
-def test_a_finished_race_trains_nothing(raced: tuple[Path, Field, Budget, list[Entrant]]) -> None:
+def test_a_finished_race_trains_nothing(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:
     out, field, budget, ranked = raced
     before = {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")}
     assert [each.costs for each in race_in(out, field, budget)] == [each.costs for each in ranked]
     assert {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")} == before
 
 
-def test_the_table_and_the_sentences(raced: tuple[Path, Field, Budget, list[Entrant]]) -> None:
+def test_the_table_and_the_sentences(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:
     _, _, budget, ranked = raced
     (header, *lines), texts = table.cells_of(ranked, budget)
     assert header[:3] == ["", "plan", "to 50.0 %"]
@@ -154,7 +154,7 @@ def test_a_plan_whose_run_fails_is_out(tmp_path: Path) -> None:
     """A learning rate of 1e6 diverges."""
     (settings,) = make_runs({**TABLE, "model": {"name": "mlp"}})
     over = ["clustering.method=comaw", "method.intra_rounds=2", "method.pattern=censyn", "local.lr=0.1,1e30"]
-    budget = Budget(seconds=40.0)
+    budget = PlanBudget(seconds=40.0)
     field = sort_out(settings, parse_axes(over), budget)
     ranked = carry_out(
         Race(((40.0, 2),), 1, 1.0), entrants_of(field, tmp_path), budget, field.pool, lambda _: None, lambda: False

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from atoll import InputError, Settings, make_runs
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, make_candidates, usual_axes
-from atoll.planner.plan_scores import Hop, Score, score
+from atoll.planner.plan_scores import Hop, PlanScore, score
 from atoll.planner.plan_table import note_of, score_cells
 from atoll.planner.planning import Field, sort_out
-from atoll.planner.pool import Pool
+from atoll.planner.pool import ProcessPool
 from atoll.planner.scoring import Scored, prune
 from atoll.sweep.axes import parse_axes
 
@@ -48,7 +48,7 @@ def settings_of(folder: Path, **over: dict[str, Any]) -> Settings:
 
 
 def sorted_out(settings: Settings, over: Sequence[str], **budget: float) -> Field:
-    return sort_out(settings, parse_axes(over), Budget(**budget))  # type: ignore[arg-type]
+    return sort_out(settings, parse_axes(over), PlanBudget(**budget))  # type: ignore[arg-type]
 
 
 ONE = ("clustering.method=comaw", "method.intra_rounds=2")
@@ -158,7 +158,7 @@ def test_rounds_follow_from_the_budget(tmp_path: Path) -> None:
 
 def test_plans_share_clients_and_network(tmp_path: Path) -> None:
     """A network of 100,000 clients and 1,000 aggregators takes 800 MB."""
-    settings, pool = settings_of(tmp_path), Pool()
+    settings, pool = settings_of(tmp_path), ProcessPool()
     first = pool.make(settings)
     score(first)
     pool.keep(first)
@@ -182,9 +182,9 @@ def test_seconds_of_another_pattern_are_still_asked_for(tmp_path: Path) -> None:
     assert ["leads to 'server'" in each.why for each in field.dropped] == [True]
 
 
-def some_score(**other: float) -> Score:
-    fields: dict[str, Any] = dict.fromkeys(Score.__dataclass_fields__, 1.0) | {"hops": ()}
-    return replace(Score(**fields), **other)  # type: ignore[arg-type]
+def some_score(**other: float) -> PlanScore:
+    fields: dict[str, Any] = dict.fromkeys(PlanScore.__dataclass_fields__, 1.0) | {"hops": ()}
+    return replace(PlanScore(**fields), **other)  # type: ignore[arg-type]
 
 
 def scored(name: str, settings: Settings, **other: float) -> Scored:
@@ -253,7 +253,7 @@ def test_a_budget_shorter_than_one_event(budget: dict[str, float], told: str, tm
 )
 def test_what_is_no_budget(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        Budget(**given)
+        PlanBudget(**given)
 
 
 def test_nothing_to_choose_from() -> None:
@@ -275,7 +275,7 @@ def test_a_codec_makes_the_clients_uploads_smaller(tmp_path: Path) -> None:
     )
     assert coded_up[0] < up[0] / 2
     assert (coded_up[1], coded_down) == (up[1], down)
-    pool = Pool()
+    pool = ProcessPool()
     made = pool.make(plain)
     score(made)
     pool.keep(made)

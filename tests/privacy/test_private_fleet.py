@@ -23,9 +23,9 @@ from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import Sites
 from atoll.fleet.node.store import FolderStore, MemoryStore, Store
-from atoll.fleet.node.work_count import Budget
+from atoll.fleet.node.work_count import WorkBudget
 from atoll.fleet.server.asking import head_to_measure, head_to_train
-from atoll.fleet.server.replies import Asked
+from atoll.fleet.server.replies import Expected
 from atoll.local.models import Model
 from atoll.privacy.accounting import epsilon_of
 from atoll.privacy.ledger import LEDGER, SEAL
@@ -253,7 +253,7 @@ def test_a_server_refuses_another_ledger(what: str, tmp_path: Path) -> None:
         carry_out(private(SERVER), folder, resume=True)
 
 
-def one(wanted: dict[str, Any], folder: Path, budget: Budget | None = None, **changes: Any) -> Sites:
+def one(wanted: dict[str, Any], folder: Path, budget: WorkBudget | None = None, **changes: Any) -> Sites:
     """Return the node of client 0, as its owner has set it up."""
     made = private(wanted, **changes)
     return Sites([made.settings], write_shards(made, folder)[0], 0, MemoryStore(), budget=budget)
@@ -262,7 +262,7 @@ def one(wanted: dict[str, Any], folder: Path, budget: Budget | None = None, **ch
 def ask(node: Node | Sites, made: Experiment, store: Store) -> TrainReply | str:
     """Ask for a training; return the reply, or the code of its refusal."""
     agreement = agreement_of(made)
-    asked = Asked("node-0", 0, "aa", agreement.form)
+    asked = Expected("node-0", 0, "aa", agreement.form)
     head = head_to_train(agreement.digest, one_cohort(made), asked, ())
     (start,) = made.initial_models()
     reply = answer(node, store, "train", head + pack([start]))
@@ -273,7 +273,7 @@ def ask(node: Node | Sites, made: Experiment, store: Store) -> TrainReply | str:
 def test_a_node_keeps_to_its_owners_epsilon_across_restarts(tmp_path: Path) -> None:
     made, store = private(CLIENT), FolderStore(tmp_path / "store")
     assert made.private is not None
-    budget = Budget(epsilon=made.private.plan.epsilon(2) + 1e-9)
+    budget = WorkBudget(epsilon=made.private.plan.epsilon(2) + 1e-9)
     node = one(CLIENT, tmp_path / "data", budget)
     assert isinstance(ask(node, made, store), TrainReply)
     again = one(CLIENT, tmp_path / "data", budget), FolderStore(tmp_path / "store")
@@ -327,14 +327,14 @@ def test_spend_of_all_runs_is_one() -> None:
     """Other noise is another cost; epsilons of several are composed, and those without delta added."""
     store = MemoryStore()
     for cost in (Cost((2.0,)), Cost((4.0,)), Cost((2.0,))):
-        charge(store, 0, Budget(), cost)
+        charge(store, 0, WorkBudget(), cost)
     alone = read_ledger(store, 0).epsilon(1e-5)
-    charge(store, 0, Budget(), pure=0.5)
+    charge(store, 0, WorkBudget(), pure=0.5)
     assert read_ledger(store, 0).epsilon(1e-5) == pytest.approx(alone + 0.5)
     together = math.sqrt(1 / (2 / 4 + 1 / 16))  # one Gaussian of as much information
     assert alone == pytest.approx(epsilon_of(Cost((together,)), 1, 1e-5), abs=1e-5)
     with pytest.raises(Refused, match="above 1"):
-        charge(store, 0, Budget(epsilon=1.0), Cost((2.0,)))
+        charge(store, 0, WorkBudget(epsilon=1.0), Cost((2.0,)))
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -365,14 +365,14 @@ def test_a_node_serves_no_run_of_other_privacy_than_its_owners(what: str, tmp_pa
 
 def test_a_nodes_epsilon_needs_noise_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"most_epsilon = 3 of node\.toml: needs privacy\.trust = 'client'"):
-        one(SERVER, tmp_path, Budget(epsilon=3.0))
+        one(SERVER, tmp_path, WorkBudget(epsilon=3.0))
 
 
 def test_all_models_must_be_asked_where_a_choice_is_told(tmp_path: Path) -> None:
     wanted = CLIENT | {"identity_epsilon": 1.0}
     made = private(wanted, **CHOOSING)
     node, agreement = one(wanted, tmp_path, **CHOOSING), agreement_of(made)
-    head = head_to_measure(agreement.digest, 0, Asked("node-0", 0, "aa", agreement.form))
+    head = head_to_measure(agreement.digest, 0, Expected("node-0", 0, "aa", agreement.form))
     reply = answer(node, store := MemoryStore(), "losses", head + pack(made.initial_models()[:1]))
     found, _ = decode_reply(reply, LossesReply)
     assert not isinstance(found, LossesReply)
@@ -443,7 +443,7 @@ def test_who_is_clustered_anew_is_charged_where_it_is_then(tmp_path: Path) -> No
 
 def test_charges_at_once_are_all_counted() -> None:
     store = MemoryStore()
-    crowd = [Thread(target=charge, args=(store, 0, Budget(), Cost((2.0,)))) for _ in range(50)]
+    crowd = [Thread(target=charge, args=(store, 0, WorkBudget(), Cost((2.0,)))) for _ in range(50)]
     for each in crowd:
         each.start()
     for each in crowd:

@@ -16,7 +16,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from atoll.report.figures.before_training import MANY_BARS, plot, plot_clusters, plot_gantt, plot_shares
+from atoll.report.figures import plot
+from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt, plot_shares
 from atoll.report.figures.curves import plot_curves
 from atoll.report.figures.style import figure_width, legend_columns, line_styles
 from atoll.report.reading.runs import Run, find_runs, overlay, read_run

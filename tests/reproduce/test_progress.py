@@ -8,15 +8,15 @@ import pytest
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce import recipe_runs as running
 from atoll.reproduce import reproduce_progress as progress
-from atoll.reproduce.recipe_runs import Task, settings_of
-from atoll.reproduce.reproduce_progress import Progress
+from atoll.reproduce.recipe_runs import RecipeTask, settings_of
+from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.settings.sections import Settings
 
 WORK = {"fast": 10.0, "slow": 20.0, "timed": None}
 
 
 @pytest.fixture
-def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RecipeTask]:
     """Two runs of a recipe, one of another, one of which nobody knows the length, and clusterings."""
     (settings, *_) = settings_of("quickstart", "tiny")
     titles = ["fast", "slow", "fast", "timed"]
@@ -25,23 +25,23 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
     recipes = ["one", "one", "two", "three"]
     return [
         *(
-            Task(recipe, "", tmp_path / str(i), (each,))
+            RecipeTask(recipe, "", tmp_path / str(i), (each,))
             for i, (recipe, each) in enumerate(zip(recipes, made, strict=True))
         ),
-        Task("four", "", tmp_path / "4", (settings,), is_trained=False),
+        RecipeTask("four", "", tmp_path / "4", (settings,), is_trained=False),
     ]
 
 
-def write(task: Task, seconds: float, finished: bool = True) -> None:
+def write(task: RecipeTask, seconds: float, finished: bool = True) -> None:
     task.folder.mkdir(exist_ok=True)
     (task.folder / "metrics.jsonl").write_text(json.dumps({"wall_time": seconds}) + '\n{"wall_ti')
     if finished:
         (task.folder / "summary.json").touch()
 
 
-def test_what_is_left_follows_the_rates_so_far(tasks: list[Task]) -> None:
+def test_what_is_left_follows_the_rates_so_far(tasks: list[RecipeTask]) -> None:
     first, second, other, timed, _ = tasks
-    told = Progress(tasks, 2)
+    told = ReproduceProgress(tasks, 2)
     assert (told.spent, told.left) == (0, 40)
     assert str(told) == "0 s spent, about 20 s left with 2 at a time, and 1 of unknown length"
     write(first, 30.0)  # three times its work, as the others will be
@@ -49,7 +49,7 @@ def test_what_is_left_follows_the_rates_so_far(tasks: list[Task]) -> None:
     assert (told.spent, told.left) == (30, 90)
     write(second, 15.0, finished=False)
     write(other, 20.0)
-    again = Progress(tasks, 1)  # as after a stop
+    again = ReproduceProgress(tasks, 1)  # as after a stop
     assert (again.spent, again.left) == (65, 60 - 15)
     write(second, 60.0)
     write(timed, 7.0)
@@ -60,7 +60,7 @@ def test_what_is_left_follows_the_rates_so_far(tasks: list[Task]) -> None:
 
 def test_clusterings_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of("feduc-digits", "tiny", 3)
-    task = Task("feduc-digits", "", tmp_path, tuple(settings), is_trained=False)
+    task = RecipeTask("feduc-digits", "", tmp_path, tuple(settings), is_trained=False)
     made: list[int] = []
 
     def experiment(settings: Settings) -> Experiment:
@@ -78,10 +78,10 @@ def test_clusterings_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: 
     plans = json.loads((tmp_path / running.PLANS).read_bytes())["plans"]
     assert [(plan["label"], plan["seed"]) for plan in plans] == [(each.label, each.seed) for each in settings]
     assert running._cluster(task)
-    assert str(Progress([task], 1)) == "nothing is trained"
+    assert str(ReproduceProgress([task], 1)) == "nothing is trained"
 
 
-def test_runs_of_unknown_length_are_like_those_of_their_recipe(tasks: list[Task]) -> None:
-    other = Task("three", "", tasks[3].folder.with_name("5"), tasks[3].settings)
+def test_runs_of_unknown_length_are_like_those_of_their_recipe(tasks: list[RecipeTask]) -> None:
+    other = RecipeTask("three", "", tasks[3].folder.with_name("5"), tasks[3].settings)
     write(tasks[3], 50.0)
-    assert Progress([tasks[3], other], 1).left == 50
+    assert ReproduceProgress([tasks[3], other], 1).left == 50

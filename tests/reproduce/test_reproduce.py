@@ -12,7 +12,7 @@ import pytest
 from atoll.report.reading.records import COLUMNS
 from atoll.report.reading.runs import Run
 from atoll.reproduce import costs, pictures
-from atoll.reproduce.claim_results import Result, gather
+from atoll.reproduce.claim_results import ClaimResult, gather
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.judging import judge, measure_plan, measure_run
 from atoll.reproduce.verdict_wording import count, difference_in_words, tolerance_in_words, value_in_words
@@ -195,7 +195,7 @@ def test_runs_that_are_missing_unfinished_or_of_another_panel_do_not_count() -> 
 
 def test_all_seeds_of_a_run_look_the_same_in_a_figure() -> None:
     runs = (*make_seeds("A", [0.8] * 3), *make_seeds("B", [0.7] * 3))
-    (_, figure), *_ = pictures._figures(Result("r", "", runs, (), 6, (), None))
+    (_, figure), *_ = pictures._figures(ClaimResult("r", "", runs, (), 6, (), None))
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["A", "B"]
     assert [len({line.get_color() for line in axes.lines}) for axes in figure.axes] == [2, 2]
@@ -205,7 +205,7 @@ def test_all_seeds_of_a_run_look_the_same_in_a_figure() -> None:
 def test_a_figure_is_called_what_it_shows() -> None:
     run = make_run("A")
     runs = (run, _without_accuracy(run))
-    told = [next(pictures._figures(Result("r", "", (each,), (), 6, (), None)))[0] for each in runs]
+    told = [next(pictures._figures(ClaimResult("r", "", (each,), (), 6, (), None)))[0] for each in runs]
     assert told == [f"Training loss and test {what} against rounds, a line a seed" for what in ("accuracy", "loss")]
 
 
@@ -263,7 +263,7 @@ def test_the_page_holds_everything_and_escapes_it() -> None:
     )
     runs = (*make_seeds("A", [0.5] * 3), *make_seeds("B", [0.6] * 3))
     verdict = judge(claim, runs, [], "tiny")
-    result = Result("r", "about r", runs, (), 6, (verdict,), None, ("no data",))
+    result = ClaimResult("r", "about r", runs, (), 6, (verdict,), None, ("no data",))
     other = replace(result, recipe="other", verdicts=())
     page = render([Paper(name="p", title="P", reference="R", claims=(claim,))], [result, other], "tiny")
     for text in ("A &lt; B", "&lt;script&gt;", "1 &amp; 2", "81.0 %", "50.0 ± 0.0 %", "-31.0 points", "no data"):
@@ -279,7 +279,7 @@ def test_the_page_holds_everything_and_escapes_it() -> None:
 
 def test_the_page_folds_problems_after_the_third() -> None:
     few, many = ("a", "b", "c", "a"), tuple("abcde")
-    pages = [render([], [Result("r", "", (), (), 0, (), None, problems)], "tiny") for problems in (few, many)]
+    pages = [render([], [ClaimResult("r", "", (), (), 0, (), None, problems)], "tiny") for problems in (few, many)]
     assert [page.count('class="problem"') for page in pages] == [3, 5]
     assert [page.partition("2 more</summary>")[2].count('class="problem"') for page in pages] == [0, 2]
 

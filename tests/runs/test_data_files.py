@@ -10,7 +10,7 @@ import pytest
 
 from atoll import Experiment, make_runs, run_events
 from atoll.runs.data_files import digests_of
-from atoll.runs.run import Progress
+from atoll.runs.run import RunProgress
 from atoll.support.errors import InputError
 
 TABLE = {
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begin(folder: Path, root: str = "data") -> Generator[Progress]:
+def begin(folder: Path, root: str = "data") -> Generator[RunProgress]:
     changes = {"data": {"root": str(folder / root), "clients_file": str(folder / "clients.csv")}}
     return run_events(Experiment(make_runs(TABLE, changes=changes)[0]), folder / "run", resume=True)
 

@@ -18,7 +18,7 @@ from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.store import MemoryStore
 from atoll.fleet.server.cohort_sum import Summation, begin
 from atoll.fleet.server.gathering import Call, Reply
-from atoll.fleet.server.replies import REASONS, Asked
+from atoll.fleet.server.replies import REASONS, Expected
 from atoll.fleet.server.secure_sums import STEPS, SecureSums
 from atoll.secure.roster import NotSummed
 from tests.fleets import agreement_of
@@ -81,7 +81,7 @@ def said(wire: Wire, made: Summation, task: str, **other: bytes) -> dict[str, An
         if each == task:
             head, _ = decode_reply(content, step.reply)
             assert isinstance(head, SumReply)
-            asked = Asked(name, NAMES.index(name), head.nonce, {})
+            asked = Expected(name, NAMES.index(name), head.nonce, {})
             reply = Reply(Call(0, task, {}, b"", {}), name, other.get(name, content), 1.0)
             found[name] = sums._read(step, made, asked, reply)
     return found

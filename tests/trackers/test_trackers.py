@@ -14,7 +14,7 @@ import pytest
 
 from atoll import Experiment, InputError, RunError, run_events
 from atoll.runs.checkpointer import Checkpointer
-from atoll.runs.run import Progress
+from atoll.runs.run import RunProgress
 from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import validate
 from atoll.trackers import hyperparameters, tracked
@@ -57,7 +57,7 @@ def experiment(*trackers: str, lr: float = 0.05) -> Experiment:
     )
 
 
-def steps(of: Experiment, place: Path, resume: bool = False, overwrite: bool = False) -> Iterator[Progress]:
+def steps(of: Experiment, place: Path, resume: bool = False, overwrite: bool = False) -> Iterator[RunProgress]:
     return tracked(run_events(of, place, resume, overwrite), of.settings, place, resume)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from atoll.bench.bench_tables import as_markdown, as_rich
 from atoll.bench.flops import count_flops
-from atoll.bench.racing import Contender, Result, own_contenders, race
+from atoll.bench.racing import Contender, RaceResult, own_contenders, race
 from atoll.bench.work import Case
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "ROUNDS",
     "Case",
     "Contender",
-    "Result",
+    "RaceResult",
     "as_markdown",
     "as_rich",
     "count_flops",

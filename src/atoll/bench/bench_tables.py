@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from atoll.bench.racing import Result
+from atoll.bench.racing import RaceResult
 
 COLUMNS = ("", "seconds", "times the plain loop's speed", "GFLOP/s", "of the matrix product", "peak memory")
 
 
-def as_rich(title: str, results: Sequence[Result]) -> Table:
+def as_rich(title: str, results: Sequence[RaceResult]) -> Table:
     """Return one case's results as a table for the terminal."""
     table = Table(*COLUMNS, title=title, box=None)
     for result in results:
@@ -18,14 +18,14 @@ def as_rich(title: str, results: Sequence[Result]) -> Table:
     return table
 
 
-def as_markdown(results: Sequence[Result]) -> str:
+def as_markdown(results: Sequence[RaceResult]) -> str:
     """Return the results of several cases as one Markdown table; those that failed are left out."""
     lines = ["| " + " | ".join(("case", *COLUMNS)) + " |", "|---" * 2 + "|--:" * (len(COLUMNS) - 1) + "|"]
     lines += ["| " + " | ".join((result.case, *cells(result))) + " |" for result in results if not result.failure]
     return "\n".join(lines) + "\n"
 
 
-def cells(result: Result) -> list[str]:
+def cells(result: RaceResult) -> list[str]:
     """Return one row: the contender, then its figures, or why it has none."""
     if result.failure:
         return [result.contender, f"skipped: {result.failure}", *[""] * (len(COLUMNS) - 2)]

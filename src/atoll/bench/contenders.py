@@ -11,7 +11,7 @@ from torch import nn
 from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
 from atoll.bench.flops import PRODUCTS, SQUARE
-from atoll.bench.work import CLASSES, Case, Pace, make_pool, samples_of
+from atoll.bench.work import CLASSES, Case, WorkRate, make_pool, samples_of
 from atoll.data.datasets import Dataset
 from atoll.data.population import Population, make_population
 from atoll.engine.assignment import as_scheduled
@@ -67,7 +67,7 @@ def serve(name: str, case: Case) -> None:
     module = make_module(case)
     first = model = read_model(module)
     train = make_round(name, case, module)
-    pace = Pace(sum(tensor.numel() for tensor in first.values()), lambda: update_norm(model, first))
+    pace = WorkRate(sum(tensor.numel() for tensor in first.values()), lambda: update_norm(model, first))
     while pace.next_round():
         model = train(model)
 
@@ -173,7 +173,7 @@ def _serve_products() -> None:
     """Multiply matrices on all cores, as fast as PyTorch does."""
     one, other = torch.rand(SQUARE, SQUARE), torch.rand(SQUARE, SQUARE)
     product = torch.empty(SQUARE, SQUARE)
-    pace = Pace(0, lambda: 0.0)
+    pace = WorkRate(0, lambda: 0.0)
     while pace.next_round():
         for _ in range(PRODUCTS):
             torch.mm(one, other, out=product)

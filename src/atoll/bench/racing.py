@@ -37,7 +37,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Result:
+class RaceResult:
     """A contender's result in a case.
 
     Attributes:
@@ -72,7 +72,7 @@ def command_of(name: str) -> tuple[str, ...]:
     return sys.executable, "-m", "atoll.bench", name
 
 
-def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[Result]:
+def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[RaceResult]:
     """Return each contender's result; the matrix product's comes last.
 
     All processes are started at once and warm up with one round, which is not timed. Then each trains one round in
@@ -111,16 +111,16 @@ def _needed(racers: Sequence["Racer"], name: str) -> "Racer":
     return racer
 
 
-def _result(case: Case, racer: "Racer", plain: "Racer", product: "Racer") -> Result:
+def _result(case: Case, racer: "Racer", plain: "Racer", product: "Racer") -> RaceResult:
     name = racer.contender.name
     if racer.failure:
-        return Result(case.name, name, failure=racer.failure)
+        return RaceResult(case.name, name, failure=racer.failure)
     flops = MATRIX_PRODUCT_FLOPS if racer is product else count_flops(case)
     gflops = flops / statistics.median(racer.seconds) / 1e9
     best = MATRIX_PRODUCT_FLOPS / statistics.median(product.seconds) / 1e9
     ratios = [theirs / ours for theirs, ours in zip(plain.seconds, racer.seconds, strict=True)]
     speed = None if racer is product else statistics.median(ratios)
-    return Result(case.name, name, tuple(racer.seconds), speed, gflops, gflops / best, racer.memory_bytes)
+    return RaceResult(case.name, name, tuple(racer.seconds), speed, gflops, gflops / best, racer.memory_bytes)
 
 
 class Racer:

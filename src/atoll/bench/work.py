@@ -78,7 +78,7 @@ def samples_of(case: Case, client: int) -> slice:
     return slice(low, low + case.samples)
 
 
-class Pace:
+class WorkRate:
     """Lets a process train a round on request, and reports how long it took.
 
     The first round warms up: it starts at once and its end is told as ``{"ready": ...}``. Each further round waits

@@ -17,7 +17,7 @@ from atoll.experiment.executor_choice import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.planner import plan_folder as folders
 from atoll.planner import plan_table as table
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import Entrant
 from atoll.planner.measured_runs import apply, predicted_seconds, read_measurements
 from atoll.planner.plan_page import render
@@ -34,7 +34,7 @@ MOST_REASONS = 3  # why plans cannot be carried out, told unasked
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanOptions:
     """What the command was asked for."""
 
     experiment: str
@@ -42,7 +42,7 @@ class Asked:
     changes: list[str]
     scale: str | None
     only: str | None
-    budget: Budget
+    budget: PlanBudget
     seeds: int
     source: Path | None
     folder: Path
@@ -76,7 +76,7 @@ class Asked:
             err.print(text, markup=False)
 
 
-def plan_it(asked: Asked, experiment: Experiment, race: bool, resume: bool) -> None:
+def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool) -> None:
     """Sort plans out by their schedules, race the best, and write the chosen one."""
     settings = experiment.settings
     require_no_fleet(settings.run.model_copy(update={"executor": "auto"}))
@@ -109,7 +109,7 @@ def plan_it(asked: Asked, experiment: Experiment, race: bool, resume: bool) -> N
 class _Counter:
     """Tells now and then how many plans are scored."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: PlanOptions) -> None:
         self._asked, self._told = asked, time.monotonic()
 
     def __call__(self, done: int, of: int) -> None:
@@ -118,7 +118,7 @@ class _Counter:
             self._asked.say(f"{done} of {of} plans scored")
 
 
-def _measured(asked: Asked, source: Path, settings: Settings) -> Settings:
+def _measured(asked: PlanOptions, source: Path, settings: Settings) -> Settings:
     """Return settings by what a run on a fleet has measured, and say how well that run is predicted by it."""
     measured = read_measurements(source)
     predicted = predicted_seconds(measured, asked.folder)
@@ -130,7 +130,7 @@ def _measured(asked: Asked, source: Path, settings: Settings) -> Settings:
     return apply(measured, settings, asked.folder)
 
 
-def _forecast(asked: Asked, field: Field, race: Race) -> str:
+def _forecast(asked: PlanOptions, field: Field, race: Race) -> str:
     """Say what the race takes."""
     rungs = ", ".join(f"{plans} until {format_seconds(until)}" for until, plans in race.rungs)
     seeds = f", the finalists with {race.seeds} seeds" if race.seeds > 1 else ""
@@ -144,7 +144,7 @@ def _forecast(asked: Asked, field: Field, race: Race) -> str:
     )
 
 
-def _race(asked: Asked, race: Race, entrants: list[Entrant], field: Field) -> list[Entrant]:
+def _race(asked: PlanOptions, race: Race, entrants: list[Entrant], field: Field) -> list[Entrant]:
     with Interrupts() as interrupts:
         interrupts.is_patient = True
         try:
@@ -154,7 +154,7 @@ def _race(asked: Asked, race: Race, entrants: list[Entrant], field: Field) -> li
             raise typer.Exit(interrupts.exit_code) from None
 
 
-def _finish(asked: Asked, ranked: Sequence[Entrant], field: Field) -> None:
+def _finish(asked: PlanOptions, ranked: Sequence[Entrant], field: Field) -> None:
     """Write and print what came of it.
 
     Raises:
@@ -202,7 +202,7 @@ def _has_met(entrant: Entrant) -> bool:
     return bool(entrant.sizes)
 
 
-def _show_scores(asked: Asked, field: Field) -> None:
+def _show_scores(asked: PlanOptions, field: Field) -> None:
     if asked.as_json:
         plans = [
             {"plan": plan.name, "values": dict(plan.candidate.values), "schedule": facts_of(plan)}

@@ -77,12 +77,12 @@ def plan(
     _check_numbers(seconds, size)
     runs = read_experiments(experiment, scale, changes, only)
     settings = _the_one(runs)
-    from atoll.cli.plan_action import Asked, plan_it
-    from atoll.planner.budget import Budget
+    from atoll.cli.plan_action import PlanOptions, plan_it
+    from atoll.planner.budget import PlanBudget
 
-    budget = Budget(seconds, size, target, metric, is_regression=not runs[0].clients.data.classes)
+    budget = PlanBudget(seconds, size, target, metric, is_regression=not runs[0].clients.data.classes)
     place = folder or Path("plans") / settings.name
-    asked = Asked(
+    asked = PlanOptions(
         experiment, over or [], changes or [], scale, only, budget, seeds, source, place, as_json, quiet, verbose
     )
     plan_it(asked, runs[0], race, resume)

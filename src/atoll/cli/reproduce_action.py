@@ -13,11 +13,19 @@ from rich.text import Text
 from atoll.cli.common import err, out, print_json
 from atoll.experiment.executor_choice import count_cores
 from atoll.local.weights import require_device
-from atoll.reproduce.claim_results import Result, gather
+from atoll.reproduce.claim_results import ClaimResult, gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
-from atoll.reproduce.recipe_runs import SEEDS, Task, begin_tasks, carry_out_all, find_missing, is_trained, plan_tasks
+from atoll.reproduce.recipe_runs import (
+    SEEDS,
+    RecipeTask,
+    begin_tasks,
+    carry_out_all,
+    find_missing,
+    is_trained,
+    plan_tasks,
+)
 from atoll.reproduce.record import RECORD, record
-from atoll.reproduce.reproduce_progress import Progress
+from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.reproduce.verdict_wording import count, estimate_in_words, labels_of, value_in_words
 from atoll.settings import experiment_file as config
 from atoll.support.errors import InputError
@@ -31,7 +39,7 @@ _SCALES = ("tiny", "small", "paper")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReproduceOptions:
     """What is to be reproduced: the words of the command line."""
 
     what: str
@@ -62,7 +70,7 @@ class Asked:
         return f"atoll reproduce {self.what} {options}"
 
 
-def reproduce_papers(asked: Asked) -> int:
+def reproduce_papers(asked: ReproduceOptions) -> int:
     """Run a paper's figures and tables, or one recipe, and write the page; return how many runs failed.
 
     Raises:
@@ -77,7 +85,7 @@ def reproduce_papers(asked: Asked) -> int:
         for recipe in recipes
         for task in plan_tasks(recipe, asked.scale, place / recipe, is_trained(recipe, papers), seeds, asked.device)
     ]
-    progress = Progress(tasks, asked.at_once)
+    progress = ReproduceProgress(tasks, asked.at_once)
     problems: dict[str, list[str]] = {}
     failures = 0
     if asked.run:
@@ -105,7 +113,7 @@ def reproduce_papers(asked: Asked) -> int:
     return failures
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: ReproduceOptions) -> None:
     """Refuse options that make no sense."""
     if asked.scale not in _SCALES:
         raise InputError(f"--scale {asked.scale}: must be {', '.join(_SCALES)}")
@@ -133,7 +141,7 @@ def _choose(what: str) -> tuple[list[Paper], list[str]]:
     raise InputError(f"{what!r}: {unknown(what, ['all', *PAPERS, *config.recipe_names()])}")
 
 
-def _claim_folder(asked: Asked) -> int:
+def _claim_folder(asked: ReproduceOptions) -> int:
     """Write down scale and seeds of a folder's runs, since runs of different scales must not be compared.
 
     Returns how many seeds its runs have: those asked for, or else those that it has.
@@ -172,7 +180,9 @@ def _read_note(note: Path) -> dict[str, Any]:
     return said
 
 
-def _run(tasks: Sequence[Task], progress: Progress, quiet: bool, verbose: bool) -> tuple[dict[str, list[str]], int]:
+def _run(
+    tasks: Sequence[RecipeTask], progress: ReproduceProgress, quiet: bool, verbose: bool
+) -> tuple[dict[str, list[str]], int]:
     """Carry the tasks out; return what went wrong by recipe, and how many failed."""
     problems: dict[str, list[str]] = {}
     missing = find_missing(tasks)
@@ -200,7 +210,7 @@ def _run(tasks: Sequence[Task], progress: Progress, quiet: bool, verbose: bool) 
     return problems, failures
 
 
-def _write_page(place: Path, papers: Sequence[Paper], results: Sequence[Result], scale: str) -> Path:
+def _write_page(place: Path, papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) -> Path:
     from atoll.reproduce.verdicts_page import render
 
     page = place / "index.html"
@@ -208,7 +218,7 @@ def _write_page(place: Path, papers: Sequence[Paper], results: Sequence[Result],
     return page
 
 
-def _table(results: Sequence[Result]) -> Table:
+def _table(results: Sequence[ClaimResult]) -> Table:
     table = Table("Claim", "The paper", "Ours", "Verdict", title=None)
     for result in results:
         for verdict in result.verdicts:

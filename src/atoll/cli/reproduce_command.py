@@ -34,7 +34,7 @@ def reproduce(
 
     Example: atoll reproduce fedcluster-figure-3
     """
-    from atoll.cli.reproduce_action import Asked, reproduce_papers
+    from atoll.cli.reproduce_action import ReproduceOptions, reproduce_papers
 
-    if reproduce_papers(Asked(what, scale, seeds, folder, run, jobs, device, as_json, quiet, verbose)):
+    if reproduce_papers(ReproduceOptions(what, scale, seeds, folder, run, jobs, device, as_json, quiet, verbose)):
         raise typer.Exit(1)

@@ -31,7 +31,7 @@ from atoll.sweep.sweep_worker import Job
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepOptions:
     """What the command was asked for."""
 
     experiment: str
@@ -82,7 +82,7 @@ def usual_metric(settings: Settings) -> str:
     return "test_accuracy" if Experiment(settings).clients.data.classes else "test_loss"
 
 
-def run_all(asked: Asked, runs: Sequence[Settings], part: slice, resume: bool) -> Watched:
+def run_all(asked: SweepOptions, runs: Sequence[Settings], part: slice, resume: bool) -> Watched:
     """Run every combination, or a part of them, and show each setting's metric over seeds."""
     axes = parse_axes(asked.over)
     titles = [title_of(settings) for settings in runs] if asked.only is not None else []
@@ -122,7 +122,7 @@ def run_all(asked: Asked, runs: Sequence[Settings], part: slice, resume: bool) -
     return watched
 
 
-def _write_table(asked: Asked, members: Sequence[planning.Member]) -> list[table.Line]:
+def _write_table(asked: SweepOptions, members: Sequence[planning.Member]) -> list[table.Line]:
     """Sum up the runs that are finished."""
     lines = table.sum_up(asked.folder, members, asked.goal)
     write_atomically(asked.folder / "table.md", table.as_markdown(lines, asked.goal).encode())
@@ -130,7 +130,7 @@ def _write_table(asked: Asked, members: Sequence[planning.Member]) -> list[table
     return lines
 
 
-def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
+def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watched:
     """Search for the best setting, and show the trials."""
     tuning.require_optuna()
     space = parse_space(asked.over)
@@ -167,7 +167,7 @@ def search(asked: Asked, runs: Sequence[Settings], resume: bool) -> Watched:
     return watched
 
 
-def _maker(asked: Asked, title: str) -> Callable[[Sequence[str], str], Settings]:
+def _maker(asked: SweepOptions, title: str) -> Callable[[Sequence[str], str], Settings]:
     """Return what makes the settings of a trial, from its changes and its label."""
     experiment = read_experiment(asked.experiment)
 
@@ -179,7 +179,9 @@ def _maker(asked: Asked, title: str) -> Callable[[Sequence[str], str], Settings]
     return make
 
 
-def _show_trials(asked: Asked, watched: Watched, found: Sequence[listing.Trial], best: listing.Trial | None) -> None:
+def _show_trials(
+    asked: SweepOptions, watched: Watched, found: Sequence[listing.Trial], best: listing.Trial | None
+) -> None:
     """Write and print the trials, and the best one's command."""
     write_atomically(asked.folder / "table.md", listing.as_markdown(found, best, asked.goal).encode())
     write_atomically(asked.folder / "table.csv", listing.as_csv(found, best, asked.goal).encode())
@@ -191,13 +193,13 @@ def _show_trials(asked: Asked, watched: Watched, found: Sequence[listing.Trial],
         _print_end(asked, watched, command)
 
 
-def _note(asked: Asked) -> dict[str, Any]:
+def _note(asked: SweepOptions) -> dict[str, Any]:
     """Return what ``sweep.json`` tells of any sweep."""
     told = {"experiment": asked.experiment, "scale": asked.scale, "set": asked.changes, "only": asked.only}
     return {**told, "metric": asked.goal.metric, "target": asked.goal.target}
 
 
-def _print_end(asked: Asked, watched: Watched, command: str | None) -> None:
+def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> None:
     for name, error in watched.failed.items():
         err.print(f"error: {name}: {error}", markup=False)
     if command:
@@ -205,7 +207,7 @@ def _print_end(asked: Asked, watched: Watched, command: str | None) -> None:
     out.print(f"Results: {asked.folder}", markup=False)
 
 
-def _print_json(asked: Asked, watched: Watched, command: str | None, **told: Any) -> None:
+def _print_json(asked: SweepOptions, watched: Watched, command: str | None, **told: Any) -> None:
     for name, error in watched.failed.items():
         err.print(f"error: {name}: {error}", markup=False)
     told |= {"failed": watched.failed, "best": command, "folder": str(asked.folder)}

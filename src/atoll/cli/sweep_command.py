@@ -79,13 +79,15 @@ def sweep(
 
     chosen = slice(None) if part is None else parse_part(part)
     runs = [each.settings for each in read_experiments(experiment, scale, changes, only)]
-    from atoll.cli.sweep_action import Asked, run_all, search, usual_metric
+    from atoll.cli.sweep_action import SweepOptions, run_all, search, usual_metric
     from atoll.sweep.goal import make_goal
 
     goal = make_goal(metric, target, usual_metric(runs[0]), runs)
     place = folder or Path("sweeps") / runs[0].name
     count = (trials or 20) if tune else None
-    asked = Asked(experiment, over, changes or [], scale, only, place, jobs, goal, count, part, as_json, quiet, verbose)
+    asked = SweepOptions(
+        experiment, over, changes or [], scale, only, place, jobs, goal, count, part, as_json, quiet, verbose
+    )
     watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)
     if watched.exit_code:
         err.print(f"interrupted; to go on from here: {asked.resume_command()}", markup=False)

@@ -23,7 +23,7 @@ class BadStep(ArithmeticError):
 
 
 @dataclass
-class Watch:
+class ModuleWatch:
     """How far a client's training has come.
 
     Attributes:
@@ -46,7 +46,7 @@ def train_watched(trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
     Raises:
         AtollError: after any error; names event, cluster, client and step, and has the whole traceback as a note.
     """
-    watch = Watch()
+    watch = ModuleWatch()
     try:
         with _watched(watch, getattr(trainer, "module", nn.Module())):
             return trainer.train(task)
@@ -75,7 +75,7 @@ def measure_watched(trainer: ClientTrainer, models: Sequence[Model], clients: Id
         )
         reason = f"{type(error).__name__}: {error}"
         failed = RunError(f"round {round_}, {at_fault}: measuring the clusters' models failed ({reason})")
-        failed.add_note(_tell_all(error, Watch()))
+        failed.add_note(_tell_all(error, ModuleWatch()))
         raise failed from error
 
 
@@ -88,7 +88,7 @@ def _fails(trainer: ClientTrainer, models: Sequence[Model], client: int, round_:
 
 
 @contextmanager
-def _watched(watch: Watch, module: nn.Module) -> Iterator[None]:
+def _watched(watch: ModuleWatch, module: nn.Module) -> Iterator[None]:
     """Check all optimisers' steps, by the names that their parameters have in the module."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
 
@@ -119,7 +119,7 @@ def _watched(watch: Watch, module: nn.Module) -> Iterator[None]:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
-def _tell_all(error: BaseException, watch: Watch) -> str:
+def _tell_all(error: BaseException, watch: ModuleWatch) -> str:
     return "\n".join([*watch.warned, "".join(traceback.format_exception(error)).rstrip()])
 
 

@@ -24,7 +24,7 @@ from atoll.local.precision import has_bfloat16, lacks_bfloat16, slowness_of_bflo
 from atoll.local.rounded import Rounded
 from atoll.local.trainer import Trainer
 from atoll.methods.parts.rule_requirements import refuse_epochs
-from atoll.settings.sections import Run, Settings
+from atoll.settings.sections import RunSettings, Settings
 from atoll.support.errors import InputError
 from atoll.support.process import keep_freed_memory
 
@@ -32,7 +32,7 @@ _WORTH_IT = 0.8  # of the time without workers; a smaller gain may be none on a 
 
 
 @dataclass(frozen=True)
-class Choice:
+class ExecutorChoice:
     """Which executor trains a run, and why.
 
     Attributes:
@@ -54,8 +54,8 @@ class Choice:
 
 
 def choose_executor(
-    wanted: Run, method: Method, trainer: ClientTrainer, start: Model, sent_bytes: int, device: str
-) -> Choice:
+    wanted: RunSettings, method: Method, trainer: ClientTrainer, start: Model, sent_bytes: int, device: str
+) -> ExecutorChoice:
     """Return which executor trains a run: the one that the settings name, or for `auto` one by this rule.
 
     What changes bits depends on the settings alone, so that a run goes on with the bits that it began with:
@@ -85,7 +85,7 @@ def choose_executor(
                 f"run.debug = true: clients are trained one after the other in this process, which "
                 f"run.executor = {wanted.executor!r} does not; use 'serial' or 'auto'"
             )
-        return Choice("serial", "run.debug = true")
+        return ExecutorChoice("serial", "run.debug = true")
     if wanted.executor != "auto":
         choice = _take_wanted(wanted, method, trainer, device)
     elif device != "cpu":
@@ -115,7 +115,7 @@ def _may_gain(trainer: ClientTrainer) -> bool:
     return any(isinstance(layer, nn.Conv2d) for layer in trainer.module.modules())
 
 
-def make_executor(choice: Choice, wanted: Run, trainer: ClientTrainer, sent_bytes: int) -> Executor:
+def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTrainer, sent_bytes: int) -> Executor:
     """Return the executor of a choice; close it when the run is over. This process keeps freed memory from now on.
 
     Raises:
@@ -133,7 +133,7 @@ def make_executor(choice: Choice, wanted: Run, trainer: ClientTrainer, sent_byte
     return by_cohort or Serial(trainer, wanted.debug)
 
 
-def require_no_fleet(wanted: Run) -> None:
+def require_no_fleet(wanted: RunSettings) -> None:
     """Refuse the executor that needs other machines.
 
     Raises:
@@ -180,12 +180,12 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _take_wanted(wanted: Run, method: Method, trainer: ClientTrainer, device: str) -> Choice:
+def _take_wanted(wanted: RunSettings, method: Method, trainer: ClientTrainer, device: str) -> ExecutorChoice:
     """Return the executor that the settings name, if it gives what training client by client gives."""
     reason, why = _why_not_weighted(method, trainer), "as run.executor says"
     if wanted.executor == "fleet":
         require_states_apart(method)
-        return Choice("fleet", why)
+        return ExecutorChoice("fleet", why)
     if wanted.executor == "cores":
         if device != "cpu":
             raise InputError(f"run.executor = 'cores': trains on the CPU, but run.device = {wanted.device!r}")
@@ -194,35 +194,37 @@ def _take_wanted(wanted: Run, method: Method, trainer: ClientTrainer, device: st
         if device != "cpu":
             raise InputError(f"run.executor = 'ray': trains on the CPU, but run.device = {wanted.device!r}")
         if wanted.address is not None:
-            return Choice("ray", why, not reason, wanted.workers or 0)
+            return ExecutorChoice("ray", why, not reason, wanted.workers or 0)
         return _with_workers("ray", why, not reason, wanted)
     if wanted.executor == "stacked":
         if reason := _why_not_stacked(trainer):
             raise InputError(f"run.executor = 'stacked': {reason}; use 'serial' or 'auto'")
-        return Choice("stacked", why)
+        return ExecutorChoice("stacked", why)
     if wanted.executor == "weighted":
         if reason:
             raise InputError(f"run.executor = 'weighted': {reason}; use 'serial' or 'auto'")
-        return Choice("weighted", why, whole=True)
-    return Choice("serial", why)
+        return ExecutorChoice("weighted", why, whole=True)
+    return ExecutorChoice("serial", why)
 
 
-def _with_workers(name: Literal["cores", "ray"], why: str, whole: bool, wanted: Run) -> Choice:
+def _with_workers(name: Literal["cores", "ray"], why: str, whole: bool, wanted: RunSettings) -> ExecutorChoice:
     cores = count_cores()
     workers = wanted.workers or cores
     many = f"run.workers = {workers}: this process may use {cores} cores; more workers are no faster"
-    return Choice(name, why, whole, workers, many if workers > cores else "")
+    return ExecutorChoice(name, why, whole, workers, many if workers > cores else "")
 
 
-def _choose_on_gpu(method: Method, trainer: ClientTrainer) -> Choice:
+def _choose_on_gpu(method: Method, trainer: ClientTrainer) -> ExecutorChoice:
     if not (reason := _why_not_stacked(trainer)):
-        return Choice("stacked", "many clients in a batch keep a GPU busy")
+        return ExecutorChoice("stacked", "many clients in a batch keep a GPU busy")
     if not _why_not_weighted(method, trainer):
-        return Choice("weighted", f"a cohort is one step of SGD; not stacked: {reason}", whole=True)
-    return Choice("serial", f"not stacked: {reason}")
+        return ExecutorChoice("weighted", f"a cohort is one step of SGD; not stacked: {reason}", whole=True)
+    return ExecutorChoice("serial", f"not stacked: {reason}")
 
 
-def _choose_on_cpu(wanted: Run, method: Method, trainer: ClientTrainer, start: Model, sent_bytes: int) -> Choice:
+def _choose_on_cpu(
+    wanted: RunSettings, method: Method, trainer: ClientTrainer, start: Model, sent_bytes: int
+) -> ExecutorChoice:
     """Return `cores` where it is expected to be faster, else what its workers would do, in this process."""
     whole = not _why_not_weighted(method, trainer)
     how = "a cohort is one step of SGD" if whole else "client by client"
@@ -237,9 +239,9 @@ def _choose_on_cpu(wanted: Run, method: Method, trainer: ClientTrainer, start: M
             f"a {units.name} takes {1000 * seconds:.3g} ms, all {before:.3g} s, {after:.3g} s with {workers} workers"
         )
         if after <= _WORTH_IT * before:
-            return Choice("cores", f"{how}; {expected}", whole, workers)
+            return ExecutorChoice("cores", f"{how}; {expected}", whole, workers)
         reason = expected
-    return Choice("weighted" if whole else "serial", f"{how}; without workers, because {reason}", whole)
+    return ExecutorChoice("weighted" if whole else "serial", f"{how}; without workers, because {reason}", whole)
 
 
 def _why_not_side_by_side(units: Units, workers: int) -> str:

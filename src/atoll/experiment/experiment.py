@@ -22,7 +22,7 @@ from atoll.evaluation.scores import ClusterEvaluator, Evaluator
 from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.clock import make_clock
 from atoll.experiment.clusterings import make_clustering
-from atoll.experiment.executor_choice import Choice, choose_executor, make_executor, require_measuring
+from atoll.experiment.executor_choice import ExecutorChoice, choose_executor, make_executor, require_measuring
 from atoll.experiment.faults import add_attackers, add_faults, as_claimed, make_availability, require_single_results
 from atoll.experiment.feduc_problem import make_problem
 from atoll.experiment.method import make_method, until
@@ -414,7 +414,7 @@ class Experiment:
         return make_executor(self.executor_choice, self.settings.run, trainer, self.sent_bytes)
 
     @cached_property
-    def executor_choice(self) -> Choice:
+    def executor_choice(self) -> ExecutorChoice:
         """Which executor trains the run, and why.
 
         Raises:

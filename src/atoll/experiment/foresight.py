@@ -19,7 +19,7 @@ SHARE_OF_MEMORY = 0.5  # that a schedule may take without a word
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ScheduleEstimate:
     """What making a whole schedule takes."""
 
     events: float
@@ -60,7 +60,7 @@ def unit_of(settings: Settings) -> int:
     return int(settings.method.get("intra_rounds", 1)) * settings.local.steps if is_step else 1
 
 
-def _estimate(make: Callable[[int], Method], tried: int, rounds: int) -> Estimate:
+def _estimate(make: Callable[[int], Method], tried: int, rounds: int) -> ScheduleEstimate:
     make(tried)  # once without looking, so that what is made only once does not count
     begun = time.perf_counter()
     make(tried)
@@ -75,7 +75,7 @@ def _estimate(make: Callable[[int], Method], tried: int, rounds: int) -> Estimat
         if not was_tracing:
             tracemalloc.stop()
     more = rounds / tried
-    return Estimate(len(method.schedule) * more, seconds * more, memory_bytes * more)
+    return ScheduleEstimate(len(method.schedule) * more, seconds * more, memory_bytes * more)
 
 
 def _memory_bytes() -> float:

@@ -107,7 +107,7 @@ def _preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredLosses:
     """Each model's mean loss on each client's data, and its share of right answers (0 for regression).
 
     Both [clients, models].
@@ -123,7 +123,7 @@ def measure_models(
     models: Sequence[Model],
     rows: Sequence[npt.NDArray[np.int32]],
     threads: int = 1,
-) -> Measured:
+) -> MeasuredLosses:
     """Measure all models on the samples of each client, ``rows[client]``.
 
     Every sample is gathered once for all models, and clients share batches, so the cost is one forward pass a model
@@ -132,7 +132,7 @@ def measure_models(
     own = cut_rows(rows, batches.inputs.device.type)
     parts = side_by_side(lambda copy, part: measure_samples(copy, batches, models, part), module, own, threads)
     losses, hits = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
-    return Measured(mean_by_client(losses, rows), mean_by_client(hits, rows))
+    return MeasuredLosses(mean_by_client(losses, rows), mean_by_client(hits, rows))
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from atoll.support.errors import InputError
 
 
 @dataclass(frozen=True)
-class Budget:
+class PlanBudget:
     """What there is, and what is wanted.
 
     Attributes:

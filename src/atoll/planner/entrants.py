@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.scoring import Scored
 from atoll.report.reading.runs import NotBegun, Run, read_run
 from atoll.report.tables.run_tables import first_met
@@ -67,7 +67,7 @@ def seed_folder(seed: int) -> str:
     return f"seed-{seed}"
 
 
-def estimate_of(entrant: Entrant, budget: Budget) -> Estimate | None:
+def estimate_of(entrant: Entrant, budget: PlanBudget) -> Estimate | None:
     """Return a finalist's mean over seeds, and its interval; None where it has none, or a seed misses the target."""
     if not entrant.costs or not np.isfinite(entrant.costs).all():
         return None
@@ -75,7 +75,7 @@ def estimate_of(entrant: Entrant, budget: Budget) -> Estimate | None:
     return estimate_share(entrant.costs) if share else estimate(entrant.costs)
 
 
-def met_by(run: Run | None, until: float, budget: Budget) -> float | None:
+def met_by(run: Run | None, until: float, budget: PlanBudget) -> float | None:
     """Return the virtual seconds at which a run met the target; None if it had not by then, or there is none."""
     probe = None if run is None else _met_at(run, budget)
     seconds = math.inf if run is None or probe is None else float(run.rows["virtual_time"][probe])
@@ -88,25 +88,25 @@ def reached(entrant: Entrant, until: float) -> float:
     return until if run is None else min(until, float(run.rows["virtual_time"][-1]))
 
 
-def latest(entrants: Sequence[Entrant], until: float, budget: Budget) -> float:
+def latest(entrants: Sequence[Entrant], until: float, budget: PlanBudget) -> float:
     """Return until when it is worth training on, once one of these has met the target by a virtual time; else inf."""
     met = (met_by(rows_of(entrant), until, budget) for entrant in entrants)
     return GIVES_UP * min((seconds for seconds in met if seconds is not None), default=math.inf)
 
 
-def is_there(run: Run | None, until: float, budget: Budget) -> bool:
+def is_there(run: Run | None, until: float, budget: PlanBudget) -> bool:
     """Return whether a run has gone as far as it need."""
     if run is None:
         return False
     return bool(run.rows["virtual_time"][-1] >= until) or _met_at(run, budget) is not None
 
 
-def meets(value: float, target: float, budget: Budget) -> bool:
+def meets(value: float, target: float, budget: PlanBudget) -> bool:
     """Return whether a probe is at the target."""
     return value <= target if budget.falls else value >= target
 
 
-def _values(run: Run, budget: Budget) -> Floats:
+def _values(run: Run, budget: PlanBudget) -> Floats:
     """Return what a run is judged by, one a probe."""
     column = budget.column_of("mean_cluster_accuracy" not in run.rows)
     if column not in run.rows:
@@ -114,12 +114,12 @@ def _values(run: Run, budget: Budget) -> Floats:
     return run.rows[column]
 
 
-def _met_at(run: Run, budget: Budget) -> int | None:
+def _met_at(run: Run, budget: PlanBudget) -> int | None:
     """Return the probe at which a run meets the target; None if it has not, or there is none."""
     return None if budget.target is None else first_met(_values(run, budget), budget.target, budget.falls)
 
 
-def level_of(entrant: Entrant, seed: int, until: float, budget: Budget) -> float:
+def level_of(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> float:
     """Return what a plan has reached by a virtual time, averaged over the last part of it; nan without a probe."""
     run = rows_of(entrant, seed)
     if run is None:
@@ -132,7 +132,7 @@ def level_of(entrant: Entrant, seed: int, until: float, budget: Budget) -> float
     return float(values[late].mean())
 
 
-def rank(entrant: Entrant, until: float, budget: Budget) -> tuple[bool, float]:
+def rank(entrant: Entrant, until: float, budget: PlanBudget) -> tuple[bool, float]:
     """Return what orders plans at a rung: the time at which the target was met, else the level."""
     met = met_by(rows_of(entrant), until, budget)
     if met is not None:
@@ -141,14 +141,14 @@ def rank(entrant: Entrant, until: float, budget: Budget) -> tuple[bool, float]:
     return True, math.inf if math.isnan(level) else level if budget.falls else -level
 
 
-def cost_of(entrant: Entrant, budget: Budget) -> tuple[bool, float, float]:
+def cost_of(entrant: Entrant, budget: PlanBudget) -> tuple[bool, float, float]:
     """Return what orders finalists: the mean over seeds, and of those that missed the target their level."""
     mean, level = float(np.mean(entrant.costs or [math.inf])), entrant.level
     is_cost = budget.target is not None or budget.falls
     return bool(entrant.problem), mean if is_cost else -mean, level if budget.falls else -level
 
 
-def settle(entrant: Entrant, seed: int, until: float, budget: Budget) -> None:
+def settle(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> None:
     """Note what a finalist's run has come to."""
     run = rows_of(entrant, seed)
     if run is None or entrant.problem:

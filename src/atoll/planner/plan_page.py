@@ -12,7 +12,7 @@ import numpy as np
 from atoll.experiment.cluster_waits import work_ends
 from atoll.experiment.experiment import Experiment
 from atoll.network.network import Network
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import Entrant, rows_of
 from atoll.planner.plan_privacy import energy_of, price_of
 from atoll.planner.plan_scores import busy_seconds
@@ -28,7 +28,7 @@ BARS = 300  # of a plan's first works
 _DIGITS = 5  # of numbers that are drawn
 
 
-def render(ranked: Sequence[Entrant], budget: Budget, field: Field, command: str) -> str:
+def render(ranked: Sequence[Entrant], budget: PlanBudget, field: Field, command: str) -> str:
     """Return the page of a race that is over, which needs nothing else and asks for nothing from the network."""
     experiment = field.pool.make(ranked[0].plan.candidate.settings)
     values = {each.name: each.plan.candidate.values for each in ranked}
@@ -70,7 +70,7 @@ def _summary(ranked: Sequence[Entrant], field: Field, experiment: Experiment) ->
     )
 
 
-def _table(ranked: Sequence[Entrant], budget: Budget) -> str:
+def _table(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
     (header, *lines), _ = cells_of(ranked, budget)
     body = Body("", [[Cell(f"{line[0]}. {line[1]}"), *map(Cell, line[2:])] for line in lines])
     return table("Plans by what they reach", ["Plan", *header[2:]], [body], note_of([each.plan for each in ranked]))
@@ -95,7 +95,7 @@ def _key(values: Mapping[str, str], axes: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(values.get(axis["name"], "") for axis in axes)
 
 
-def _plan(place: int, entrant: Entrant, budget: Budget, field: Field) -> dict[str, Any]:
+def _plan(place: int, entrant: Entrant, budget: PlanBudget, field: Field) -> dict[str, Any]:
     """Return what is drawn of one plan."""
     experiment = field.pool.make(entrant.plan.candidate.settings)
     run, has_server = rows_of(entrant), experiment.method.schedule.has_server

@@ -32,7 +32,7 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Score:
+class PlanScore:
     """A plan within the budget. Seconds are virtual.
 
     Attributes:
@@ -91,7 +91,7 @@ class Score:
         return sum(hop.up + hop.down for hop in self.hops)
 
 
-def score(experiment: Experiment) -> Score:
+def score(experiment: Experiment) -> PlanScore:
     """Return what the experiment's schedule comes to; its settings end it where the budget does."""
     schedule, busy = experiment.method.schedule, busy_seconds(experiment)
     events = schedule.events
@@ -103,7 +103,7 @@ def score(experiment: Experiment) -> Score:
     slowest = int(taking_part[busy[taking_part].argmax()])
     energy, price = energy_of(experiment), price_of(experiment)
     joules = () if energy is None else tuple(energy.of_clusters(experiment).tolist())
-    return Score(
+    return PlanScore(
         seconds=events[-1].seconds,
         events=len(events),
         rounds=schedule.rounds,

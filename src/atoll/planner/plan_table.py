@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import Entrant, estimate_of
-from atoll.planner.plan_scores import Score
+from atoll.planner.plan_scores import PlanScore
 from atoll.planner.scoring import ALIKE, Scored
 from atoll.report.reading.units import format_seconds
 from atoll.report.tables.formats import DASH, Cells
@@ -15,7 +15,7 @@ from atoll.support.estimates import Estimate
 _FACTS = ("events", "waiting", "slowest client", "MB per hop", "staleness")
 
 
-def level_in_words(level: float, budget: Budget) -> str:
+def level_in_words(level: float, budget: PlanBudget) -> str:
     """Return a value of what plans are judged by, as text.
 
     >>> (
@@ -30,7 +30,7 @@ def level_in_words(level: float, budget: Budget) -> str:
     return f"{level:.4g}" if budget.falls else f"{100 * level:.1f} %"
 
 
-def cells_of(ranked: Sequence[Entrant], budget: Budget) -> tuple[Cells, int]:
+def cells_of(ranked: Sequence[Entrant], budget: PlanBudget) -> tuple[Cells, int]:
     """Return the table of a race, its header first, and how many columns of text it begins with."""
     title = "at the end" if budget.target is None else f"to {level_in_words(budget.target, budget)}"
     facts = [[*_facts(entrant.plan.score), *_spent(entrant.plan.score).values()] for entrant in ranked]
@@ -64,7 +64,7 @@ def in_words(name: str) -> str:
     return name.replace(",", ", ").replace("=", " ")
 
 
-def judged(entrant: Entrant, budget: Budget) -> str:
+def judged(entrant: Entrant, budget: PlanBudget) -> str:
     """Return what a plan has come to, in a few words."""
     if entrant.problem:
         return "failed"
@@ -80,17 +80,17 @@ def judged(entrant: Entrant, budget: Budget) -> str:
     return _value(found.mean, budget) + _interval(found, budget)
 
 
-def _value(value: float, budget: Budget) -> str:
+def _value(value: float, budget: PlanBudget) -> str:
     return level_in_words(value, budget) if budget.target is None else format_seconds(value)
 
 
-def _interval(found: Estimate, budget: Budget) -> str:
+def _interval(found: Estimate, budget: PlanBudget) -> str:
     if found.low is None or found.high is None:
         return ""
     return f" ({_value(max(0.0, found.low), budget)} to {_value(found.high, budget)})"
 
 
-def _facts(score: Score) -> list[str]:
+def _facts(score: PlanScore) -> list[str]:
     slowest = (
         DASH if score.slowest_client is None else f"{score.slowest_client} ({format_seconds(score.slowest_seconds)})"
     )
@@ -99,7 +99,7 @@ def _facts(score: Score) -> list[str]:
     return [f"{score.events:,}", f"{score.waiting:.0%}", slowest, megabytes, stale]
 
 
-def _spent(score: Score) -> dict[str, str]:
+def _spent(score: PlanScore) -> dict[str, str]:
     """Return what is known of energy and prices, by the heads of the columns."""
     known = {"kJ": None if score.joules is None else score.joules / 1e3, "price": score.price}
     return {head: f"{value:,.4g}" for head, value in known.items() if value is not None}
@@ -118,7 +118,7 @@ def note_of(plans: Sequence[Scored]) -> str:
     )
 
 
-def why(ranked: Sequence[Entrant], budget: Budget) -> str:
+def why(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
     """Say in a few sentences why the first plan is first."""
     first, *others = ranked
     told = [f"{in_words(first.name)} is first{_lead(first, budget)}."]
@@ -136,7 +136,7 @@ def why(ranked: Sequence[Entrant], budget: Budget) -> str:
     return " ".join(told)
 
 
-def _lead(entrant: Entrant, budget: Budget) -> str:
+def _lead(entrant: Entrant, budget: PlanBudget) -> str:
     found = estimate_of(entrant, budget)
     if found is None:
         return ""
@@ -146,7 +146,7 @@ def _lead(entrant: Entrant, budget: Budget) -> str:
     return f": {level_in_words(budget.target, budget)} after {format_seconds(found.mean)}{seeds}"
 
 
-def _against(first: Entrant, rival: Entrant, budget: Budget) -> str:
+def _against(first: Entrant, rival: Entrant, budget: PlanBudget) -> str:
     mine, theirs = estimate_of(first, budget), estimate_of(rival, budget)
     if rival.is_behind:
         return f"{in_words(rival.name)}, the next, was stopped when it could no longer be first."
@@ -179,12 +179,12 @@ def _joined(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
-def as_dicts(ranked: Sequence[Entrant], budget: Budget) -> list[dict[str, Any]]:
+def as_dicts(ranked: Sequence[Entrant], budget: PlanBudget) -> list[dict[str, Any]]:
     """Return the table as plain values; what is unknown is None."""
     return [_as_dict(place, entrant, budget) for place, entrant in enumerate(ranked, 1)]
 
 
-def _as_dict(place: int, entrant: Entrant, budget: Budget) -> dict[str, Any]:
+def _as_dict(place: int, entrant: Entrant, budget: PlanBudget) -> dict[str, Any]:
     from atoll.planner.planning import facts_of
 
     found = estimate_of(entrant, budget)

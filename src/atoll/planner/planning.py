@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.faults.availability import Availability
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Dropped, make_candidates, usual_axes
-from atoll.planner.pool import Pool
+from atoll.planner.pool import ProcessPool
 from atoll.planner.scoring import Scored, prune, score_all, seconds_of
 from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
@@ -31,13 +31,13 @@ class Field:
     seconds: float
     plans: list[Scored]
     dropped: list[Dropped]
-    pool: Pool
+    pool: ProcessPool
 
 
 def sort_out(
     settings: Settings,
     axes: Sequence[Axis],
-    budget: Budget,
+    budget: PlanBudget,
     show: Callable[[int, int], None] = lambda done, of: None,
 ) -> Field:
     """Return the plans of an experiment that no other one makes needless.
@@ -51,10 +51,10 @@ def sort_out(
     Raises:
         InputError: nothing to vary, a trace that ends before the budget, or no plan that fits it.
     """
-    pool = Pool()
+    pool = ProcessPool()
     seconds = seconds_of(settings, budget, pool)
     _require_known(pool.make(settings).availability, seconds)
-    look_ahead = seconds if math.isfinite(seconds) else seconds_of(settings, Budget(), pool)
+    look_ahead = seconds if math.isfinite(seconds) else seconds_of(settings, PlanBudget(), pool)
     made, dropped = make_candidates(settings, usual_axes(settings, axes), look_ahead)
     scored = list[Scored]()
     for done, found in enumerate(score_all(made, seconds, budget.size, pool), 1):
@@ -78,7 +78,7 @@ def _require_known(availability: Availability | None, seconds: float) -> None:
         )
 
 
-def _why_none(dropped: Sequence[Dropped], budget: Budget) -> str:
+def _why_none(dropped: Sequence[Dropped], budget: PlanBudget) -> str:
     """Say why no plan is left: a budget that is too short for all, or the first plan's reason."""
     first = dropped[0]
     short = [plan for plan in dropped if _SHORT in plan.why]

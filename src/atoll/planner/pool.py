@@ -12,7 +12,7 @@ from atoll.settings.signatures import asks_for
 _DONORS = 4  # whose networks are kept at a time; one a pattern, where seconds come from files
 
 
-class Pool:
+class ProcessPool:
     """Makes experiments, each from the last one that it has something in common with."""
 
     def __init__(self) -> None:

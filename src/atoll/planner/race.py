@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atoll.executors.cost import Units, time_unit
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import with_rounds
 from atoll.planner.entrants import (
     GIVES_UP,
@@ -30,7 +30,7 @@ from atoll.planner.entrants import (
     seed_folder,
     settle,
 )
-from atoll.planner.pool import Pool
+from atoll.planner.pool import ProcessPool
 from atoll.planner.scoring import Scored
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
@@ -90,7 +90,12 @@ def lay_out(plans: Sequence[Scored], seeds: int) -> Race:
 
 
 def carry_out(
-    race: Race, entrants: Sequence[Entrant], budget: Budget, pool: Pool, tell: Tell, is_over: Callable[[], bool]
+    race: Race,
+    entrants: Sequence[Entrant],
+    budget: PlanBudget,
+    pool: ProcessPool,
+    tell: Tell,
+    is_over: Callable[[], bool],
 ) -> list[Entrant]:
     """Carry the race out, or on; return the plans, the best first.
 
@@ -128,7 +133,13 @@ def carry_out(
 
 
 def _finish(
-    entrant: Entrant, seeds: int, until: float, allowed: float, budget: Budget, pool: Pool, is_over: Callable[[], bool]
+    entrant: Entrant,
+    seeds: int,
+    until: float,
+    allowed: float,
+    budget: PlanBudget,
+    pool: ProcessPool,
+    is_over: Callable[[], bool],
 ) -> None:
     """Let a finalist train with every seed, until its seconds to the target are more in all than are allowed."""
     for seed in range(seeds):
@@ -152,7 +163,9 @@ def _racing(plan: Scored, seed: int) -> Settings:
     return settings.model_copy(update={"run": run, "seed": settings.seed + seed})
 
 
-def _train(entrant: Entrant, seed: int, until: float, budget: Budget, pool: Pool, is_over: Callable[[], bool]) -> None:
+def _train(
+    entrant: Entrant, seed: int, until: float, budget: PlanBudget, pool: ProcessPool, is_over: Callable[[], bool]
+) -> None:
     """Let a plan train until a virtual time, or until it meets the target; note what went wrong."""
     place = entrant.folder / seed_folder(seed)
     if is_over():
@@ -186,7 +199,7 @@ def _is_near(schedule: Schedule, done: int, wanted: int) -> bool:
     return done < len(schedule) and (done >= wanted or done + len(schedule.ready(done)) - wanted > wanted - done)
 
 
-def seconds_an_update(plan: Scored, pool: Pool) -> float:
+def seconds_an_update(plan: Scored, pool: ProcessPool) -> float:
     """Return the seconds that one local training takes here, by letting the first one of a plan train."""
     experiment = pool.make(plan.candidate.settings)
     units = Units(experiment.method.schedule.occupied, whole=experiment.executor_choice.whole)

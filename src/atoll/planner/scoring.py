@@ -9,10 +9,10 @@ import numpy as np
 
 from atoll.experiment.experiment import Experiment
 from atoll.methods.papers.hierarchical import cut_by_empty
-from atoll.planner.budget import Budget
+from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, Dropped, with_rounds
-from atoll.planner.plan_scores import Score, score
-from atoll.planner.pool import Pool
+from atoll.planner.plan_scores import PlanScore, score
+from atoll.planner.pool import ProcessPool
 from atoll.settings.sections import Settings
 from atoll.support.errors import InputError, SettingWarning
 
@@ -28,7 +28,7 @@ class Scored:
     """A plan whose settings end where the budget does, and what its schedule says of it."""
 
     candidate: Candidate
-    score: Score
+    score: PlanScore
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class Scored:
         return self.candidate.name
 
 
-def seconds_of(settings: Settings, budget: Budget, pool: Pool) -> float:
+def seconds_of(settings: Settings, budget: PlanBudget, pool: ProcessPool) -> float:
     """Return the virtual time that there is: the budget's, the settings', or what their own rounds take.
 
     It is infinite where bytes alone end a run.
@@ -50,7 +50,7 @@ def seconds_of(settings: Settings, budget: Budget, pool: Pool) -> float:
 
 
 def score_all(
-    candidates: Iterable[Candidate], seconds: float, size: float | None, pool: Pool
+    candidates: Iterable[Candidate], seconds: float, size: float | None, pool: ProcessPool
 ) -> Iterator[Scored | Dropped]:
     """Yield each plan with its score, or why it is dropped: it cannot be, or is the same as one before it."""
     seen: dict[tuple[object, ...], str] = {}
@@ -72,7 +72,7 @@ def score_all(
         yield found
 
 
-def fill(settings: Settings, seconds: float, size: float | None, pool: Pool) -> Experiment:
+def fill(settings: Settings, seconds: float, size: float | None, pool: ProcessPool) -> Experiment:
     """Return the experiment with as many rounds as the budget takes, ended by `run.virtual_seconds`.
 
     Raises:
@@ -166,7 +166,7 @@ def _by_prediction(plans: Sequence[Scored]) -> tuple[list[Scored], list[Dropped]
     return kept, dropped
 
 
-def _is_twin(one: Score, other: Score) -> bool:
+def _is_twin(one: PlanScore, other: PlanScore) -> bool:
     """Return whether nothing tells two plans apart but their clustering, so that a race would only say it twice."""
     alike = ((mine, theirs) for _, mine, theirs in _qualities(one, other))
     pairs = [*alike, (one.predicted or math.nan, other.predicted or math.nan)]
@@ -191,9 +191,9 @@ def _fixed(values: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name, text) for name, text in values.items() if not name.startswith(_FREE)]
 
 
-def _qualities(one: Score, other: Score) -> Iterator[tuple[str, float, float]]:
+def _qualities(one: PlanScore, other: PlanScore) -> Iterator[tuple[str, float, float]]:
     """Yield what schedules are compared by, more being better, in the words of a sentence."""
-    words: Sequence[tuple[str, Callable[[Score], float]]] = (
+    words: Sequence[tuple[str, Callable[[PlanScore], float]]] = (
         ("more merges", lambda score: score.merges),
         ("more local steps", lambda score: score.steps),
         ("more clients", lambda score: score.clients),
@@ -208,6 +208,6 @@ def _clearly_less(one: float, other: float) -> bool:
     return one < other - ALIKE * max(abs(one), abs(other))
 
 
-def _how(better: Score, worse: Score) -> str:
+def _how(better: PlanScore, worse: PlanScore) -> str:
     named = [name for name, mine, theirs in _qualities(better, worse) if _clearly_less(theirs, mine)]
     return f"{' and '.join(named)}, and nothing clearly worse"

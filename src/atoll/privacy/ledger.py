@@ -63,7 +63,7 @@ class Account:
         return self.is_fleet and epsilon_of(self.cost, releases, wanted.delta) <= (wanted.epsilon or 0.0)
 
 
-class Ledger:
+class RunLedger:
     """A run's releases, in `LEDGER`: a line an event, each with a checksum of all before it.
 
     `SEAL` says how many lines there are and the last checksum, so that a ledger that was shortened is found out, unless
@@ -179,24 +179,24 @@ class Ledger:
         write_atomically(self._folder / SEAL, to_json({"lines": len(self._entries), "chain": self._chain}))
 
 
-def begin_ledger(folder: Path, account: Account) -> Ledger:
+def begin_ledger(folder: Path, account: Account) -> RunLedger:
     """Write a ledger without releases; return it.
 
     Raises:
         RunError: it cannot be written.
     """
-    ledger = Ledger(folder, account)
+    ledger = RunLedger(folder, account)
     ledger.write()
     return ledger
 
 
-def open_ledger(folder: Path, account: Account, events_done: int) -> Ledger:
+def open_ledger(folder: Path, account: Account, events_done: int) -> RunLedger:
     """Return the ledger of a run that goes on after so many events.
 
     Raises:
         InputError: it is gone, shortened, changed, or of another run.
     """
-    path, ledger = folder / LEDGER, Ledger(folder, account)
+    path, ledger = folder / LEDGER, RunLedger(folder, account)
     try:
         ledger.replay(whole_lines(path, folder))
         ledger.require_whole(events_done)

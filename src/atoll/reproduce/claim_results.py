@@ -7,14 +7,14 @@ from typing import Any
 
 from atoll.report.reading.runs import Run, read_begun
 from atoll.reproduce.claims import Claim, Paper
-from atoll.reproduce.costs import Cost, cost_of
+from atoll.reproduce.costs import RunCost, cost_of
 from atoll.reproduce.judging import Verdict, judge
 from atoll.reproduce.recipe_runs import SEEDS, is_trained, read_plans, settings_of
 from atoll.settings import experiment_file as config
 
 
 @dataclass(frozen=True)
-class Result:
+class ClaimResult:
     """A recipe, its runs, and the verdicts on its claims.
 
     Attributes:
@@ -34,7 +34,7 @@ class Result:
     plans: tuple[Mapping[str, Any], ...]
     expected: int
     verdicts: tuple[Verdict, ...]
-    cost: Cost | None
+    cost: RunCost | None
     problems: tuple[str, ...] = ()
 
     @property
@@ -45,14 +45,14 @@ class Result:
 
 def gather(
     recipe: str, papers: Sequence[Paper], scale: str, folder: Path, problems: Sequence[str] = (), seeds: int = SEEDS
-) -> Result:
+) -> ClaimResult:
     """Return what a recipe's folder holds, held against all claims about it."""
     claims: list[Claim] = [claim for paper in papers for claim in paper.claims if claim.recipe == recipe]
     trained = is_trained(recipe, papers)
     runs, faults = _find_runs(folder) if trained else ((), [])
     plans = () if trained else tuple(read_plans(folder)["plans"])
     missing = problems[0] if problems else ""
-    return Result(
+    return ClaimResult(
         recipe=recipe,
         description=str(config.read_experiment(recipe).get("description", "")),
         runs=runs,

@@ -25,7 +25,7 @@ _SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """The time of a recipe's runs.
 
     Attributes:
@@ -43,7 +43,7 @@ class Cost:
     paper_seconds: float | None
 
 
-def cost_of(recipe: str, runs: Sequence[Run]) -> Cost | None:
+def cost_of(recipe: str, runs: Sequence[Run]) -> RunCost | None:
     """Return what a recipe's finished runs took, and would take at paper scale; None without any."""
     finished = [run for run in runs if run.finished]
     if not finished:
@@ -52,7 +52,7 @@ def cost_of(recipe: str, runs: Sequence[Run]) -> Cost | None:
     taken = [float(run.rows["wall_time"][-1]) for run in finished]
     factors = [_factor(run, paper[key]) if (key := _key(run.config)) in paper else None for run in finished]
     expected = [seconds * factor for seconds, factor in zip(taken, factors, strict=True) if factor is not None]
-    return Cost(
+    return RunCost(
         recipe=recipe,
         runs=len(finished),
         seconds=sum(taken),

@@ -13,19 +13,19 @@ from matplotlib.figure import Figure
 from atoll.report.figures.comparisons import plot_bars
 from atoll.report.figures.curves import has_parameter_error, plot_curves, plot_parameter_error
 from atoll.report.figures.sizes import plot_size_against
-from atoll.reproduce.claim_results import Result
+from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.judging import without_seed
 
 Plans = Sequence[Mapping[str, Any]]
 
 
-def draw(result: Result) -> Iterator[tuple[str, str]]:
+def draw(result: ClaimResult) -> Iterator[tuple[str, str]]:
     """Yield (what it shows, SVG as a data address) for each of a recipe's figures; none without runs."""
     for told, figure in _figures(result):
         yield told, _as_address(figure)
 
 
-def _figures(result: Result) -> Iterator[tuple[str, Figure]]:
+def _figures(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
     runs = [replace(run, label=without_seed(run.label)) for run in result.runs]  # so all seeds of one look the same
     if runs:
         curves = plot_curves(runs)

@@ -29,7 +29,7 @@ PLANS = "clusters.json"
 
 
 @dataclass(frozen=True)
-class Task:
+class RecipeTask:
     """One run of a recipe or, where nothing is trained, all its clusterings.
 
     Attributes:
@@ -58,7 +58,7 @@ class Outcome:
         executor: which executor has trained it, and why.
     """
 
-    task: Task
+    task: RecipeTask
     problem: str = ""
     was_finished: bool = False
     executor: str = ""
@@ -95,25 +95,25 @@ def is_trained(recipe: str, papers: Sequence[Paper]) -> bool:
 
 def plan_tasks(
     recipe: str, scale: str, folder: Path, trained: bool, seeds: int = SEEDS, device: str = "cpu"
-) -> list[Task]:
+) -> list[RecipeTask]:
     """Return what a recipe consists of, done already or not; nothing is written."""
     runs = settings_of(recipe, scale, seeds, device)
     if not trained:
-        return [Task(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False)]
+        return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False)]
     names = name_folders([Experiment(settings) for settings in runs])
     return [
-        Task(recipe, ", ".join(filter(None, (s.panel, s.label))) or s.name, folder / name, (s,))
+        RecipeTask(recipe, ", ".join(filter(None, (s.panel, s.label))) or s.name, folder / name, (s,))
         for s, name in zip(runs, names, strict=True)
     ]
 
 
-def begin_tasks(tasks: Iterable[Task]) -> None:
+def begin_tasks(tasks: Iterable[RecipeTask]) -> None:
     """See that the folders of tasks can be used, and write down which runs they hold.
 
     Raises:
         InputError: one holds something else.
     """
-    by_folder: dict[Path, list[Task]] = {}
+    by_folder: dict[Path, list[RecipeTask]] = {}
     for task in tasks:
         if task.is_trained:
             by_folder.setdefault(task.folder.parent, []).append(task)
@@ -123,7 +123,7 @@ def begin_tasks(tasks: Iterable[Task]) -> None:
         begin_folders(folder, names)
 
 
-def find_missing(tasks: Iterable[Task]) -> dict[str, str]:
+def find_missing(tasks: Iterable[RecipeTask]) -> dict[str, str]:
     """Return the data sets of tasks that cannot be had, downloads included, each with the reason in one sentence."""
     missing = {}
     for settings in {task.settings[0].data.dataset: task.settings[0] for task in tasks}.values():
@@ -134,7 +134,7 @@ def find_missing(tasks: Iterable[Task]) -> dict[str, str]:
     return missing
 
 
-def carry_out_all(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
+def carry_out_all(tasks: Sequence[RecipeTask], jobs: int) -> Iterator[Outcome]:
     """Carry tasks out, `jobs` at a time, each in a process of its own; yield each one's outcome as it comes.
 
     With one job they run here. An interrupt stops what runs, which keeps checkpoints, and is raised again. If this
@@ -169,7 +169,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def carry_out_task(task: Task) -> Outcome:
+def carry_out_task(task: RecipeTask) -> Outcome:
     """Do one task, unless it is finished; errors are returned, not raised.
 
     Raises:
@@ -189,7 +189,7 @@ def carry_out_task(task: Task) -> Outcome:
 _interrupted: list[bool] = []
 
 
-def _train(task: Task) -> Outcome:
+def _train(task: RecipeTask) -> Outcome:
     """Train a run to its end, unless it is there already."""
     (settings,) = task.settings
     folder = RunFolder(task.folder)
@@ -218,7 +218,7 @@ def read_plans(folder: Path) -> dict[str, Any]:
     return held
 
 
-def _cluster(task: Task) -> bool:
+def _cluster(task: RecipeTask) -> bool:
     """Make all clusterings, each written down before the next; return whether they were there already."""
     file = task.folder / PLANS
     held = read_plans(task.folder)

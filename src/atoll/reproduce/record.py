@@ -4,16 +4,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from atoll.reproduce.claim_results import Result
+from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.judging import Verdict
-from atoll.reproduce.reproduce_progress import Progress
+from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.reproduce.verdict_wording import estimate_in_words, labels_of, need_in_words, value_in_words
 from atoll.support.estimates import Estimate
 
 RECORD = "verdicts.json"
 
 
-def record(results: Sequence[Result], scale: str, seeds: int, progress: Progress) -> dict[str, Any]:
+def record(results: Sequence[ClaimResult], scale: str, seeds: int, progress: ReproduceProgress) -> dict[str, Any]:
     """Return what is known of recipes and their claims; nothing in it tells the machine."""
     return {
         "scale": scale,

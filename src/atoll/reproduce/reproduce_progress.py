@@ -5,13 +5,13 @@ from pathlib import Path
 
 from atoll.report.reading.units import format_seconds
 from atoll.reproduce.costs import work_of
-from atoll.reproduce.recipe_runs import Task
+from atoll.reproduce.recipe_runs import RecipeTask
 from atoll.runs.run_folder import RunFolder
 from atoll.support.files import whole_lines
 from atoll.support.untrusted import parse_json
 
 
-class Progress:
+class ReproduceProgress:
     """The time of tasks, read from their folders, and what is left, by the rates so far.
 
     A run's work is worked out beforehand (`costs.work_of`). Finished runs of a recipe tell how long such work takes
@@ -19,7 +19,7 @@ class Progress:
     is not known, a run takes as long as those of its recipe did. Clusterings take no time.
     """
 
-    def __init__(self, tasks: Sequence[Task], jobs: int) -> None:
+    def __init__(self, tasks: Sequence[RecipeTask], jobs: int) -> None:
         """Take in what is in the folders; `jobs` is how many runs go on at a time."""
         self.tasks, self.jobs = [task for task in tasks if task.is_trained], jobs
         self.work = {task.folder: work_of(task.settings[0]) for task in self.tasks}
@@ -28,7 +28,7 @@ class Progress:
         for task in self.tasks:
             self.take(task)
 
-    def take(self, task: Task) -> None:
+    def take(self, task: RecipeTask) -> None:
         """Take in what a task has come to."""
         if task.is_trained:
             self.seconds[task.folder] = seconds_in(task.folder)
@@ -53,7 +53,7 @@ class Progress:
             if task.folder not in self.finished
         ]
 
-    def _whole(self, task: Task) -> float | None:
+    def _whole(self, task: RecipeTask) -> float | None:
         """Return how long a run takes in all."""
         done = [each.folder for each in self.tasks if each.folder in self.finished]
         alike = [each.folder for each in self.tasks if each.folder in self.finished and each.recipe == task.recipe]

@@ -6,9 +6,9 @@ from html import escape
 from importlib import resources
 from itertools import groupby
 
-from atoll.reproduce.claim_results import Result
+from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.claims import Claim, Paper
-from atoll.reproduce.costs import Cost
+from atoll.reproduce.costs import RunCost
 from atoll.reproduce.judging import Verdict
 from atoll.reproduce.pictures import draw
 from atoll.reproduce.verdict_wording import (
@@ -33,7 +33,7 @@ TEST = (
 )
 
 
-def render(papers: Sequence[Paper], results: Sequence[Result], scale: str) -> str:
+def render(papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) -> str:
     """Return the page as HTML that needs nothing else: style, figures and text are in it.
 
     Args:
@@ -77,7 +77,7 @@ def _scale_note(scale: str) -> str:
     )
 
 
-def _group(papers: Sequence[Paper], results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
+def _group(papers: Sequence[Paper], results: Sequence[ClaimResult]) -> list[tuple[str, str, list[ClaimResult]]]:
     """Return (title, reference, results) of each paper, and of results of no paper."""
     groups = [(p.title, p.reference, [r for r in results if r.recipe in p.recipes]) for p in papers]
     known = {recipe for paper in papers for recipe in paper.recipes}
@@ -85,7 +85,7 @@ def _group(papers: Sequence[Paper], results: Sequence[Result]) -> list[tuple[str
     return [group for group in groups if group[2]]
 
 
-def _contents(title: str, results: Sequence[Result]) -> str:
+def _contents(title: str, results: Sequence[ClaimResult]) -> str:
     links = "".join(
         f'<li><a href="#{escape(r.recipe)}">{escape(r.recipe)}</a> <small>{escape(count(r.verdicts))}</small></li>'
         for r in results
@@ -101,7 +101,7 @@ def _tell(problems: Sequence[str]) -> str:
     return "".join(told[:3]) + more
 
 
-def _section(result: Result) -> str:
+def _section(result: ClaimResult) -> str:
     parts = [
         f'<article id="{escape(result.recipe)}"><h3>{escape(result.recipe)}</h3><p>{escape(result.description)}</p>'
     ]
@@ -175,7 +175,7 @@ def _verdict(verdict: Verdict) -> str:
     return f'<b class="{style}">{verdict.status}</b>{small}'
 
 
-def _costs(costs: Sequence[Cost], scale: str) -> str:
+def _costs(costs: Sequence[RunCost], scale: str) -> str:
     """Return the table of measured times, and of estimates at paper scale."""
     if not costs:
         return ""

@@ -13,7 +13,7 @@ from atoll.engine.engine import Method, State, Step
 from atoll.engine.live_schedule import LiveRun, follow
 from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.reclustering import Planner
-from atoll.privacy.ledger import Ledger
+from atoll.privacy.ledger import RunLedger
 from atoll.privacy.private_release import with_journal
 from atoll.runs.checkpoint import KEPT, kept_by_checkpoints
 from atoll.runs.checkpointer import Stopwatch
@@ -40,7 +40,7 @@ class Live:
     planner: Planner
     executor: FleetExecutor
     warnings: tuple[str, ...] = ()
-    ledger: Ledger | None = None
+    ledger: RunLedger | None = None
 
     def method(self, events_done: int) -> Method:
         """Return the method with the plan for what comes after so many events, its releases written down."""

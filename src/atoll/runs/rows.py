@@ -14,7 +14,7 @@ from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted
 from atoll.fleet.server import replies
-from atoll.privacy.ledger import Ledger
+from atoll.privacy.ledger import RunLedger
 from atoll.privacy.privacy_plan import finite
 from atoll.runs.columns import LOSSES, SPENT
 from atoll.runs.probes import Probes
@@ -32,7 +32,7 @@ class Recorder:
         ledger: of a private run on a fleet, which knows what was spent; None: it is what was planned.
     """
 
-    ledger: Ledger | None = None
+    ledger: RunLedger | None = None
 
     def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
         """Count what the schedule costs; in a live run this is a plan, until `take` is told what happened.

@@ -10,7 +10,7 @@ from atoll.engine.engine import State, Step, init, train
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.agreed.transport import Fleet
 from atoll.fleet.server.reclustering import Planner
-from atoll.privacy.ledger import Ledger, open_ledger
+from atoll.privacy.ledger import RunLedger, open_ledger
 from atoll.privacy.private_release import with_journal
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
@@ -28,7 +28,7 @@ from atoll.support.errors import InputError, RunError
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """How far a run is.
 
     Attributes:
@@ -55,7 +55,7 @@ def run_events(
     fleet: Fleet | None = None,
     schedule: Path | str | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Generator[Progress]:
+) -> Generator[RunProgress]:
     """Run an experiment into a folder, yielding after every event.
 
     Rows of metrics are written before the first event, then after the first event that completes each
@@ -108,7 +108,7 @@ def run_events(
 
 def _carry_out(
     recorder: Recorder, executor: Executor, folder: RunFolder, resume: bool, overwrite: bool, live: Live | None = None
-) -> Generator[Progress]:
+) -> Generator[RunProgress]:
     experiment = recorder.experiment
     method, settings = experiment.method, experiment.settings
     replayed = _checksum(experiment)
@@ -156,12 +156,12 @@ def _train(
     rows: list[Row],
     clock: Stopwatch,
     warnings: Sequence[str],
-    ledger: Ledger | None = None,
-) -> Generator[Progress]:
+    ledger: RunLedger | None = None,
+) -> Generator[RunProgress]:
     """Take the steps to the end, and write the summary."""
     total = len(recorder.schedule)
     try:
-        yield Progress(saver.state.events_done, total, rows[-1], tuple(warnings))
+        yield RunProgress(saver.state.events_done, total, rows[-1], tuple(warnings))
         with closing(steps):
             for step in steps:
                 row, done = None, step.state.events_done
@@ -173,7 +173,7 @@ def _train(
                 else:
                     recorder.watch(step.state)
                 is_settled = saver.take(step.state)  # only now, since a checkpoint must not come before its row
-                yield Progress(done, total, row, is_settled=is_settled)
+                yield RunProgress(done, total, row, is_settled=is_settled)
     except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, stops here
         saver.save()
         raise
@@ -189,7 +189,7 @@ def _checksum(experiment: Experiment) -> str | None:
     return None if experiment.schedule is None else digest_of(experiment.schedule)
 
 
-def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_live: bool) -> Progress:
+def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_live: bool) -> RunProgress:
     """Return how far a finished run is.
 
     Raises:
@@ -201,7 +201,7 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
     recorder.require_all(rows, total)
     if account := account_of(recorder.experiment):
         open_ledger(folder.path, account, total)
-    return Progress(total, total, rows[-1], (*warnings, *recorder.warn_of(rows[0])))
+    return RunProgress(total, total, rows[-1], (*warnings, *recorder.warn_of(rows[0])))
 
 
 def _restore(

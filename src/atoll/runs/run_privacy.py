@@ -3,7 +3,7 @@
 from typing import Any
 
 from atoll.experiment.experiment import Experiment
-from atoll.privacy.ledger import Account, Ledger
+from atoll.privacy.ledger import Account, RunLedger
 from atoll.runs.fingerprint import digest
 
 
@@ -22,7 +22,7 @@ def account_of(experiment: Experiment) -> Account | None:
     )
 
 
-def spent_in(experiment: Experiment, ledger: Ledger | None) -> dict[str, Any]:
+def spent_in(experiment: Experiment, ledger: RunLedger | None) -> dict[str, Any]:
     """Return what a private run has spent, and what each cluster was to spend, as its summary has it."""
     private = experiment.private
     if ledger is None or private is None:

@@ -15,7 +15,7 @@ from atoll.support.seeds import generator
 
 
 @dataclass(frozen=True, order=True)
-class Job:
+class PendingWork:
     """A cohort's work, from the server's model that it begins with to the event that merges it.
 
     Attributes:
@@ -33,7 +33,7 @@ class Job:
     cohort: Ids = field(compare=False)
 
 
-def merge_jobs(sizes: Ids, index: int, jobs: Sequence[Job], server: Mix, begun: Iterable[int]) -> Event:
+def merge_jobs(sizes: Ids, index: int, jobs: Sequence[PendingWork], server: Mix, begun: Iterable[int]) -> Event:
     """Return the event in which jobs are merged, given by ascending place.
 
     Args:
@@ -67,7 +67,7 @@ def buffered(
     events: int,
     concurrency: int,
     buffer: int,
-    mix: Callable[[Sequence[Job], int], Mix],
+    mix: Callable[[Sequence[PendingWork], int], Mix],
     seed: int,
 ) -> Schedule:
     """Single clients work all the time, each from the server's model of when it began; every `buffer` are merged.
@@ -97,7 +97,7 @@ def buffered(
     for job in (job for jobs in full for job in jobs):
         begun[job.version].append(job.place)
 
-    def row(index: int, jobs: Sequence[Job]) -> Event:
+    def row(index: int, jobs: Sequence[PendingWork]) -> Event:
         server = mix(sorted(jobs, key=lambda job: int(job.cohort[0])), index)
         in_place = sorted(jobs, key=lambda job: job.place)
         return merge_jobs(sizes, index, in_place, server, begun[index + 1])
@@ -106,14 +106,14 @@ def buffered(
     return Schedule(pack(starmap(row, enumerate(full))), places, events)
 
 
-def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed: int) -> list[list[Job]]:
+def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed: int) -> list[list[PendingWork]]:
     """Return the jobs of each event."""
     clients, rng = len(clock.compute_seconds), generator(seed, "cohort")
     free = list(range(concurrency + buffer))
     busy: set[int] = set()
-    at_work: list[Job] = []
-    waiting: list[Job] = []
-    full: list[list[Job]] = []
+    at_work: list[PendingWork] = []
+    waiting: list[PendingWork] = []
+    full: list[list[PendingWork]] = []
     now = 0.0
     while len(full) < events:
         while len(at_work) < concurrency and len(busy) < clients:
@@ -121,7 +121,7 @@ def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed
             busy.add(client)
             cohort = np.array([client])
             done = now + clock.event_seconds(cohort, now)
-            heapq.heappush(at_work, Job(done, heapq.heappop(free), now, len(full), cohort))
+            heapq.heappush(at_work, PendingWork(done, heapq.heappop(free), now, len(full), cohort))
         now = at_work[0].done
         while at_work and at_work[0].done == now:
             waiting.append(heapq.heappop(at_work))

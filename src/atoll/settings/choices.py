@@ -2,8 +2,8 @@
 
 A section of the experiment file holds such names, a few settings that always apply, and what the named functions take.
 Built-in functions and a user's own (``module:function``) are alike: a function's parameters are settings of its
-section, but for the objects that Atoll gives it by name (`Choice.given`). Some of these objects have settings of their
-own, which apply when a function asks for them (`SETTINGS_OF`).
+section, but for the objects that Atoll gives it by name (`NamedChoice.given`). Some of these objects have settings of
+their own, which apply when a function asks for them (`SETTINGS_OF`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Choice:
+class NamedChoice:
     """A setting that names a function.
 
     Attributes:
@@ -69,24 +69,24 @@ _OF_CLUSTERINGS = {"population", "network", "problem", "clock", "rng", "seed", "
 _OF_METHODS = {"population", "clustering", "network", "phases", "pace", "clock", "module", "rule", "rounds", "seed"}
 
 CHOICES = (
-    Choice("method", "name", "fedcluster", "atoll.methods.named_methods:METHODS",
+    NamedChoice("method", "name", "fedcluster", "atoll.methods.named_methods:METHODS",
            frozenset({*_OF_METHODS, "deadline_seconds", "shape", "classes", "name"}), lambda made: kind_of(made).parts),
-    Choice("method", "combine", "mean", "atoll.aggregation.robust:ROBUST", frozenset()),
-    Choice("method", "select", "uniform", "atoll.methods.selection:SELECTIONS",
+    NamedChoice("method", "combine", "mean", "atoll.aggregation.robust:ROBUST", frozenset()),
+    NamedChoice("method", "select", "uniform", "atoll.methods.selection:SELECTIONS",
            frozenset({"population", "clock", "seed"})),
-    Choice("clustering", "method", "random", "atoll.clustering.named_clusterings:CLUSTERINGS",
+    NamedChoice("clustering", "method", "random", "atoll.clustering.named_clusterings:CLUSTERINGS",
            frozenset(_OF_CLUSTERINGS)),
-    Choice("data", "dataset", "digits", "atoll.data.named_datasets:DATASETS",
+    NamedChoice("data", "dataset", "digits", "atoll.data.named_datasets:DATASETS",
            frozenset({"root", "fetch", "rng", "seed", "clients"})),
-    Choice("data", "partition", "iid", "atoll.data.dealing.partition:PARTITIONS", frozenset(_OF_CLIENTS)),
-    Choice("data", "skew", "none", "atoll.data.dealing.feature_skew:SKEWS",
+    NamedChoice("data", "partition", "iid", "atoll.data.dealing.partition:PARTITIONS", frozenset(_OF_CLIENTS)),
+    NamedChoice("data", "skew", "none", "atoll.data.dealing.feature_skew:SKEWS",
            frozenset({"inputs", "level", "levels", "scale", "rng"})),
-    Choice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
-    Choice("travel", "codec", "none", "atoll.codecs.named_codecs:CODECS", frozenset()),
-    Choice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
-    Choice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
+    NamedChoice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
+    NamedChoice("travel", "codec", "none", "atoll.codecs.named_codecs:CODECS", frozenset()),
+    NamedChoice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
+    NamedChoice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
            frozenset({"aggregators", "rows", "columns", "rng"})),
-    Choice("privacy", "trust", "none", "atoll.privacy.named_trusts:TRUSTS", frozenset()),
+    NamedChoice("privacy", "trust", "none", "atoll.privacy.named_trusts:TRUSTS", frozenset()),
 )  # fmt: skip
 
 SETTINGS_OF: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -104,7 +104,7 @@ def method_kind(settings: Settings) -> MethodKind:
     return kind_of(resolve("method.name", settings.method.name, _load("atoll.methods.named_methods:METHODS")))
 
 
-def chosen(table: Table) -> dict[Choice, Function]:
+def chosen(table: Table) -> dict[NamedChoice, Function]:
     """Return the functions that a table of settings names.
 
     Raises:
@@ -119,7 +119,7 @@ def chosen(table: Table) -> dict[Choice, Function]:
     return found
 
 
-def taken(functions: Mapping[Choice, Function]) -> dict[str, dict[str, list[Parameter]]]:
+def taken(functions: Mapping[NamedChoice, Function]) -> dict[str, dict[str, list[Parameter]]]:
     """Return the settings that functions take, by section and key; several may take the same."""
     found: dict[str, dict[str, list[Parameter]]] = {choice.section: {} for choice in CHOICES}
     for choice, function in functions.items():
@@ -155,7 +155,7 @@ def takers(section: str) -> dict[str, tuple[str, ...]]:
     return {key: tuple(names) for key, names in found.items()}
 
 
-def choices_that_take(section: str, key: str) -> list[Choice]:
+def choices_that_take(section: str, key: str) -> list[NamedChoice]:
     """Return the settings that may name a built-in function which takes this one."""
     named = {who.partition(" = ")[0] for who in takers(section)[key]}
     return [choice for choice in CHOICES if choice.setting in named]

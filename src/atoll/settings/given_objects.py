@@ -14,7 +14,7 @@ import numpy as np
 
 from atoll.data.datasets import Dataset
 from atoll.methods.parts.kind import kind_of
-from atoll.settings.choices import CHOICES, Choice
+from atoll.settings.choices import CHOICES, NamedChoice
 from atoll.settings.plugins import remember
 from atoll.support.errors import InputError
 
@@ -52,7 +52,7 @@ def _is_object(value: Any) -> bool:
     return callable(value) or isinstance(value, Dataset)
 
 
-def _name(choice: Choice, given: Any) -> str:
+def _name(choice: NamedChoice, given: Any) -> str:
     """Return the built-in name of a function, or one that it is remembered by.
 
     Raises:

@@ -247,7 +247,7 @@ class SecureSettings(Section):
     )
 
 
-class Run(Section):
+class RunSettings(Section):
     """How the run is carried out and watched."""
 
     executor: Annotated[  # of executors with equal bits a run may go on with another; checkpoints know them
@@ -369,7 +369,7 @@ class Settings(Section, metaclass=_Checked):
     privacy: PrivacySettings = PrivacySettings()
     secure: SecureSettings = SecureSettings()
     fleet: FleetSettings = FleetSettings()
-    run: Run = Run()
+    run: RunSettings = RunSettings()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let a process be sent settings, whose class is made from the functions that they name."""

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from atoll.settings.choices import CHOICES, Choice, choices_that_take, chosen, every_parameter, taken, takers
+from atoll.settings.choices import CHOICES, NamedChoice, choices_that_take, chosen, every_parameter, taken, takers
 from atoll.settings.sections import Section, Settings
 from atoll.settings.setting_errors import explain
 from atoll.settings.signatures import REQUIRED, Function, Parameter, takes_any
@@ -57,7 +57,7 @@ def with_repository(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def settings_model(functions: tuple[tuple[Choice, Function], ...]) -> type[Settings]:
+def settings_model(functions: tuple[tuple[NamedChoice, Function], ...]) -> type[Settings]:
     """Return the model of all settings where sections name these functions."""
     sections: dict[str, Any] = {}
     open_ones = {choice.section for choice, function in functions if any(map(takes_any, choice.parts(function)))}
@@ -109,7 +109,7 @@ def field_of(parameters: Sequence[Parameter]) -> tuple[Any, Any]:
 def _why(
     path: Sequence[str],
     kind: str,
-    functions: Mapping[Choice, Function],
+    functions: Mapping[NamedChoice, Function],
     table: Mapping[str, Any],
     model: type[Settings],
 ) -> str:
@@ -168,7 +168,7 @@ def _fields(model: type[BaseModel], section: str) -> Mapping[str, FieldInfo]:
     return getattr(model.model_fields[section].annotation, "model_fields", {})
 
 
-def _named(table: Mapping[str, Any], choices: Iterable[Choice]) -> str:
+def _named(table: Mapping[str, Any], choices: Iterable[NamedChoice]) -> str:
     """Return what a table names, as ``method.name = 'fedavg'``."""
     held = ((choice, table.get(choice.section, {})) for choice in choices)
     return " and ".join(

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from atoll.runs.run import Progress
+from atoll.runs.run import RunProgress
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.settings.sections import Settings
 from atoll.support.errors import AtollError, InputError, RunError
@@ -34,7 +34,9 @@ def require_trackers(settings: Settings) -> None:
         require()
 
 
-def tracked(steps: Generator[Progress], settings: Settings, place: Path, resume: bool = False) -> Generator[Progress]:
+def tracked(
+    steps: Generator[RunProgress], settings: Settings, place: Path, resume: bool = False
+) -> Generator[RunProgress]:
     """Pass a run's progress on and log its rows to the trackers that `run.trackers` names, below ``trackers/``.
 
     Rows are taken from ``metrics.jsonl`` where a tracker lacks them, so a resumed run goes on in the same tracker run

@@ -31,7 +31,7 @@ MIXING = 18.0  # as measured: see docs/papers/feduc.md
 
 
 @dataclass(frozen=True)
-class Progress:
+class SearchProgress:
     """What the prediction is made of.
 
     Attributes:
@@ -47,7 +47,7 @@ class Progress:
         return math.log(self.seconds) + mixing * self.unlike
 
 
-def progress_of(problem: Problem, labels: Ids) -> Progress:
+def progress_of(problem: Problem, labels: Ids) -> SearchProgress:
     """Return the time between merges, and how unlike all data those are that meet in them.
 
     >>> from atoll.network.network import Network
@@ -60,14 +60,14 @@ def progress_of(problem: Problem, labels: Ids) -> Progress:
     used = np.flatnonzero(samples)
     held, events = samples[used], clock_of(problem, labels, samples)[1][used]
     if problem.pattern == "censyn":
-        return Progress(float(events.max()), 0.0)
+        return SearchProgress(float(events.max()), 0.0)
     means, _, _ = mean_deviations(problem, labels, used, held)
     if problem.pattern == "cenasy":
         met = float(np.square((held / events) @ means / (held / events).sum()).sum())
     else:
         met = float(held @ np.square(mixing_matrix(problem, used, held) @ means).sum(axis=1) / held.sum())
     seconds = events.max() if problem.pattern == "decsyn" else held.sum() / (held / events).sum()
-    return Progress(float(seconds), met / _alone(problem))
+    return SearchProgress(float(seconds), met / _alone(problem))
 
 
 @lru_cache(maxsize=1)
@@ -80,8 +80,8 @@ def feduc_for_progress(problem: Problem, mixing: float = MIXING) -> Ids:
     """Return the clustering with the least predicted time to a target that local search finds, [clients].
 
     It starts from the shortest uploads, from equally many clients everywhere, from clients of like speed together, and
-    from Algorithm 2, and is never worse than these by `Progress.log_seconds`; the best one after some moves is refined
-    to the end. In the decentralised patterns one that cuts the aggregators' graph is taken only if there is no other.
+    from Algorithm 2, and is never worse than these by `SearchProgress.log_seconds`; the best one after some moves is
+    refined to the end. In the decentralised patterns one that cuts the aggregators' graph is taken only if there is no other.
 
     Raises:
         InputError: what `greedy.feduc_labels` raises.

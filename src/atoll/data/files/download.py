@@ -19,7 +19,7 @@ from atoll.support.errors import InputError, RunError
 
 
 @dataclass(frozen=True)
-class Source:
+class DownloadSource:
     """The official files of one data set: where they come from and where they go.
 
     folder: their place below the data root.
@@ -38,7 +38,7 @@ _FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 _MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist"
 
 SOURCES = {
-    "mnist": Source(
+    "mnist": DownloadSource(
         folder="mnist",
         files=_IDX,
         downloads={
@@ -56,7 +56,7 @@ SOURCES = {
             ),
         },
     ),
-    "cifar10": Source(
+    "cifar10": DownloadSource(
         folder="cifar-10-batches-bin",
         files=(
             "data_batch_1.bin",
@@ -70,7 +70,7 @@ SOURCES = {
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": ("md5:c32a1d4ab5d03f1284b67883e8d87530"),
         },
     ),
-    "fashion-mnist": Source(
+    "fashion-mnist": DownloadSource(
         folder="fashion-mnist",
         files=_IDX,
         downloads={
@@ -80,7 +80,7 @@ SOURCES = {
             f"{_FASHION_URL}/t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
         },
     ),
-    "emnist": Source(
+    "emnist": DownloadSource(
         folder="emnist",
         files=(
             "emnist-balanced-train-images-idx3-ubyte",
@@ -90,7 +90,7 @@ SOURCES = {
         ),
         downloads={"https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
     ),
-    "cifar100": Source(
+    "cifar100": DownloadSource(
         folder="cifar-100-binary",
         files=("train.bin", "test.bin"),
         downloads={"https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz": "md5:03b5dce01913d631647c71ecec9e9cb8"},
@@ -157,7 +157,7 @@ def _require_free(target: Path, name: str) -> None:
         )
 
 
-def _gather(url: str, checksum: str, staging: Path, source: Source) -> None:
+def _gather(url: str, checksum: str, staging: Path, source: DownloadSource) -> None:
     """Bring one download into its folder below staging, unpacked if it is an archive."""
     folder = source.folder
     file = _retrieve(url, checksum, staging)

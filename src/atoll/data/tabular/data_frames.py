@@ -8,7 +8,7 @@ from atoll.data.array_inputs import kind_of
 from atoll.data.datasets import Dataset
 from atoll.data.tabular.arrow import BATCH
 from atoll.data.tabular.make import Wanted, make_table
-from atoll.data.tabular.source import Piece, Source, Split
+from atoll.data.tabular.source import Piece, Split, TableSource
 from atoll.support.errors import InputError
 from atoll.support.extras import load_extra
 from atoll.support.wording import unknown
@@ -53,7 +53,7 @@ def from_pandas(
     return make_table(make_source(name, frame, test), wanted)
 
 
-def make_source(name: str, frame: Any, test: Any) -> Source:
+def make_source(name: str, frame: Any, test: Any) -> TableSource:
     """Return a table that is in memory, with or without another of test rows.
 
     Raises:
@@ -64,7 +64,7 @@ def make_source(name: str, frame: Any, test: Any) -> Source:
     if tables[-1].schema.names != schema.names or tables[-1].schema.types != schema.types:
         raise InputError(f"{name}: test has other columns than frame, or others' types; they must be alike")
     splits: tuple[Split | None, ...] = (None,) if test is None else ("train", "test")
-    return Source(name, schema, tuple(map(_piece, (name, f"{name}'s test"), tables, splits)))
+    return TableSource(name, schema, tuple(map(_piece, (name, f"{name}'s test"), tables, splits)))
 
 
 def _as_table(name: str, frame: Any) -> "pa.Table":

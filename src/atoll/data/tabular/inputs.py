@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from atoll.data.files.sample_files import read_column
 from atoll.data.tabular.encoders import Encoder
-from atoll.data.tabular.source import Source
+from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import LEFT_OUT, TRAIN, Uses
 from atoll.support.errors import InputError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Floats32 = npt.NDArray[np.float32]
 
 
-def fit(source: Source, encoders: Sequence[Encoder], uses: Uses) -> None:
+def fit(source: TableSource, encoders: Sequence[Encoder], uses: Uses) -> None:
     """Show the encoders all rows, and which are for training; those that are left out are not shown."""
     import pyarrow as pa
 
@@ -32,7 +32,7 @@ def fit(source: Source, encoders: Sequence[Encoder], uses: Uses) -> None:
             encoder.see(column, own == TRAIN)
 
 
-def encode(source: Source, encoders: Sequence[Encoder], keep: Sequence[npt.NDArray[np.bool_]]) -> list[Floats32]:
+def encode(source: TableSource, encoders: Sequence[Encoder], keep: Sequence[npt.NDArray[np.bool_]]) -> list[Floats32]:
     """Return the numbers of some rows as an array for each of these choices of rows, [rows, numbers]."""
     widths = np.cumsum([0, *(len(encoder.names) for encoder in encoders)])
     made = [np.empty((int(rows.sum()), widths[-1]), np.float32) for rows in keep]
@@ -58,7 +58,7 @@ def is_dense(schema: "pa.Schema", inputs: Sequence[str]) -> bool:
     return len(inputs) == 1 and (any(nested) or pa.types.is_struct(kind) or isinstance(kind, pa.ExtensionType))
 
 
-def read_dense(source: Source, name: str, keep: Sequence[npt.NDArray[np.bool_]]) -> list[npt.NDArray[Any]]:
+def read_dense(source: TableSource, name: str, keep: Sequence[npt.NDArray[np.bool_]]) -> list[npt.NDArray[Any]]:
     """Return arrays or images, [rows, ...], for each of these choices of rows; images have their channels first.
 
     Raises:

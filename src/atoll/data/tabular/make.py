@@ -12,7 +12,7 @@ from atoll.data.tabular.arrow import as_damage
 from atoll.data.tabular.encoders import Encoder, Missing, make_encoder
 from atoll.data.tabular.inputs import encode, fit, is_dense, read_dense
 from atoll.data.tabular.roles import Names, Roles, find_roles
-from atoll.data.tabular.source import Source
+from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import (
     LEFT_OUT,
     TEST,
@@ -84,7 +84,7 @@ class Rows:
     times: Array | None = None
 
 
-def make_table(source: Source, wanted: Wanted) -> Dataset:
+def make_table(source: TableSource, wanted: Wanted) -> Dataset:
     """Return a table as a data set.
 
     Raises:
@@ -94,7 +94,7 @@ def make_table(source: Source, wanted: Wanted) -> Dataset:
         return _make(source, wanted)
 
 
-def _make(source: Source, wanted: Wanted) -> Dataset:
+def _make(source: TableSource, wanted: Wanted) -> Dataset:
     roles = _roles_of(source, wanted)
     encoders = _encoders_of(source, roles, wanted)
     rows = _read_rows(source, roles, wanted)
@@ -134,7 +134,7 @@ def _make(source: Source, wanted: Wanted) -> Dataset:
     )
 
 
-def _roles_of(source: Source, wanted: Wanted) -> Roles:
+def _roles_of(source: TableSource, wanted: Wanted) -> Roles:
     roles = find_roles(
         source,
         target=wanted.target,
@@ -155,7 +155,7 @@ def _roles_of(source: Source, wanted: Wanted) -> Roles:
     return roles
 
 
-def _read_rows(source: Source, roles: Roles, wanted: Wanted) -> Rows:
+def _read_rows(source: TableSource, roles: Roles, wanted: Wanted) -> Rows:
     table, uses = collect(source, roles, wanted.missing == "drop")
     if roles.id:
         require_unique(table, roles.id[0])
@@ -229,7 +229,7 @@ def _with_enough(rows: Rows, samples: Ids, wanted: Wanted, source: str) -> tuple
     return replace(rows, uses=np.where(short[rows.owners.codes], LEFT_OUT, rows.uses).astype(np.int8)), True
 
 
-def _encoders_of(source: Source, roles: Roles, wanted: Wanted) -> list[Encoder]:
+def _encoders_of(source: TableSource, roles: Roles, wanted: Wanted) -> list[Encoder]:
     """Return what encodes the inputs; nothing where they are one column of arrays or images."""
     if is_dense(source.schema, roles.inputs):
         if wanted.window is not None:
@@ -240,7 +240,7 @@ def _encoders_of(source: Source, roles: Roles, wanted: Wanted) -> list[Encoder]:
 
 
 def _inputs_of(
-    source: Source, roles: Roles, encoders: list[Encoder], uses: Uses, windows: Windows | None
+    source: TableSource, roles: Roles, encoders: list[Encoder], uses: Uses, windows: Windows | None
 ) -> tuple[list[Array], list[str]]:
     """Return the inputs of the samples for training and for the test, and what their numbers are called."""
     kept = [uses == TRAIN, uses == TEST]

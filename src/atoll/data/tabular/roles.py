@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atoll.data.tabular.source import Source
+from atoll.data.tabular.source import TableSource
 from atoll.support.errors import InputError
 
 Names = str | list[str] | None
@@ -38,7 +38,7 @@ class Roles:
 
 
 def find_roles(
-    source: Source,
+    source: TableSource,
     target: Names,
     client: Names = None,
     group: Names = None,
@@ -74,7 +74,7 @@ def find_roles(
     return Roles(**found, inputs=chosen)
 
 
-def _columns(source: Source, role: str, names: Names) -> tuple[str, ...]:
+def _columns(source: TableSource, role: str, names: Names) -> tuple[str, ...]:
     listed: Sequence[str] = [] if names is None else [names] if isinstance(names, str) else names
     if names is not None and not listed:
         raise InputError(f"data.{role} = []: names no column; name one, or leave it out")

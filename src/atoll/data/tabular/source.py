@@ -44,7 +44,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """A table.
 
     Attributes:
@@ -93,7 +93,7 @@ class Source:
         raise InputError(f"{setting} = {name!r}: {self.name} has no such column{hint} it has {there}")
 
 
-def open_source(root: str | None, keep: Collection[str] = ()) -> Source:
+def open_source(root: str | None, keep: Collection[str] = ()) -> TableSource:
     """Return the table of a file, or of all files in a folder (and in its folders train and test).
 
     CSV is read whole to find its types: the columns to `keep`, which are read once more in any case, stay in memory.
@@ -123,11 +123,11 @@ def open_source(root: str | None, keep: Collection[str] = ()) -> Source:
     added = (FILE,) if base.is_dir() and FILE not in schema.names else ()
     pieces = (Piece(str(file), read, splits.get(file)) for file, (_, read) in opened.items())
     if not added:
-        return Source(base.resolve().stem, schema, tuple(pieces))
+        return TableSource(base.resolve().stem, schema, tuple(pieces))
     import pyarrow as pa
 
     named = tuple(replace(piece, read=_with_file(piece.read, Path(piece.name).stem)) for piece in pieces)
-    return Source(base.resolve().stem, schema.append(pa.field(FILE, pa.string())), named, added)
+    return TableSource(base.resolve().stem, schema.append(pa.field(FILE, pa.string())), named, added)
 
 
 def _with_file(read: Reads, stem: str) -> Reads:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from atoll.data.tabular.arrow import compact
 from atoll.data.tabular.roles import Roles
-from atoll.data.tabular.source import SPLITS, Source
+from atoll.data.tabular.source import SPLITS, TableSource
 from atoll.support.arrays import Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.wording import natural, show
@@ -37,7 +37,7 @@ class Labels:
     names: tuple[str, ...]
 
 
-def collect(source: Source, roles: Roles, drop: bool) -> "tuple[pa.Table, Uses]":
+def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, Uses]":
     """Return the columns about rows, and what files' names, or missing values, say of each row's use.
 
     Args:

@@ -13,7 +13,7 @@ from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
 from atoll.executors.distributed import Distributed
 from atoll.executors.packing import pack, pack_all, unpack
 from atoll.executors.ray.cluster import Cluster, connect
-from atoll.executors.ray.ray_worker import Measuring, Training
+from atoll.executors.ray.ray_worker import RemoteMeasuring, Training
 from atoll.executors.ray.ray_workers import RayWorkers
 from atoll.executors.weighted import Weighted
 from atoll.local.batches import cut_rows, mean_by_client
@@ -94,7 +94,7 @@ class Ray(Distributed):
         rows = self.trainer.identity_rows(clients, round_)
         with self._working() as workers:
             sent = workers.cluster.put([pack(model) for model in models])
-            parts = [(Measuring(part), sent) for part in cut_rows(rows)]
+            parts = [(RemoteMeasuring(part), sent) for part in cut_rows(rows)]
             return mean_by_client(np.concatenate(list(workers.map(parts, ahead=len(parts)))), rows)
 
     def _train(self, workers: RayWorkers, cohorts: Sequence[Cohort], whole: bool) -> Iterator[ClientUpdate]:

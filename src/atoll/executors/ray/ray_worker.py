@@ -36,7 +36,7 @@ class Training:
 
 
 @dataclass(frozen=True, eq=False)
-class Measuring:
+class RemoteMeasuring:
     """Samples to measure models on."""
 
     rows: Rows
@@ -66,7 +66,7 @@ class Worker:
         sys.path.extend(path for path in paths if path not in sys.path)
         return try_to_answer(lambda reference: self._prepare(versions, reference), held[0], lambda _: "a Ray worker")
 
-    def answer(self, request: Training | Measuring, models: Sequence[Packed]) -> Answer:
+    def answer(self, request: Training | RemoteMeasuring, models: Sequence[Packed]) -> Answer:
         """Return the answer to a request about these models.
 
         To train: for each client, or for the cohort, the model, its loss and what clients keep. To measure: the losses
@@ -84,8 +84,8 @@ class Worker:
         self._serial = Serial(trainer)
         self._weighted = Weighted(trainer) if whole else None
 
-    def _answer(self, request: Training | Measuring, models: list[Model]) -> Any:
-        if isinstance(request, Measuring):
+    def _answer(self, request: Training | RemoteMeasuring, models: list[Model]) -> Any:
+        if isinstance(request, RemoteMeasuring):
             return self._trainer.sample_losses(models, request.rows)
         cohort = replace(request.cohort, start=models[0], states=unpack_all(request.states))
         averages = self._train(cohort, request.whole)

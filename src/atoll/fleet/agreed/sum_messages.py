@@ -136,7 +136,7 @@ class SharesReply(SumReply):
     shares: ByNode
 
 
-class Work(Header):
+class WorkDone(Header):
     """What a client did, as in `messages.TrainReply`."""
 
     client: Count
@@ -149,7 +149,7 @@ class MaskedReply(SumReply):
     """What a node's clients did; the body is the sum of their updates as whole numbers, masked."""
 
     kind: Literal["summed-masked"] = "summed-masked"
-    work: tuple[Work, ...]
+    work: tuple[WorkDone, ...]
 
 
 class SurvivorsReply(SumReply):

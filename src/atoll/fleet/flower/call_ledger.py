@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, Asked, Message, Reply
+from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, GuardedReply, GuardedRequest, Message
 
 _Request = TypeVar("_Request")
 
@@ -55,12 +55,12 @@ class FlowerLedger:
                 return node
         return None
 
-    def asked(self, identifier: str) -> Asked | None:
+    def asked(self, identifier: str) -> GuardedRequest | None:
         """Return the message of this identifier, if its reply is still waited for."""
         from flwr.supercore.utils import int64_to_uint64
 
         row = self._state.get_valid_message_ins(identifier)
-        return None if row is None else Asked(int64_to_uint64(row["dst_node_id"]), int(row["group_id"]))
+        return None if row is None else GuardedRequest(int64_to_uint64(row["dst_node_id"]), int(row["group_id"]))
 
     def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
         """Delete messages and what has come in reply."""
@@ -93,7 +93,7 @@ class FlowerLedger:
             self._state.cleanup_run(run.run_id)
         self._state.object_store.clear()
 
-    def read_reply(self, body: bytes) -> Reply | None:
+    def read_reply(self, body: bytes) -> GuardedReply | None:
         """Return what a push-messages announces; None if it is not exactly one reply."""
         from flwr.common.constant import SUPERLINK_NODE_ID
         from flwr.proto.fleet_pb2 import PushMessagesRequest
@@ -105,7 +105,7 @@ class FlowerLedger:
         if parts[0] != told.message_id or not told.reply_to_message_id:
             return None
         to_server = told.dst_node_id == SUPERLINK_NODE_ID
-        return Reply(told.message_id, told.src_node_id, to_server, told.reply_to_message_id, parts)
+        return GuardedReply(told.message_id, told.src_node_id, to_server, told.reply_to_message_id, parts)
 
     def read_part(self, body: bytes) -> tuple[str, int] | None:
         """Return the identifier of what a push-object brings, and its bytes."""

@@ -11,7 +11,7 @@ from atoll.fleet.agreed.messages import MOST_HEADER_BYTES
 from atoll.fleet.agreed.transport import Failure, Properties
 from atoll.fleet.flower.calls import begin_task, forget, is_task_lost, list_nodes, register_nodes, runtime_client
 from atoll.fleet.flower.guard import OVERHEAD
-from atoll.fleet.flower.receiving import Asked, Task, receive
+from atoll.fleet.flower.receiving import PendingCall, PendingTask, receive
 from atoll.fleet.flower.superlink import Superlink
 from atoll.fleet.flower.wire import (
     beating,
@@ -50,7 +50,7 @@ class FlowerFleet:
         self._properties = {node.name: _properties_of(node) for node in configuration.nodes}
         self._names = dict[int, str]()
         self._lock = threading.Lock()
-        self._task: Task | None = None
+        self._task: PendingTask | None = None
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -143,7 +143,7 @@ class FlowerFleet:
         numbers = {info.node_id: name for name, info in list_nodes(known).items()}
         self._names = {number: name for number, name in numbers.items() if name in self._properties}
 
-    def _with_task(self, call: Callable[[Task], _Result], until: float) -> _Result:
+    def _with_task(self, call: Callable[[PendingTask], _Result], until: float) -> _Result:
         """Return what a call makes of the task, begun again if Flower has given it up."""
 
         def attempt() -> _Result:
@@ -158,11 +158,11 @@ class FlowerFleet:
 
         return self._insist(attempt, until)
 
-    def _begun_task(self) -> Task:
+    def _begun_task(self) -> PendingTask:
         with self._lock:
             if self._task is None:
                 run_id, token = begin_task(self.configuration)
-                self._task = Task(run_id, runtime_client(self.configuration, token))
+                self._task = PendingTask(run_id, runtime_client(self.configuration, token))
             return self._task
 
     def _insist(self, call: Callable[[], _Result], until: float) -> _Result:
@@ -187,12 +187,14 @@ class FlowerFleet:
         except httpx.HTTPError as error:
             raise self.superlink.fault_of(error) from error
 
-    def _drop(self, task: Task) -> None:
+    def _drop(self, task: PendingTask) -> None:
         with self._lock:
             if self._task is task:
                 self._task = None
 
-    def _push(self, task: Task, heads: Mapping[str, bytes], name_of_task: str, payload: bytes, until: float) -> Asked:
+    def _push(
+        self, task: PendingTask, heads: Mapping[str, bytes], name_of_task: str, payload: bytes, until: float
+    ) -> PendingCall:
         """Send a task to nodes that are there; the payload goes to the superlink once."""
         from flwr.common.constant import SUPERLINK_NODE_ID
         from flwr.proto.message_pb2 import PushObjectRequest
@@ -201,7 +203,7 @@ class FlowerFleet:
 
         most = min(self._most, _MOST_NUMBERS) if name_of_task in _NUMBERS else self._most
         if not heads:
-            return Asked(task, {}, most)
+            return PendingCall(task, {}, most)
         numbers = {name: number for number, name in self._names.items()}
         seconds = max(until - time.monotonic(), 0.1)
         packed = [
@@ -220,9 +222,11 @@ class FlowerFleet:
                     object_id=identifier, object_content=parts[identifier],
                 )
             )  # fmt: skip
-        return Asked(task, {sent: name for sent, name in zip(answer.message_ids, heads, strict=True) if sent}, most)
+        return PendingCall(
+            task, {sent: name for sent, name in zip(answer.message_ids, heads, strict=True) if sent}, most
+        )
 
-    def _pull(self, asked: Asked) -> Iterator[tuple[str, bytes | Failure]]:
+    def _pull(self, asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
         """Yield the replies that are there; none while the superlink is away, failures if our task is lost."""
         try:
             yield from receive(asked)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
 from atoll.fleet.flower.guard import UNANNOUNCED
-from atoll.fleet.flower.presence import UNKNOWN, Link, client_of, linked, refusal
+from atoll.fleet.flower.presence import UNKNOWN, PresenceLink, client_of, linked, refusal
 from atoll.fleet.flower.wire import (
     FAILED,
     PARTS_OF_A_TASK,
@@ -89,7 +89,9 @@ def _only_one(configuration: NodeConfiguration, state: Path) -> Iterator[None]:
         yield
 
 
-def _answer_all(configuration: NodeConfiguration, link: Link, answer: Answer, tell: Callable[[str], None]) -> None:
+def _answer_all(
+    configuration: NodeConfiguration, link: PresenceLink, answer: Answer, tell: Callable[[str], None]
+) -> None:
     """Ask for messages and answer them, one after the other, for ever."""
     state = _State(configuration)
     with waiting(tell, state.say):
@@ -116,7 +118,7 @@ class _State:
 
 
 def _answer_for_ever(
-    configuration: NodeConfiguration, link: Link, answer: Answer, tell: Callable[[str], None], state: _State
+    configuration: NodeConfiguration, link: PresenceLink, answer: Answer, tell: Callable[[str], None], state: _State
 ) -> None:
     while True:
         began = time.monotonic()
@@ -144,7 +146,7 @@ def _pause(idle: float) -> float:
     return (_POLL_SECONDS if idle < 30 else _IDLE_SECONDS) * random.uniform(0.8, 1.2)
 
 
-def _receive(link: Link) -> "Message | None":
+def _receive(link: PresenceLink) -> "Message | None":
     """Return the next message, read whole, or None."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
@@ -194,7 +196,7 @@ def _reply_to(
     return reply
 
 
-def _send(link: Link, asked: "Message", reply: bytes | int, began: float) -> None:
+def _send(link: PresenceLink, asked: "Message", reply: bytes | int, began: float) -> None:
     """Send a reply, as long as the server waits for it; `began` is when it was asked, as of `time.monotonic`.
 
     A superlink that was started again has forgotten which parts were announced, and is told again.

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping, Seq
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from atoll.fleet.flower.holding import Holding
+from atoll.fleet.flower.holding import HeldReply
 from atoll.fleet.flower.refusals import Refusals
 
 HEADER = "x-atoll-secret"
@@ -48,7 +48,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class GuardedRequest:
     """A message that waits for its reply: of which node, and how many bytes that may have."""
 
     node: int
@@ -56,7 +56,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Reply:
+class GuardedReply:
     """What a node says that it will send: from whom to whom, in reply to what, and the parts that will follow."""
 
     identifier: str
@@ -66,14 +66,14 @@ class Reply:
     parts: tuple[str, ...]
 
 
-class Ledger(Protocol):
+class CallLedger(Protocol):
     """What the guard asks of the superlink; each may take a while and is called in a thread."""
 
     def node_of(self, scope: Message) -> int | None:
         """Return the node whose registered key has signed a request's headers."""
         ...
 
-    def asked(self, identifier: str) -> Asked | None:
+    def asked(self, identifier: str) -> GuardedRequest | None:
         """Return the message of this identifier, if its reply is still waited for."""
         ...
 
@@ -89,7 +89,7 @@ class Ledger(Protocol):
         """Let a node be given again what it was given and has not confirmed."""
         ...
 
-    def read_reply(self, body: bytes) -> Reply | None:
+    def read_reply(self, body: bytes) -> GuardedReply | None:
         """Return what a push-messages announces; None if it is not exactly one reply."""
         ...
 
@@ -118,14 +118,14 @@ class _Push:
 class Guard:
     """An ASGI application around Flower's."""
 
-    def __init__(self, app: App, secret: str, ledger: Ledger, max_bytes: int, is_open: bool = True) -> None:
+    def __init__(self, app: App, secret: str, ledger: CallLedger, max_bytes: int, is_open: bool = True) -> None:
         """Guard `app`; whoever has the secret may send `max_bytes` at once."""
         self._app, self._secret, self._ledger = app, secret.encode(), ledger
         self._max_bytes, self._is_open = max_bytes, is_open
         self._pushes = dict[int, _Push]()  # a node sends one reply after the other
         self._busy = set[int]()
         self._in_flight = 0
-        self._holding = Holding(ledger.ready)
+        self._holding = HeldReply(ledger.ready)
         self._refusals = Refusals()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -225,7 +225,7 @@ class Guard:
             return None if asked is not None and asked.node == node else 403
         return None
 
-    def _check_reply(self, node: int, reply: Reply | None) -> int | None:
+    def _check_reply(self, node: int, reply: GuardedReply | None) -> int | None:
         """Take a reply that the node itself gives the server, to what it was asked, in as few parts as ours."""
         if reply is None or len(reply.parts) > PARTS_OF_A_REPLY:
             return 400

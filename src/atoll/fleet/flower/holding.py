@@ -9,7 +9,7 @@ HOLD_SECONDS = 15.0
 LOOK_SECONDS = 0.1
 
 
-class Holding:
+class HeldReply:
     """Who is waiting; one look for all of them tells whose message is there."""
 
     def __init__(self, ready: Callable[[], Collection[int]]) -> None:

@@ -36,7 +36,7 @@ _WAITING = (
 
 
 @dataclass(frozen=True)
-class Link:
+class PresenceLink:
     """A connection on which the node is known."""
 
     client: "FleetHttpClient"
@@ -55,7 +55,7 @@ def client_of(configuration: NodeConfiguration, key: Any, authority: bytes) -> "
 @contextlib.contextmanager
 def linked(
     configuration: NodeConfiguration, client: "FleetHttpClient", key: Any, note: Path, tell: Callable[[str], None]
-) -> Iterator[Link]:
+) -> Iterator[PresenceLink]:
     """Announce the node to the server, and its leaving.
 
     A node that was killed counts as there for a while, and Flower refuses another with its key. The node notes its
@@ -89,7 +89,7 @@ def linked(
         write_atomically(note, str(node_id).encode())
         tell(f"{configuration.name}: connected")
         with beating(lambda: client.SendNodeHeartbeat(beat), _BEAT_SECONDS):
-            yield Link(client, node_id)
+            yield PresenceLink(client, node_id)
     finally:
         with contextlib.suppress(Exception):
             client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Task:
+class PendingTask:
     """Flower's run and task, which messages are sent by."""
 
     run_id: int
@@ -34,16 +34,16 @@ class _Arriving:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PendingCall:
     """What was sent by a task and is not answered yet: nodes and replies by the message's identifier."""
 
-    task: Task
+    task: PendingTask
     names: dict[str, str]
     most: int
     arriving: dict[str, _Arriving] = field(default_factory=dict)
 
 
-def receive(asked: Asked) -> Iterator[tuple[str, bytes | Failure]]:
+def receive(asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
     """Yield what has come meanwhile, by the node's name: each reply that is whole, or why there is none."""
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
@@ -68,7 +68,7 @@ def receive(asked: Asked) -> Iterator[tuple[str, bytes | Failure]]:
             _confirm(asked.task, arriving.identifier)
 
 
-def _fetch(task: Task, arriving: _Arriving, most: int) -> bool:
+def _fetch(task: PendingTask, arriving: _Arriving, most: int) -> bool:
     """Read the parts of a reply that are there; return whether it is whole, or longer than it may be."""
     from flwr.common.constant import SUPERLINK_NODE_ID
     from flwr.proto.message_pb2 import PullObjectRequest
@@ -84,7 +84,7 @@ def _fetch(task: Task, arriving: _Arriving, most: int) -> bool:
     return True
 
 
-def _confirm(task: Task, identifier: str) -> None:
+def _confirm(task: PendingTask, identifier: str) -> None:
     """Let the superlink forget a reply that was read."""
     from flwr.common.constant import SUPERLINK_NODE_ID
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest

@@ -132,7 +132,7 @@ def read_reply(message: "Message") -> bytes | Failure:
 
 
 @dataclass(frozen=True)
-class Packed:
+class WireContent:
     """A message as it travels: without its content, the identifiers of its parts, and the parts by identifier."""
 
     message: Any
@@ -140,7 +140,7 @@ class Packed:
     parts: Mapping[str, bytes]
 
 
-def pack(message: "Message") -> Packed:
+def pack(message: "Message") -> WireContent:
     """Return a message as it travels, and give it its identifier, which is the digest of its content."""
     from flwr.app.message import remove_content_from_message
     from flwr.common.serde import message_to_proto
@@ -154,7 +154,7 @@ def pack(message: "Message") -> Packed:
         message.metadata.__dict__["_message_id"] = message.object_id
         tree = get_object_tree(message)
         parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
-    return Packed(message_to_proto(remove_content_from_message(message)), tree, parts)
+    return WireContent(message_to_proto(remove_content_from_message(message)), tree, parts)
 
 
 def names_of(tree: "ObjectTree", most: int) -> list[str]:

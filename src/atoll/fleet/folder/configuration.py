@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from atoll.fleet.agreed.terms import ALLOWABLE
 from atoll.fleet.folder.peers import PEERS
 from atoll.fleet.node.noise_added import Hidden
-from atoll.fleet.node.work_count import Budget
+from atoll.fleet.node.work_count import WorkBudget
 from atoll.support.errors import InputError
 from atoll.support.limits import LARGEST
 from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
@@ -159,9 +159,9 @@ class NodeConfiguration(_Section):
         return None if self.reports is None else Hidden(**dict(self.reports))
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> WorkBudget:
         """How much it does for each of its clients."""
-        return Budget(self.most_trainings, self.most_losses, self.most_epsilon, self.delta)
+        return WorkBudget(self.most_trainings, self.most_losses, self.most_epsilon, self.delta)
 
     @property
     def key(self) -> Path:

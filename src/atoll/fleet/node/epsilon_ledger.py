@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from atoll.fleet.agreed.messages import Count, Refused
 from atoll.fleet.node.store import Store
-from atoll.fleet.node.work_count import Budget
+from atoll.fleet.node.work_count import WorkBudget
 from atoll.privacy.accounting import epsilon_of_all
 from atoll.privacy.mechanism import Adjacency, Cost, Mechanism
 from atoll.support.errors import InputError
@@ -38,7 +38,7 @@ class _Seal(_Strict):
     charged: Count
 
 
-class Ledger(_Strict):
+class ClientLedger(_Strict):
     """What one client has spent.
 
     Attributes:
@@ -51,7 +51,7 @@ class Ledger(_Strict):
     charges: tuple[_Charge, ...] = ()
     pure: float = 0.0
 
-    def plus(self, cost: Cost | None, pure: float) -> "Ledger":
+    def plus(self, cost: Cost | None, pure: float) -> "ClientLedger":
         """Return the ledger with one more release of this cost, and so much more pure epsilon."""
         times = {each.cost: each.times for each in self.charges}
         if cost is not None:
@@ -60,7 +60,7 @@ class Ledger(_Strict):
             _Charge(gaussians=cost.gaussians, adjacency=cost.adjacency, response=cost.response, times=count)
             for cost, count in times.items()
         )
-        return Ledger(charged=self.charged + 1, charges=tuple(charges), pure=self.pure + pure)
+        return ClientLedger(charged=self.charged + 1, charges=tuple(charges), pure=self.pure + pure)
 
     def epsilon(self, delta: float) -> float:
         """Return what was spent at this delta; infinity where nothing was hidden."""
@@ -68,8 +68,8 @@ class Ledger(_Strict):
 
 
 def charge(
-    store: Store, client: int, budget: Budget, cost: Cost | None = None, pure: float = 0.0, begun: bool = False
-) -> Ledger:
+    store: Store, client: int, budget: WorkBudget, cost: Cost | None = None, pure: float = 0.0, begun: bool = False
+) -> ClientLedger:
     """Charge a client for what is about to be told of it; return its ledger, which is then in the store.
 
     Args:
@@ -93,7 +93,7 @@ def charge(
     return after
 
 
-def read_ledger(store: Store, client: int, begun: bool = False) -> Ledger:
+def read_ledger(store: Store, client: int, begun: bool = False) -> ClientLedger:
     """Return what a client has spent so far.
 
     Raises:
@@ -101,7 +101,7 @@ def read_ledger(store: Store, client: int, begun: bool = False) -> Ledger:
     """
     kept, seal = store.get(_key(client)), store.get(_seal(client))
     try:
-        ledger = Ledger() if kept is None else Ledger.model_validate_json(kept)
+        ledger = ClientLedger() if kept is None else ClientLedger.model_validate_json(kept)
         sealed = 0 if seal is None else _Seal.model_validate_json(seal).charged
     except ValidationError:
         raise _unknown(client, "is damaged") from None
@@ -111,7 +111,7 @@ def read_ledger(store: Store, client: int, begun: bool = False) -> Ledger:
     return ledger
 
 
-def with_epsilon(budget: Budget, local: Mechanism | None, exactly: bool) -> Budget:
+def with_epsilon(budget: WorkBudget, local: Mechanism | None, exactly: bool) -> WorkBudget:
     """Return a node's budget with the epsilon of its owner's copy of the experiment, where `node.toml` says none.
 
     Args:

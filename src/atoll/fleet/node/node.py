@@ -27,7 +27,7 @@ from atoll.fleet.node.epsilon_ledger import with_epsilon
 from atoll.fleet.node.noise_added import Choosing, Hidden
 from atoll.fleet.node.open_sums import OpenSums
 from atoll.fleet.node.shards import read_shard, shard_folder
-from atoll.fleet.node.work_count import RUNS, Budget
+from atoll.fleet.node.work_count import RUNS, WorkBudget
 from atoll.local.weights import check_outputs, place, require_device
 from atoll.network.network import Network
 from atoll.network.network_files import matrix_network
@@ -109,7 +109,7 @@ class Node:
     device: str
     reporting: Reporting
     measures: int
-    budget: Budget
+    budget: WorkBudget
     counted_as: str
     told: str = ""
     cost: Cost | None = None
@@ -159,7 +159,7 @@ def open_site(
     folder: Path,
     client: int | Sequence[int],
     reporting: Reporting | None = None,
-    budget: Budget | None = None,
+    budget: WorkBudget | None = None,
     identity: Identity | None = None,
 ) -> Node:
     """Return a node's side of an experiment.
@@ -198,7 +198,7 @@ def open_site(
     # Tolerant: the server is to say why a result is refused, not to guess it from a failure.
     trainer = make_trainer(settings, method, place(module, device), population, device, tolerant=True)
     measures = 0 if method.assign is as_scheduled else method.schedule.clusters
-    budget = budget or Budget()
+    budget = budget or WorkBudget()
     if budget.losses is None:
         budget = replace(budget, losses=RUNS * settings.rounds * measures)
     mechanism = read_mechanism(settings)

@@ -23,7 +23,7 @@ class _Pace(_Kept):
     samples: Count = 0
 
 
-class Holding(_Kept):
+class ReportedHolding(_Kept):
     """What is told that a client holds.
 
     Attributes:
@@ -53,7 +53,7 @@ def report(site: Node, store: Store, client: int) -> ClientReport:
     )
 
 
-def holding_of(site: Node, store: Store, client: int) -> Holding:
+def holding_of(site: Node, store: Store, client: int) -> ReportedHolding:
     """Return what a node tells that a client holds: the same as long as it holds as much.
 
     Each new answer at random would say more, so the first is kept, and charged before it is drawn.
@@ -67,7 +67,7 @@ def holding_of(site: Node, store: Store, client: int) -> Holding:
         return _hidden(site, store, client, reporting.hidden, samples, counts)
     if reporting.epsilon is not None and counts is not None:
         counts = _responded(site, store, client, reporting.epsilon, counts)
-    return Holding(samples=samples, class_counts=None if counts is None else tuple(counts.tolist()))
+    return ReportedHolding(samples=samples, class_counts=None if counts is None else tuple(counts.tolist()))
 
 
 def passed_by(site: Node, store: Store, client: int) -> int:
@@ -85,17 +85,17 @@ def add_to_pace(store: Store, client: int, seconds: float, samples: int) -> None
     store.put(f"pace-{client}", after.model_dump_json().encode())
 
 
-def _hidden(site: Node, store: Store, client: int, hidden: Hidden, samples: int, counts: Ids | None) -> Holding:
+def _hidden(site: Node, store: Store, client: int, hidden: Hidden, samples: int, counts: Ids | None) -> ReportedHolding:
     what = "samples" if counts is None else "classes"
     key = f"hidden-{client}-{_word(hidden.noise)}-{hidden.most_samples}-{what}-{samples}"
     if (kept := store.get(key)) is not None:
-        return Holding.model_validate_json(kept)
+        return ReportedHolding.model_validate_json(kept)
     charge(store, client, site.budget, hidden.cost)
     told = None if counts is None else hidden.counts(counts)
     drawn = (
-        Holding(samples=hidden.samples(samples))
+        ReportedHolding(samples=hidden.samples(samples))
         if told is None
-        else Holding(samples=int(told.sum()), class_counts=tuple(told.tolist()))
+        else ReportedHolding(samples=int(told.sum()), class_counts=tuple(told.tolist()))
     )
     store.put(key, drawn.model_dump_json().encode())
     return drawn

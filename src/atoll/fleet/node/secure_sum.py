@@ -19,7 +19,7 @@ from atoll.fleet.agreed.sum_messages import (
     SurvivorsRequest,
     UnmaskReply,
     UnmaskRequest,
-    Work,
+    WorkDone,
 )
 from atoll.fleet.node.node import Node, Side
 from atoll.fleet.node.open_sums import OpenSums
@@ -122,11 +122,11 @@ def _refusing() -> Iterator[None]:
         raise Refused("out_of_range", str(error)) from error
 
 
-def _train_all(site: Node, store: Store, request: MaskedRequest, start: Model) -> tuple[Model, list[Work]]:
+def _train_all(site: Node, store: Store, request: MaskedRequest, start: Model) -> tuple[Model, list[WorkDone]]:
     """Return the weighted sum of all clients' updates as whole numbers, and what each of them did."""
     fixed = site.agreement.fixed
     assert fixed is not None, "a node takes part in sums only then"
-    total, work, weight = Model(), list[Work](), 0
+    total, work, weight = Model(), list[WorkDone](), 0
     for client in request.clients:
         update, done = _train(site, store, request, client, start)
         own = done.samples if fixed.by_samples else 1
@@ -138,7 +138,7 @@ def _train_all(site: Node, store: Store, request: MaskedRequest, start: Model) -
     return total, work
 
 
-def _train(site: Node, store: Store, request: MaskedRequest, client: int, start: Model) -> tuple[Model, Work]:
+def _train(site: Node, store: Store, request: MaskedRequest, client: int, start: Model) -> tuple[Model, WorkDone]:
     """Return a client's update as whole numbers, and what it did."""
     assert site.agreement.fixed is not None, "as above"
     count(site, store, client, trainings=1)
@@ -149,7 +149,7 @@ def _train(site: Node, store: Store, request: MaskedRequest, client: int, start:
         seconds = time.perf_counter() - began
     passed, samples = passed_by(site, store, client), holding_of(site, store, client).samples
     add_to_pace(store, client, seconds, passed)
-    return update, Work(client=client, samples=samples, passed=passed, seconds=seconds)
+    return update, WorkDone(client=client, samples=samples, passed=passed, seconds=seconds)
 
 
 def _told(request: SumRequest, what: str) -> str:

@@ -12,7 +12,7 @@ from atoll.fleet.agreed.terms import Terms, change, differences, is_allowed, sho
 from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.store import Store
 from atoll.fleet.node.versions import Versions
-from atoll.fleet.node.work_count import RUNS, Budget
+from atoll.fleet.node.work_count import RUNS, WorkBudget
 from atoll.secure.participant import Identity
 from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
@@ -64,7 +64,7 @@ class Sites:
         client: int | Sequence[int],
         store: Store,
         reporting: Reporting | None = None,
-        budget: Budget | None = None,
+        budget: WorkBudget | None = None,
         allowed: Sequence[str] = (),
         identity: Identity | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class Sites:
         """
         self.clients = (client,) if isinstance(client, int) else tuple(client)
         self._runs, self._store, self._allowed = tuple(runs), store, tuple(allowed)
-        self._folder, self._client, self._reporting, self._budget = folder, client, reporting, budget or Budget()
+        self._folder, self._client, self._reporting, self._budget = folder, client, reporting, budget or WorkBudget()
         self._identity = identity
         self._ready: dict[str, Node] = {}
         self._first: Node | None = None

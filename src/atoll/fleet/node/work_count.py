@@ -12,7 +12,7 @@ RUNS = 3
 
 
 @dataclass(frozen=True)
-class Budget:
+class WorkBudget:
     """How much a node answers of each of its clients, in all runs in which their work is the same.
 
     Attributes:
@@ -50,7 +50,7 @@ class Tally(BaseModel):
             descriptions=self.descriptions + descriptions,
         )
 
-    def why_over(self, budget: Budget) -> str:
+    def why_over(self, budget: WorkBudget) -> str:
         """Return what is over the budget, and by which setting; an empty text if nothing is."""
         for name in ("trainings", "losses"):
             most, asked = getattr(budget, name), getattr(self, name)

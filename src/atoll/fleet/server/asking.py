@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from atoll.engine.cohorts import Cohort
 from atoll.fleet.agreed.messages import LossesRequest, TrainRequest, encode
 from atoll.fleet.node.versions import name_of
-from atoll.fleet.server.replies import Asked
+from atoll.fleet.server.replies import Expected
 from atoll.local.models import Model
 
 
-def head_to_train(digest: str, cohort: Cohort, asked: Asked, resumable: Iterable[Mapping[int, Model]]) -> bytes:
+def head_to_train(digest: str, cohort: Cohort, asked: Expected, resumable: Iterable[Mapping[int, Model]]) -> bytes:
     """Return what a node is sent to train one of its clients.
 
     Args:
@@ -35,6 +35,6 @@ def head_to_train(digest: str, cohort: Cohort, asked: Asked, resumable: Iterable
     return encode(request)
 
 
-def head_to_measure(digest: str, round_: int, asked: Asked) -> bytes:
+def head_to_measure(digest: str, round_: int, asked: Expected) -> bytes:
     """Return what a node is sent to measure models on the data of one of its clients."""
     return encode(LossesRequest(settings_digest=digest, nonce=asked.nonce, round=round_, client=asked.client))

@@ -14,7 +14,7 @@ from atoll.data.dealing.partition import exact_counts
 from atoll.data.population import Population, Stated, slot_table
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.randomised_response import estimate
-from atoll.fleet.server.measured_times import Measured
+from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.network.network_records import write_direct
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
@@ -43,7 +43,7 @@ class ReportedTable:
 
 
 def reported_table(
-    reports: Mapping[int, ClientReport], clients: int, measured: Measured | None = None
+    reports: Mapping[int, ClientReport], clients: int, measured: MeasuredTimes | None = None
 ) -> ReportedTable:
     """Return what nodes reported of `clients` clients; what was measured here takes precedence."""
     rows = [reports.get(client) for client in range(clients)]

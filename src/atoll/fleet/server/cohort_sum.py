@@ -11,7 +11,7 @@ import numpy as np
 
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.fleet.agreed.agreement import Agreement
-from atoll.fleet.agreed.sum_messages import Work
+from atoll.fleet.agreed.sum_messages import WorkDone
 from atoll.fleet.server.replies import Reason
 from atoll.local.models import Form
 from atoll.secure.collector import Collector
@@ -50,7 +50,7 @@ class Summation:
     samples: Mapping[int, int]
     told: Any = None
     reasons: dict[str, Reason] = field(default_factory=dict)
-    work: dict[str, tuple[Work, ...]] = field(default_factory=dict)
+    work: dict[str, tuple[WorkDone, ...]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     why: str = ""
 

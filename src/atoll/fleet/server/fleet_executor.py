@@ -22,9 +22,9 @@ from atoll.fleet.server.asking import head_to_measure, head_to_train
 from atoll.fleet.server.attendance import Attendance
 from atoll.fleet.server.cohort_sum import Summation, begin
 from atoll.fleet.server.gathering import Call, Reply, gather
-from atoll.fleet.server.measured_times import Measured
+from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.fleet.server.notices import Notices
-from atoll.fleet.server.replies import Asked, CheckedUpdate, Reason, read_losses, read_trained
+from atoll.fleet.server.replies import CheckedUpdate, Expected, Reason, read_losses, read_trained
 from atoll.fleet.server.secure_sums import SecureSums
 from atoll.local.models import Model
 from atoll.support.arrays import Floats, Ids, Mask
@@ -89,7 +89,7 @@ class FleetExecutor:
         self.is_sound = is_sound
         self.attendance = attendance or Attendance()
         self.notices = notices or Notices()
-        self.measured = Measured(agreement.clients)
+        self.measured = MeasuredTimes(agreement.clients)
         self.left_out: set[str] = set()
         self.refused: Counter[str] = Counter()
         self._resumable: Sequence[Mapping[int, Model]] = ()
@@ -140,7 +140,7 @@ class FleetExecutor:
         aside = self.attendance.take_turn([clients])
         for nodes in self._split(clients[~np.isin(clients, list(aside[0]))]):
             asked = {
-                node: Asked(node, client, secrets.token_hex(16), self.agreement.form, models=len(models))
+                node: Expected(node, client, secrets.token_hex(16), self.agreement.form, models=len(models))
                 for node, client in nodes.items()
             }
             heads = {node: head_to_measure(self.agreement.digest, round_, each) for node, each in asked.items()}
@@ -171,9 +171,9 @@ class FleetExecutor:
             heads = {node: head_to_train(digest, cohort, each, resumable) for node, each in asked.items()}
             yield Call(number, "train", heads, body, asked)
 
-    def _asked_to_train(self, node: str, client: int, cohort: Cohort, limit: float | None) -> Asked:
+    def _asked_to_train(self, node: str, client: int, cohort: Cohort, limit: float | None) -> Expected:
         nonce = secrets.token_hex(16)
-        return Asked(
+        return Expected(
             node=node,
             client=client,
             nonce=nonce,
@@ -212,7 +212,7 @@ class FleetExecutor:
         self,
         groups: Sequence[Ids],
         calls: Sequence[Call],
-        read: Callable[[Asked, Reply], Result | Reason],
+        read: Callable[[Expected, Reply], Result | Reason],
         aside: Sequence[set[int]],
     ) -> list[_Collected[Result]]:
         """Make the calls; return, by number, what each group of clients sent back.
@@ -303,7 +303,7 @@ class FleetExecutor:
             with self._lock:
                 self.refused["unsound"] += 1
 
-    def _read_trained(self, asked: Asked, reply: Reply) -> CheckedUpdate | Reason:
+    def _read_trained(self, asked: Expected, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)
         if isinstance(result, CheckedUpdate):
             self.measured.add(asked.client, result.passed, result.seconds, reply.seconds)
@@ -316,7 +316,7 @@ def _without(cohort: Cohort, clients: set[int]) -> Cohort:
     return replace(cohort, clients=cohort.clients[kept], weights=cohort.weights[kept]) if clients else cohort
 
 
-def _read_losses(asked: Asked, reply: Reply) -> Floats | Reason:
+def _read_losses(asked: Expected, reply: Reply) -> Floats | Reason:
     return read_losses(asked, reply.sender, reply.content)
 
 

@@ -8,7 +8,7 @@ from threading import Thread
 
 from atoll.fleet.agreed.transport import Failure, Fleet
 from atoll.fleet.agreed.waiting import listed, passed, waiting
-from atoll.fleet.server.replies import Asked
+from atoll.fleet.server.replies import Expected
 
 GRACE_SECONDS = 5.0  # beyond the deadline, for a transport to say that it has passed
 
@@ -29,7 +29,7 @@ class Call:
     task: str
     heads: Mapping[str, bytes]
     payload: bytes
-    asked: Mapping[str, Asked]
+    asked: Mapping[str, Expected]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from atoll.support.arrays import Floats, Ids
 _KEPT = 0.8  # of the weight of earlier replies, with each new one: five count, so that who becomes slow is seen soon
 
 
-class Measured:
+class MeasuredTimes:
     """Means over the good replies of each client, of which later ones weigh more; safe to use from several threads.
 
     A reply's weight is 0.8 to the power of how many came after it. A client's own clock is asked for durations only,

@@ -15,7 +15,7 @@ from atoll.fleet.server.client_reports import ReportedTable, as_reported, only_s
 from atoll.fleet.server.clustering_log import Clustered, as_told, cells_of, read_clusterings
 from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.joining import Joined, ask_again
-from atoll.fleet.server.measured_times import Measured
+from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.fleet.server.plausibility import MOST_SLOTS, believe, require_own_weights
 from atoll.network.network import Network
 from atoll.settings.plugins import resolve
@@ -278,7 +278,7 @@ def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> li
     return [f"{sentence}; what the experiment file makes of them is taken for all clients"]
 
 
-def _measured_network(network: Network, measured: Measured) -> Network:
+def _measured_network(network: Network, measured: MeasuredTimes) -> Network:
     """Return the network with measured seconds, the upload's the same to each aggregator; the rest as it was.
 
     Clients that were not measured yet take the median of the others.

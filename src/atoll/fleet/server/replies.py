@@ -97,7 +97,7 @@ REASONS: tuple[Reason, ...] = (
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class Expected:
     """What one client was asked; all that its reply is held against.
 
     Attributes:
@@ -155,7 +155,7 @@ class CheckedUpdate:
     passed: int
 
 
-def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> CheckedUpdate | Reason:
+def read_trained(asked: Expected, sender: str, reply: bytes | base.Failure) -> CheckedUpdate | Reason:
     """Return a client's result, or why it is refused.
 
     It is taken if it is no longer than its form can be, readable, from the client's own node, for this client, event
@@ -190,7 +190,7 @@ def read_trained(asked: Asked, sender: str, reply: bytes | base.Failure) -> Chec
     return CheckedUpdate(ClientUpdate(model, loss, asked.state), head.seconds, head.passed)
 
 
-def read_losses(asked: Asked, sender: str, reply: bytes | base.Failure) -> Floats | Reason:
+def read_losses(asked: Expected, sender: str, reply: bytes | base.Failure) -> Floats | Reason:
     """Return the losses that a client measured, [models], or why they are refused."""
     opened = _open(asked, sender, reply, LossesReply, most_bytes({}))
     if isinstance(opened, str):
@@ -224,7 +224,7 @@ def open_reply(reply: bytes, kind: type[AnyHeader], most: int) -> tuple[AnyHeade
 
 
 def _open(
-    asked: Asked, sender: str, reply: bytes | base.Failure, kind: type[OfClient], most: int
+    asked: Expected, sender: str, reply: bytes | base.Failure, kind: type[OfClient], most: int
 ) -> tuple[OfClient, list[Model]] | Reason:
     if isinstance(reply, base.Failure):
         return "oversized" if reply.reason == "too_large" else reply.reason

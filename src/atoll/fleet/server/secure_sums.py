@@ -25,7 +25,7 @@ from atoll.fleet.agreed.sum_messages import (
 from atoll.fleet.agreed.transport import Failure, Fleet
 from atoll.fleet.server.cohort_sum import Summation
 from atoll.fleet.server.gathering import Call, Reply, gather
-from atoll.fleet.server.replies import Asked, open_reply
+from atoll.fleet.server.replies import Expected, open_reply
 from atoll.local.models import Form, Model, form_of
 from atoll.secure.collector import Collector
 from atoll.secure.fixed import flat
@@ -36,7 +36,7 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Step:
+class ProtocolStep:
     """A step of the protocol.
 
     Attributes:
@@ -91,20 +91,20 @@ def _read_masked(summation: Summation, node: str, head: MaskedReply, models: lis
 
 
 STEPS = (
-    Step(
+    ProtocolStep(
         "sum-keys", KeysRequest, lambda _, __: {}, KeysReply,
         lambda _, __, head, models: head.keys.keys, Collector.take_keys,
     ),
-    Step(
+    ProtocolStep(
         "sum-shares", SharesRequest, _to_deal, SharesReply,
         lambda _, __, head, models: _bytes(head.shares), Collector.take_dealt,
     ),
-    Step("sum-masked", MaskedRequest, _to_train, MaskedReply, _read_masked, Collector.take_masked),
-    Step(
+    ProtocolStep("sum-masked", MaskedRequest, _to_train, MaskedReply, _read_masked, Collector.take_masked),
+    ProtocolStep(
         "sum-survivors", SurvivorsRequest, lambda summation, _: {"survivors": summation.told}, SurvivorsReply,
         lambda _, __, head, models: bytes.fromhex(head.signature), Collector.take_signatures,
     ),
-    Step(
+    ProtocolStep(
         "sum-unmask", UnmaskRequest,
         lambda summation, _: {"signatures": {name: each.hex() for name, each in summation.told.items()}}, UnmaskReply,
         lambda _, __, head, models: Revealed(_shares(head.own), _shares(head.others)), Collector.take_revealed,
@@ -137,14 +137,14 @@ class SecureSums:
         for each in sums:
             each.finish()
 
-    def _take(self, step: Step, summation: Summation, told: Mapping[str, Any]) -> None:
+    def _take(self, step: ProtocolStep, summation: Summation, told: Mapping[str, Any]) -> None:
         try:
             summation.told = step.take(summation.collector, told)
         except NotSummed as error:
             summation.why = str(error)
 
     def _ask(
-        self, step: Step, sums: Mapping[int, Summation], bodies: Sequence[bytes], tell: Callable[[str], None]
+        self, step: ProtocolStep, sums: Mapping[int, Summation], bodies: Sequence[bytes], tell: Callable[[str], None]
     ) -> dict[int, dict[str, Any]]:
         """Ask the nodes that are left in each sum; return what they say, by the sum's number and their name."""
         calls = [self._call(step, number, each, bodies[number]) for number, each in sums.items()]
@@ -163,7 +163,7 @@ class SecureSums:
                 summation.seconds[node] = reply.seconds
         return told
 
-    def _call(self, step: Step, number: int, summation: Summation, body: bytes) -> Call:
+    def _call(self, step: ProtocolStep, number: int, summation: Summation, body: bytes) -> Call:
         nonces = {node: secrets.token_hex(16) for node in summation.collector.left}
         instance = summation.collector.instance
         common: Fields = {"token": instance.token, "event": instance.event}
@@ -174,10 +174,10 @@ class SecureSums:
             )
             for node, nonce in nonces.items()
         }
-        asked = {node: Asked(node, summation.nodes[node][0], nonce, {}) for node, nonce in nonces.items()}
+        asked = {node: Expected(node, summation.nodes[node][0], nonce, {}) for node, nonce in nonces.items()}
         return Call(number, step.task, heads, body if step.request is MaskedRequest else b"", asked)
 
-    def _read(self, step: Step, summation: Summation, asked: Asked, reply: Reply) -> Any:
+    def _read(self, step: ProtocolStep, summation: Summation, asked: Expected, reply: Reply) -> Any:
         """Return what a reply says, or why it is refused: a text."""
         content = reply.content
         if isinstance(content, Failure):

@@ -12,7 +12,7 @@ from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import Clock, Mix
-from atoll.schedules.overlapping import Job, buffered
+from atoll.schedules.overlapping import PendingWork, buffered
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, NotNegative, Positive, PositiveFloat, Share
 
@@ -66,7 +66,7 @@ def fedasync(
             return float((tau + 1) ** -exponent)
         return 1.0 if staleness == "constant" or tau <= hinge_after else 1 / (hinge_slope * (tau - hinge_after) + 1)
 
-    def mix(jobs: Sequence[Job], index: int) -> Mix:
+    def mix(jobs: Sequence[PendingWork], index: int) -> Mix:
         (job,) = jobs
         weight = mixing * weigh(index - job.version)
         return Mix(1 - weight, ((job.place, weight),))

@@ -9,7 +9,7 @@ from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import Clock, Mix, Schedule
-from atoll.schedules.overlapping import Job, merge_jobs
+from atoll.schedules.overlapping import PendingWork, merge_jobs
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
@@ -53,10 +53,10 @@ def fedat(
     members = tiers_of(clock, tiers)
     rounds_of = np.zeros(tiers)
 
-    def begin(tier: int, now: float, number: int, version: int) -> Job:
+    def begin(tier: int, now: float, number: int, version: int) -> PendingWork:
         own = members[tier]
         cohort = draw_cohort(own, cohort_size(fraction, len(own)), generator(seed, "cohort", number))
-        return Job(now + clock.event_seconds(cohort, now), tier, now, version, cohort)
+        return PendingWork(now + clock.event_seconds(cohort, now), tier, now, version, cohort)
 
     at_work = [begin(tier, 0.0, tier, 0) for tier in range(tiers)]
     heapq.heapify(at_work)

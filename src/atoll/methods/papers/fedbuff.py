@@ -8,7 +8,7 @@ from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import Clock, Mix
-from atoll.schedules.overlapping import Job, buffered
+from atoll.schedules.overlapping import PendingWork, buffered
 from atoll.support.limits import Positive, PositiveFloat
 
 
@@ -45,7 +45,7 @@ def fedbuff(
         InputError: more clients at work, or a larger buffer, than there are clients.
     """
 
-    def mix(jobs: Sequence[Job], index: int) -> Mix:
+    def mix(jobs: Sequence[PendingWork], index: int) -> Mix:
         """Add updates to the server's model; for those that began with it now, that is to go toward what they made."""
         shares = {job: server_lr / buffer * (1 + index - job.version) ** -0.5 for job in jobs}
         fresh = tuple((job.place, share) for job, share in shares.items() if job.version == index)

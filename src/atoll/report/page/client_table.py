@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from atoll.report.page.compared import name_of
-from atoll.report.page.key_numbers import Pool
+from atoll.report.page.key_numbers import RunPool
 from atoll.report.reading.runs import Run
 from atoll.report.tables.writing import show_number
 from atoll.runs.columns import title_of
@@ -14,12 +14,12 @@ from atoll.support.arrays import Floats
 MAX_POINTS = 1000
 
 
-def clients(run: Run, pool: Pool) -> list[dict[str, Any]]:
+def clients(run: Run, pool: RunPool) -> list[dict[str, Any]]:
     """Return a figure for each column that a probe measured client by client."""
     return [_curve(run, column, np.sort(values), pool) for column, values in run.clients.items()]
 
 
-def _curve(run: Run, column: str, values: Floats, pool: Pool) -> dict[str, Any]:
+def _curve(run: Run, column: str, values: Floats, pool: RunPool) -> dict[str, Any]:
     title, mean = title_of(column), float(values.mean())
     low, middle, high = (show_number(column, float(each)) for each in (values[0], mean, values[-1]))
     picked = np.unique(np.linspace(0, len(values) - 1, MAX_POINTS).round().astype(np.int64))

@@ -8,7 +8,7 @@ from typing import Any
 from atoll.report.page.compared import settings_table, warnings
 from atoll.report.page.details import Scenes, details
 from atoll.report.page.groups import Group, group_runs, make_panels
-from atoll.report.page.key_numbers import Pool, curves
+from atoll.report.page.key_numbers import RunPool, curves
 from atoll.report.page.markup import items, paragraph
 from atoll.report.page.privacy_section import privacy_tables
 from atoll.report.page.results import results_table
@@ -56,7 +56,7 @@ def make_content(
     """
     groups = group_runs(runs)
     panels = make_panels(groups)
-    pool = Pool()
+    pool = RunPool()
     shown = {"curves": curves(panels, pool), "details": details(groups, pool, scenes or Scenes())}
     summary = _summary(runs, groups)
     return Content(

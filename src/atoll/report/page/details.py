@@ -12,7 +12,7 @@ from atoll.report.figures.style import PALETTE
 from atoll.report.page.client_table import clients
 from atoll.report.page.compared import name_of
 from atoll.report.page.groups import Group
-from atoll.report.page.key_numbers import Pool
+from atoll.report.page.key_numbers import RunPool
 from atoll.report.page.scenes import Scene, make_scene
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import format_seconds
@@ -44,12 +44,12 @@ class Scenes:
         return self._made[key]
 
 
-def details(groups: Sequence[Group], pool: Pool, scenes: Scenes) -> list[dict[str, Any]]:
+def details(groups: Sequence[Group], pool: RunPool, scenes: Scenes) -> list[dict[str, Any]]:
     """Return the figures of each group's first run: its title, its figures, and why some could not be drawn."""
     return [_detail(group, pool, scenes) for group in groups]
 
 
-def _detail(group: Group, pool: Pool, scenes: Scenes) -> dict[str, Any]:
+def _detail(group: Group, pool: RunPool, scenes: Scenes) -> dict[str, Any]:
     run = group.runs[0]
     scene = scenes.of(run.config)
     figures = [_gantt(run, pool, scene), *clients(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
@@ -64,7 +64,7 @@ def _detail(group: Group, pool: Pool, scenes: Scenes) -> dict[str, Any]:
     }
 
 
-def _gantt(run: Run, pool: Pool, scene: Scene | str) -> Figure | None:
+def _gantt(run: Run, pool: RunPool, scene: Scene | str) -> Figure | None:
     """Return who trains when, from the schedule in the run's folder; who waits is known from the scene."""
     try:
         clusters, began, ends, rounds = _pieces(run)
@@ -132,7 +132,7 @@ def _pieces(run: Run) -> tuple[Ids, Floats, Floats, Ids]:
     return clusters.astype(np.int64), began.astype(np.float64), ends, np.repeat(rounds, counts).astype(np.int64)
 
 
-def _identity(run: Run, pool: Pool) -> list[Figure]:
+def _identity(run: Run, pool: RunPool) -> list[Figure]:
     """Return the share of each planted group that takes each model over rounds, and the last counts."""
     known = [(r, t) for r, t in zip(run.rows["round"], run.tables.get("confusion", ()), strict=False) if t is not None]
     try:
@@ -172,7 +172,7 @@ def _identity(run: Run, pool: Pool) -> list[Figure]:
     return [bands, counts]
 
 
-def _cluster_accuracy(run: Run, pool: Pool) -> Figure | None:
+def _cluster_accuracy(run: Run, pool: RunPool) -> Figure | None:
     """Return the test accuracy of each cluster's model over rounds."""
     rows = [(r, t) for r, t in zip(run.rows["round"], run.tables.get("cluster_accuracy", ()), strict=False) if t]
     models = max((len(table) for _, table in rows), default=0)
@@ -196,7 +196,7 @@ def _cluster_accuracy(run: Run, pool: Pool) -> Figure | None:
     }
 
 
-def _map(scene: Scene, pool: Pool) -> Figure | None:
+def _map(scene: Scene, pool: RunPool) -> Figure | None:
     if scene.clients_xy is None or scene.aggregators_xy is None:
         return None
     clients, aggregators = scene.clients_xy, scene.aggregators_xy
@@ -222,7 +222,7 @@ def _map(scene: Scene, pool: Pool) -> Figure | None:
     }
 
 
-def _clusters(scene: Scene, pool: Pool) -> Figure | None:
+def _clusters(scene: Scene, pool: RunPool) -> Figure | None:
     if len(scene.shares) < 2:
         return None
     sizes, (clusters, classes) = scene.sizes, scene.shares.shape
@@ -238,7 +238,7 @@ def _clusters(scene: Scene, pool: Pool) -> Figure | None:
     }
 
 
-def _shares(scene: Scene, pool: Pool) -> Figure:
+def _shares(scene: Scene, pool: RunPool) -> Figure:
     clients, classes = scene.counts.shape
     picked = _evenly(clients, MAX_CLIENTS)
     counts = scene.counts[picked]

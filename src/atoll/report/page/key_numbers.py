@@ -64,7 +64,7 @@ def quantities(runs: Sequence[Run]) -> list[Quantity]:
     ]
 
 
-class Pool:
+class RunPool:
     """Arrays as base64 of little-endian float32, each distinct one held once.
 
     Seven digits are more than a curve can show. Runs of one experiment share most of their columns, such as rounds.
@@ -85,7 +85,7 @@ class Pool:
         return list(self.arrays)
 
 
-def curves(panels: Sequence[Panel], pool: Pool) -> dict[str, Any]:
+def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
     """Return panels, groups and runs for the page's script; their columns are places in the pool.
 
     `style` is a group's place among the distinct labels, so that a label looks the same in every panel.
@@ -111,7 +111,7 @@ def curves(panels: Sequence[Panel], pool: Pool) -> dict[str, Any]:
     }
 
 
-def _columns(run: Run, shown: Sequence[Quantity], pool: Pool) -> dict[str, int]:
+def _columns(run: Run, shown: Sequence[Quantity], pool: RunPool) -> dict[str, int]:
     rows = {**run.rows, "bytes": bytes_sent(run)}
     names = [column for column, _, _ in AXES] + [q.column for q in shown]
     return {name: pool.put(rows[name]) for name in names if name in rows and np.isfinite(rows[name]).any()}
