@@ -81,7 +81,8 @@ def feduc_for_progress(problem: Problem, mixing: float = MIXING) -> Ids:
 
     It starts from the shortest uploads, from equally many clients everywhere, from clients of like speed together, and
     from Algorithm 2, and is never worse than these by `SearchProgress.log_seconds`; the best one after some moves is
-    refined to the end. In the decentralised patterns one that cuts the aggregators' graph is taken only if there is no other.
+    refined to the end. In the decentralised patterns one that cuts the aggregators' graph is taken only if there is no
+    other.
 
     Raises:
         InputError: what `greedy.feduc_labels` raises.
