@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.data.population import Population, make_population
     from atoll.data.tabular.data_frames import from_pandas
     from atoll.engine.assignment import as_scheduled, least_loss
-    from atoll.engine.chain import Chain
+    from atoll.engine.chain import Chain, chain_of
     from atoll.engine.cohorts import Executor
     from atoll.engine.engine import Method, State, Step, init, train
     from atoll.engine.grouping import Grouping
@@ -129,7 +129,7 @@ _HOMES = {
     "atoll.experiment.experiment": "Experiment",
     "atoll.settings.experiment_file": "make_runs read_experiment",
     "atoll.settings.sections": "Settings",
-    "atoll.engine.chain": "Chain",
+    "atoll.engine.chain": "Chain chain_of",
     "atoll.engine.stages": "Need Stage",
     "atoll.engine.trainer_spec": "TrainerSpec",
     "atoll.faults.attacks": "attacking draw_attackers",
@@ -257,6 +257,7 @@ __all__ = [
     "cfl",
     "cfl_mgd",
     "cfl_mgd_bound",
+    "chain_of",
     "clusterings",
     "cycling",
     "datasets",

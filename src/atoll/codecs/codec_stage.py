@@ -78,7 +78,7 @@ def code_updates(coding: Coding, feedback: bool, seed: int, is_own: bool = False
         digest=digest,
         needs={
             Need.NUMBERS: "updates have been coded before",
-            Need.UPDATES: "its clients send nothing",
+            Need.UPDATES: "clients send nothing",
             Need.FIXED_CLUSTERS: "clusters are found from updates as clients trained them",
         },
         lacks=lacks,

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
+from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer, Rows
+from atoll.engine.engine import Method
 from atoll.engine.stages import Stage, Train, sent_form
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
@@ -102,6 +105,20 @@ class Chain:
     def samples_a_step(self, clients: Ids) -> int:
         """Return how many samples one step of all these clients takes, at most."""
         return self.trainer.samples_a_step(clients)
+
+
+def chain_of(method: Method, module: nn.Module, population: Population, seed: int, *given: Any, **named: Any) -> Chain:
+    """Return what trains a method's clients: its trainer, with the method's stages around it.
+
+    Args:
+        method: whose trainer, rule and stages they are.
+        module: what is trained.
+        population: the clients.
+        seed: what random numbers are derived from.
+        given: what else `atoll.Trainer` takes, in order.
+        named: the same by name.
+    """
+    return Chain(method.trained_by(module, population, method.rule, seed, *given, **named), method.stages)
 
 
 def require_halves(chain: Chain, task: ClientTask) -> None:

@@ -66,6 +66,7 @@ class Stage:
         keeps_state: whether `send` returns a state.
         keeps_model: whether that state is part of the client's model, under the names of its tensors.
         tells_loss: whether the client still tells its training loss.
+        cost: what a release costs each client in it, where updates are hidden (`privacy.mechanism.Cost`).
         digest: what server and nodes must agree on, as JSON has it.
         needs: what the method and the stages before it must not lack, and why.
         lacks: what is lacking once this stage is there, and the setting that takes it away.
@@ -85,6 +86,7 @@ class Stage:
     keeps_state: bool = False
     keeps_model: bool = False
     tells_loss: bool = True
+    cost: Any = None
     digest: Any = None
     needs: Mapping[Need, str] = field(default_factory=dict)
     lacks: Mapping[Need, str] = field(default_factory=dict)

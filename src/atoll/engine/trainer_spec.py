@@ -34,8 +34,8 @@ class TrainerSpec:
         says = {name: bool(getattr(make, name, False)) for name in ("keeps_state", "keeps_model")}
         return cls(make, options, **says)
 
-    def __call__(self, *given: Any) -> "ClientTrainer":
+    def __call__(self, *given: Any, **named: Any) -> "ClientTrainer":
         """Return a trainer."""
         from atoll.local.trainer import Trainer  # needs PyTorch, which settings do not wait for
 
-        return (self.make or Trainer)(*given, **self.options)
+        return (self.make or Trainer)(*given, **{**self.options, **named})

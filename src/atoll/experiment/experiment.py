@@ -283,15 +283,15 @@ class Experiment:
             )
         fleet = settings.run.executor == "fleet"
         noise = from_system if fleet else from_seed(settings.seed)
-        staged = add_stages(settings, self._bare_method(), sizes, self._copy_module(), noise)
-        method = staged.method
+        method = add_stages(settings, self._bare_method(), sizes, self._copy_module(), noise)
         if self.schedule is not None:
             replayed = fitting(self.schedule, method.schedule, len(self.population))
             method = replace(method, schedule=replayed, arrivals=None)
         check_cohorts(method, sizes)
-        if mechanism is None or staged.cost is None:
+        if mechanism is None:
             return method, None
-        private = plan_privacy(settings, mechanism, method.schedule, staged.cost, len(self.reported))
+        cost = next(stage.cost for stage in method.stages if stage.cost)
+        private = plan_privacy(settings, mechanism, method.schedule, cost, len(self.reported))
         return replace(method, schedule=private.plan.schedule), private
 
     def _bare_method(self) -> Method:

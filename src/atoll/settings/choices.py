@@ -111,7 +111,7 @@ def chosen(table: Table) -> dict[NamedChoice, Function]:
     Raises:
         InputError: a name that is unknown, or of a user's function that cannot be imported.
     """
-    found = {}
+    found: dict[NamedChoice, Any] = {}
     for choice in CHOICES:
         section = table.get(choice.section, {})
         name = section.get(choice.key, choice.default) if isinstance(section, Mapping) else choice.default

@@ -270,7 +270,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
         )
     require_states_apart(method)
     method = choose_clients(settings, method, given["population"], given["clock"])
-    return add_stages(settings, method, sizes, deepcopy(module), from_system, attacked=False).method
+    return add_stages(settings, method, sizes, deepcopy(module), from_system, attacked=False)
 
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
