@@ -52,6 +52,7 @@ from tests.attackers import attacked_by
 from tests.cli.pages import write_files
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.problems import as_vector, linear_module, quadratics
+from tests.tiers import thinned
 
 POPULATION, SEED, LR, STEPS = quadratics(clients=6), 5, 0.05, 4
 RULE = LocalRule(sgd, LR, STEPS, batch_size=2)
@@ -139,6 +140,7 @@ def test_workers_give_the_same_bits() -> None:
     assert_same(run(method, Cores(made_by(method), 2, 1000)), expected)
 
 
+@pytest.mark.more
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
 def test_workers_of_ray_give_the_same_bits() -> None:
     method = scaffold()
@@ -146,7 +148,7 @@ def test_workers_of_ray_give_the_same_bits() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
-@pytest.mark.parametrize("executor", ["serial", "cores"])
+@pytest.mark.parametrize("executor", thinned(["serial", "cores"], 1))
 def test_killed_and_resumed_it_has_the_same_bits(page: Path, tmp_path: Path, executor: str) -> None:
     wanted = {
         "rounds": 4,

@@ -260,6 +260,7 @@ def test_the_choice_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 # On a cluster of its own.
 
 
+@pytest.mark.more
 @needs_ray
 def test_a_cluster_of_its_own_gives_serials_bits_and_leaves_nothing() -> None:
     """Training, and losses of several models; signals and processes afterwards are as before."""

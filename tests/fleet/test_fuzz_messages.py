@@ -36,7 +36,7 @@ from atoll.fleet.node.store import MemoryStore
 from atoll.fleet.server.replies import REASONS, CheckedUpdate, Expected, open_reply, read_losses, read_trained
 from atoll.local.models import Model, form_of
 from tests.fleets import agreement_of, small
-from tests.fuzzing import carry_out, many, some
+from tests.fuzzing import carry_out, fewest, many, some
 
 EXPERIMENT = small()
 DIGEST = agreement_of(EXPERIMENT).digest
@@ -184,6 +184,12 @@ NAMES = (
 )
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_little_damage_is_sent(name: str, boundaries: dict[str, tuple[tuple[bytes, ...], Read]]) -> None:
+    carry_out(fewest, *boundaries[name])
+
+
+@pytest.mark.more
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_is_sent(name: str, boundaries: dict[str, tuple[tuple[bytes, ...], Read]]) -> None:
     carry_out(some, *boundaries[name])
