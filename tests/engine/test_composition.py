@@ -24,7 +24,7 @@ pytest.importorskip("dp_accounting")
 
 PRIVACY = ("privacy.clip=1.0", "privacy.noise=0.5", "privacy.delta=1e-3")
 STAGES: dict[str, tuple[tuple[str, ...], str]] = {
-    "stays": (("model.name=mlp", "model.width=8", 'model.travels=["1*"]'), "model.travels"),
+    "stays": (("model.name=mlp", 'model.travels=["1*"]'), "model.travels"),
     "attack": (("faults.attackers=0.25",), "faults.attackers"),
     "noise": (("privacy.trust=client", *PRIVACY), "privacy.trust"),
     "clip": (('travel.stages=["clip"]', "travel.clip_norm=0.1"), "travel.stages"),
