@@ -39,7 +39,7 @@ from tests.fuzzing import carry_out, many, some
 
 EXPERIMENT = small()
 DIGEST = agreement_of(EXPERIMENT).digest
-(START,) = EXPERIMENT.initial_models()
+(START,) = EXPERIMENT.training.initial_models()
 WRITTEN: dict[type[Header], bytes] = {
     DescribeRequest: encode(
         DescribeRequest(settings_digest=DIGEST, nonce="ab", settings=announce(EXPERIMENT.settings))
