@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll import Experiment, InputError, RunError, State, init, train
+from atoll import ClientTask, Experiment, InputError, RunError, State, init, train
 from atoll.engine.cohorts import Executor
 from atoll.fleet.memory import MemoryFleet
 from atoll.methods.named_methods import METHODS
@@ -24,15 +24,15 @@ pytest.importorskip("dp_accounting")
 
 PRIVACY = ("privacy.clip=1.0", "privacy.noise=0.5", "privacy.delta=1e-3")
 STAGES: dict[str, tuple[tuple[str, ...], str]] = {
-    "stays": (("model.name=mlp", 'model.travels=["1*"]'), "model.travels"),
+    "stays": (("model.name=tests.problems:normalised", 'model.travels=["[0-2]*", "parties*"]'), "model.travels"),
     "attack": (("faults.attackers=0.25",), "faults.attackers"),
-    "noise": (("privacy.trust=client", *PRIVACY), "privacy.trust"),
+    "noise": (("privacy.trust=client", "privacy.identity_epsilon=2.0", *PRIVACY), "privacy.trust"),
     "clip": (('travel.stages=["clip"]', "travel.clip_norm=0.1"), "travel.stages"),
     "own": (('travel.stages=["tests.engine.own_stage:sign"]',), "travel.stages"),
     "codec": (("travel.codec=int8",), "travel.codec"),
     "codec that forgets": (("travel.codec=topk", "travel.feedback=false"), "travel.codec"),
     "masks": (("secure.sums=true", "secure.least_nodes=2", "method.fraction=1.0"), "secure"),
-    "trusted server": (("privacy.trust=server", *PRIVACY), "privacy.trust"),
+    "trusted server": (("privacy.trust=server", "privacy.count_noise=0.5", *PRIVACY), "privacy.trust"),
 }
 ONE_SETTING = ({"noise", "trusted server"}, {"codec", "codec that forgets"})
 PAIRS = [pair for pair in combinations(STAGES, 2) if set(pair) not in ONE_SETTING]
@@ -68,7 +68,7 @@ def names_both(sentence: str, pair: tuple[str, str]) -> bool:
 def carry(found: Experiment, executor: Executor, state: State | None = None) -> list[State]:
     """Return the state after each event, from a state or from the start."""
     try:
-        begun = init(found.method, *found.initial_models()) if state is None else state
+        begun = init(found.method, *found.training.initial_models()) if state is None else state
         return [step.state for step in train(found.method, executor, begun)]
     finally:
         executor.close()
@@ -93,17 +93,19 @@ def compare(method: str, pairs: list[tuple[str, str]], *executors: str) -> tuple
             continue
         ran += 1
         try:
-            states = carry(found, found.make_executor())
+            states = carry(found, found.execution.make_executor())
         except RunError as error:
             wrong.append(f"{method}, {pair}: {error}")
             continue
         half = states[len(states) // 2]
-        if not bits(carry(found, found.make_executor(), half)[-1] if half is not states[-1] else half, states[-1]):
+        if not bits(
+            carry(found, found.execution.make_executor(), half)[-1] if half is not states[-1] else half, states[-1]
+        ):
             wrong.append(f"{method}, {pair}: resumed, it differs")
         for executor in executors:
             other = made(method, pair, f"run.executor={executor}", "run.workers=2")
             assert not isinstance(other, str), other
-            if not bits(carry(other, other.make_executor())[-1], states[-1]):
+            if not bits(carry(other, other.execution.make_executor())[-1], states[-1]):
                 wrong.append(f"{method}, {pair}: {executor} differs from serial")
     return wrong, ran
 
@@ -141,7 +143,9 @@ def test_every_pair_runs_on_ray_to_the_same_bits() -> None:
                     continue
                 other = made(method, pair, "run.executor=ray", f"run.address={started.address}", "run.workers=2")
                 assert not isinstance(other, str), other
-                same = bits(carry(one, one.make_executor())[-1], carry(other, other.make_executor())[-1])
+                same = bits(
+                    carry(one, one.execution.make_executor())[-1], carry(other, other.execution.make_executor())[-1]
+                )
                 assert same, f"{method}, {pair}: ray differs from serial"
 
 
@@ -163,7 +167,7 @@ def test_every_pair_runs_on_a_fleet_to_the_bits_of_simulation(method: str, place
         assert not isinstance(other, str), other
         place = places / f"{method}-{'-'.join(pair)}"
         executor = join(other, MemoryFleet(open_sites(other, place)))
-        simulated, real = carry(one, one.make_executor()), carry(other, executor)
+        simulated, real = carry(one, one.execution.make_executor()), carry(other, executor)
         assert executor.refused == {}, (pair, executor.refused)
         for each, theirs in zip(simulated, real, strict=True):
             assert equal(each.server, theirs.server), pair
@@ -176,11 +180,9 @@ def test_a_stage_of_ones_own_is_the_twin_by_hand() -> None:
     found = made("fedavg", ("own", "attack"), "faults.attackers=0", "run.executor=serial")
     assert not isinstance(found, str)
     plain = experiment("fedavg", "run.executor=serial")
-    trainer = found.make_trainer(found.method.rule, found.population, tolerant=False)
-    (start,) = found.initial_models()
-    bare = plain.make_trainer(plain.method.rule, plain.population, tolerant=False)
-    from atoll import ClientTask
-
+    trainer = found.training.trainer()
+    (start,) = found.training.initial_models()
+    bare = plain.training.trainer()
     lost = {name: 0.0 * own for name, own in start.items()}
     state = None
     for event in range(3):
@@ -221,5 +223,3 @@ def test_bad_stages_are_told_before_anything_is_written(changes: list[str], told
         experiment("fedavg", *changes).check()
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
-
-

@@ -169,5 +169,5 @@ def test_models_that_noise_cannot_hide_are_refused(module: nn.Module, told: str)
 
 def test_without_privacy_nothing_is_loaded_or_changed() -> None:
     made = Experiment(settings_of({key: value for key, value in BASE.items() if not key.startswith("privacy")}))
-    assert made.private is None
+    assert made.planned.private is None
     assert made.method.release is None
