@@ -64,11 +64,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "settings without trust": ({"privacy.trust": "none"}, "privacy.clip: is taken by privacy.trust = 'server'"),
     "robust": ({"method.combine": "median"}, "method.combine = 'median': noise hides a client in a sum"),
     "a robust mean": ({"method.combine": "norm-clipping", "method.clip_norm": 1.0}, "noise hides a client in a sum"),
-    "tolerance": ({"faults.tolerate": True}, "results that are left out"),
-    "limits": ({"faults.max_update_norm": 1.0}, "results that are left out"),
+    "tolerance": ({"faults.tolerate": True}, "rejected results reveal"),
+    "limits": ({"faults.max_update_norm": 1.0}, "rejected results reveal"),
     "collusion": ({"faults.attackers": 0.3, "faults.attack": "inner-product"}, "faults.attack = 'inner-product'"),
     "samples without a cap": ({"method.weights": "samples"}, "set privacy.samples_cap"),
-    "choice by losses": ({"method.select": "power-of-choice", "method.candidates": 6}, "who trains hangs on losses"),
+    "choice by losses": ({"method.select": "power-of-choice", "method.candidates": 6}, "who trains depends on losses"),
     "a quantile without noise": ({"privacy.quantile": 0.5}, "privacy.quantile_noise is not set"),
     "a quantile of clients that trust nobody": (
         {"privacy.trust": "client", "privacy.quantile": 0.5},
@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no aggregators": ({"privacy.trust": "aggregator"}, "has no aggregators between"),
     "labels": (CLUSTERED | {"clustering.method": "major-class"}, "goes by what clients hold"),
-    "travels": ({"model.name": "mlp", "model.travels": ["*weight"]}, "what clients keep between tasks"),
+    "travels": ({"model.name": "mlp", "model.travels": ["*weight"]}, "state that clients keep between tasks"),
     "many starts": (IFCA | {"method.restarts": 2, "privacy.count_noise": 2.0}, "by clients' losses, without noise"),
     "shared layers": (
         IFCA | {"model.name": "mlp", "method.shared_layers": 1, "privacy.count_noise": 2.0},
