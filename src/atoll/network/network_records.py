@@ -1,4 +1,4 @@
-"""Rows with named fields from CSV, TOML or JSON: what a file says of clients, devices and links."""
+"""Rows with named fields from CSV, TOML or JSON: clients, devices and links."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ class Record:
 
     Attributes:
         where: the file and the row, counted from 1, for errors.
-        fields: what it says, by name; cells that are empty are left out.
+        fields: its values by name, without empty cells.
     """
 
     where: str
@@ -30,7 +30,7 @@ class Record:
         """Return a field that must be a name.
 
         Raises:
-            InputError: there is none.
+            InputError: if it is not.
         """
         value = self.fields.get(name)
         if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
@@ -38,10 +38,10 @@ class Record:
         return str(value).strip()
 
     def number(self, name: str, least: float = 0.0, above: bool = False) -> float | None:
-        """Return a field that must be a number of at least, or `above`, `least`; None without it.
+        """Return a field that must be a number of at least `least`, or `above` it; None if the row lacks it.
 
         Raises:
-            InputError: it is another one, or none.
+            InputError: if it is not.
         """
         value = self.fields.get(name)
         if value is None:
@@ -57,10 +57,10 @@ class Record:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return what a TOML or JSON file says.
+    """Return the table in a TOML or JSON file.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: if it cannot be read.
     """
     parse = {".toml": parse_toml, ".json": parse_json}.get(path.suffix.lower())
     if parse is None:
@@ -78,7 +78,7 @@ def read_records(path: Path) -> list[Record]:
     """Return the rows of a CSV file with a header.
 
     Raises:
-        InputError: it cannot be read, or has no rows.
+        InputError: if it cannot be read, or has no rows.
     """
     names, rows = read_cells(path)
     if not rows:
@@ -90,10 +90,10 @@ def read_records(path: Path) -> list[Record]:
 
 
 def tables(path: Path, name: str, given: Any) -> list[Record]:
-    """Return the rows that a document holds under a name, or that the CSV file named there holds.
+    """Return the rows under a document's key, or of the CSV file named there.
 
     Raises:
-        InputError: it is neither.
+        InputError: if it is neither.
     """
     if isinstance(given, str):
         return read_records(path.parent / given)
@@ -103,7 +103,7 @@ def tables(path: Path, name: str, given: Any) -> list[Record]:
 
 
 def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
-    """Refuse fields that nothing is known of, such as misspelt ones.
+    """Refuse unknown fields, such as misspelt ones.
 
     Raises:
         InputError: names the row, the field and what is allowed.
@@ -114,10 +114,10 @@ def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return a CSV file's header, and the cells below it; rows without any text, as spreadsheets add, are left out.
+    """Return a CSV file's header and the cells below it, without empty rows, which spreadsheets add.
 
     Raises:
-        InputError: it cannot be read, its columns are not separated by commas, or a row has more or fewer cells.
+        InputError: if it cannot be read, columns are not separated by commas, or a row has another number of cells.
     """
     try:
         text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
@@ -127,7 +127,7 @@ def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
     except (OSError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
     if rows and len(rows[0]) == 1 and (other := next((sign for sign in ";\t|" if sign in rows[0][0]), "")):
-        raise InputError(f"{path}: its columns are separated by {other!r}; they must be by commas")
+        raise InputError(f"{path}: its columns are separated by {other!r}; use commas")
     names = [name.strip() for name in rows[0]] if rows else []
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{path}: has the column {twice[0]!r} twice")
@@ -138,10 +138,10 @@ def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def write_direct(path: Path, upload_seconds: Iterable[float], aggregators: int) -> None:
-    """Write links of which each client has one to each aggregator, and these to the server, where they take no time.
+    """Write links from each client to each aggregator, and from these to the server, which take no time.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: if it cannot be written.
     """
     rows = [
         f"{client},aggregator-{j},{float(seconds)!r}"

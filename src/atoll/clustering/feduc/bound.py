@@ -11,14 +11,8 @@ from functools import lru_cache
 import numpy as np
 
 from atoll.clustering.feduc.problem import Pattern, Problem, check
-from atoll.network.completion import (
-    broadcast_down_seconds,
-    check_labels,
-    completion_of,
-    merged_seconds,
-    paced_seconds,
-    pattern_transfer_seconds,
-)
+from atoll.network.completion import broadcast_down_seconds, check_labels, completion_of
+from atoll.network.transfers import merged_seconds, paced_seconds, pattern_transfer_seconds
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.clustering.feduc.incremental.queues import Queues, SideBySide
 from atoll.clustering.feduc.problem import Problem
-from atoll.network.completion import pattern_transfer_seconds
+from atoll.network.transfers import pattern_transfer_seconds
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
