@@ -1,4 +1,4 @@
-"""What a clustering is like: sizes, and how far each cluster's label shares are from the population's."""
+"""Description of a clustering: sizes, and how far each cluster's class shares are from the population's."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class ClusterProfile:
         samples: samples that they hold.
         emd: sum over classes of |share in the cluster - share in the population|, from 0 to 2.
         emd_norm: Euclidean norm of the same differences, from 0 to below the root of 2.
-        major_class: the most frequent major class of its clients; a client's is the one that it has most of.
+        major_class: the most frequent major class of its clients; a client's is the class with most samples.
         major_share: share of its clients with that major class.
         hour: UTC time of day at which it trains, or None.
         members: its clients.
