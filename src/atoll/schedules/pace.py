@@ -1,4 +1,4 @@
-"""How fast clients compute and send as time goes by, as multiples of what they do by themselves."""
+"""How fast clients compute and send over time, as multiples of their own speed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ import numpy as np
 from atoll.support.arrays import Floats, Ids
 
 Changes = Sequence[tuple[Floats, Floats]]
-"""Of each client the virtual seconds at which something changes, ascending, and what holds from then on."""
+"""For each client the virtual seconds of changes, ascending, and the values from then on."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pace:
-    """Speeds that change. What a client begins, it finishes at the speed at which it began.
+    """Speeds that change over time. Work is finished at the speed at which it began.
 
     Attributes:
-        compute: of computing, more being faster; 1 before the first change.
-        rate: the same of sending and receiving.
+        compute: speed of computing; 1 before the first change.
+        rate: the same for sending and receiving.
     """
 
     compute: Changes
     rate: Changes
 
     def times(self, clients: Ids, seconds: float) -> tuple[Floats, Floats]:
-        """Return how many times as long these clients compute, and send, if they begin then, [clients] each.
+        """Return the factors by which computing and sending take longer if they begin then, [clients] each.
 
         >>> half = [(np.array([10.0]), np.array([0.5]))]
         >>> Pace(half, half).times(np.array([0]), 9.0), Pace(half, half).times(np.array([0]), 10.0)
