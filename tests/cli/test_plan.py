@@ -144,7 +144,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
         (("--target", "80"), "--target 80: must be greater than 0 and at most 1"),
         (("--seeds", "0"), "--seeds 0: must be at least 1"),
         (("--seconds", "0.5"), "--seconds 0.5: no plan's first event fits"),
-        (("--bytes", "5"), "--bytes 5: no plan's first event fits; the least that one needs: "),
+        (("--bytes", "5"), "--bytes 5: no plan's first event fits; for example, "),
         (("--over", "method.pattern=cenasy", "--over", "method.pattern=censyn"), "is given twice"),
         (("--over", "method.patern=censyn"), "method.patern: unknown, did you mean 'pattern'?"),
         (("--set", "network.file=u.csv"), "network.file"),
@@ -183,7 +183,7 @@ TRACE = "client,seconds,up\nanna,0,up\nben,0,up\ncarl,99,up\n"
         ("ben,north,5,20\n", "ben,north,5,20\nbne,south,5,20\n", "links.csv: row 3: unknown id 'bne'"),
         ("ben,0,up", "bne,0,up", "trace.csv: row 2: unknown client 'bne'"),
         ("south,server,50,50\nnorth,south,50,50\n", "", "aggregator 'south' has no path to 'server'"),
-        ("carl,99", "carl,9", "trace.csv': ends at 9 s, but plans are for 60 s; plan for as long with --seconds 9"),
+        ("carl,99", "carl,9", "trace.csv': ends at 9 s, but plans are for 60 s; set --seconds 9"),
     ],
 )
 def test_files_that_make_no_plan(words: str, instead: str, told: str, atoll: Command, folder: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_plan_whose_run_fails_is_out(tmp_path: Path) -> None:
     assert "not finite" in ranked[-1].problem
     assert ranked[-1].name.endswith("lr=1e30")
     only = [entrant for entrant in entrants_of(field, tmp_path) if entrant.name.endswith("1e30")]
-    with pytest.raises(RunError, match="every plan failed, such as censyn"):
+    with pytest.raises(RunError, match="every plan failed, for example censyn"):
         carry_out(Race(((40.0, 1),), 1, 1.0), only, budget, field.pool, lambda _: None, lambda: False)
 
 

@@ -1,9 +1,8 @@
-"""Racing plans in virtual time: all train for a while, the better third goes on three times as long, and so on.
+"""Racing plans in virtual time: all train for a while, the better third continues for three times as long, and so on.
 
-With a target nobody trains on who can no longer be first: virtual time only goes up. The plans of a seed train on the
-same data, from the same model, with the same draws, so that what is planned is all that differs. A run that goes on is
-the one that was stopped, in its own folder, so that a race costs little more than its longest runs, and goes on after
-any stop: what is there decides what comes next.
+With a target a plan stops once it can no longer be first. With one seed all plans train on the same data, from the same
+model, with the same draws, so they differ only in what is planned. A plan that continues resumes its own run, so a race
+costs little more than its longest runs and can be resumed at any point: the folders determine the next step.
 """
 
 import math
@@ -39,26 +38,26 @@ from atoll.settings.sections import Settings
 from atoll.support.errors import RunError
 from atoll.sweep.sweep_plan import require_same
 
-SHARE = 3  # one plan in so many goes on, so many times as long
+SHARE = 3  # halving factor: 1 in 3 continues, with 3 times the budget
 FINALISTS = 2  # plans that run to the end, with every seed
-LEAST_EVENTS = 2  # merges of each cluster before any plan is out, in the slowest plan that is waited for
-WORTH_IT = 1.5  # a rung is one if the race is so many times as long, at least
-PATIENCE = 2  # so many times the middling plan's time between merges is waited for
-PROBES = 100  # of a run that fills the budget
-SAMPLES = 2_000  # that the training loss of a racing run is probed on, which decides nothing
-_ROUNDING = 1e-9  # of a sum of seconds
+LEAST_EVENTS = 2  # merges of each cluster before any plan is eliminated, in the slowest plan that counts
+WORTH_IT = 1.5  # a rung is added only if the race is at least this many times as long
+PATIENCE = 2  # a plan whose time between merges exceeds this multiple of the median does not count
+PROBES = 100  # evaluations of a run that fills the budget
+SAMPLES = 2_000  # for the training loss of a racing run, which decides nothing
+_ROUNDING = 1e-9  # relative, of a sum of seconds
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Race:
-    """A race before it begins: until when all train, who is left, and what it takes.
+    """The layout of a race.
 
     Attributes:
-        rungs: pairs of virtual seconds and plans that train until then.
-        seeds: of the finalists.
-        updates: local trainings that are expected in all.
+        rungs: pairs (virtual seconds, number of plans that train until then).
+        seeds: number of seeds of the finalists.
+        updates: expected number of local trainings in total.
     """
 
     rungs: tuple[tuple[float, int], ...]
@@ -67,10 +66,10 @@ class Race:
 
 
 def lay_out(plans: Sequence[Scored], seeds: int) -> Race:
-    """Return the race of these plans: each rung is three times as long as the one before, and has a third of them.
+    """Return the race of these plans: each rung is three times as long as the previous one, with a third of the plans.
 
-    The first one is as long as the slowest plan needs for a few whole merges: where clusters wait for each other, all
-    is gained at once at their end. A plan that merges far more rarely than others is not waited for.
+    The first rung lasts until the slowest plan has made a few whole merges: if clusters wait for each other, all
+    progress comes at their end. Plans that merge far more rarely than others do not count here.
     """
     end = max(plan.score.seconds for plan in plans)
     merges = np.array([plan.score.seconds / plan.score.merges for plan in plans])
@@ -97,14 +96,14 @@ def carry_out(
     tell: Tell,
     is_over: Callable[[], bool],
 ) -> list[Entrant]:
-    """Carry the race out, or on; return the plans, the best first.
+    """Run or resume the race; return the plans, the best first.
 
-    A plan whose run fails is out. `is_over` is asked after every event; once it is true, the race stops where it can
-    go on, with a `KeyboardInterrupt`.
+    A plan whose run fails is out. `is_over` is called after every event; once it returns true, the race stops where it
+    can be resumed, with a `KeyboardInterrupt`.
 
     Raises:
-        InputError: a folder that holds something else.
-        RunError: every plan has failed.
+        InputError: if a folder holds something else.
+        RunError: if every plan has failed.
     """
     for entrant in entrants:
         for seed in range(race.seeds):
@@ -117,19 +116,31 @@ def carry_out(
         failed = [entrant for entrant in going if entrant.problem]
         going = sorted((entrant for entrant in going if not entrant.problem), key=lambda e: rank(e, until, budget))
         if not going:
-            raise RunError(f"every plan failed, such as {entrants[0].name}: {entrants[0].problem}")
+            raise RunError(f"every plan failed, for example {entrants[0].name}: {entrants[0].problem}")
         left = FINALISTS if after is None else after[1]
         for entrant in going[left:]:
             entrant.left_at, entrant.level = reached(entrant, until), level_of(entrant, 0, until, budget)
         going, out = going[:left], [*going[left:], *out, *failed]
-    allowed = math.inf
-    for entrant in going:
-        tell(f"{entrant.name}, {race.seeds} seeds" if race.seeds > 1 else entrant.name)
-        _finish(entrant, race.seeds, until, allowed, budget, pool, is_over)
-        if budget.target is not None and not entrant.problem:
-            allowed = min(allowed, GIVES_UP * sum(entrant.costs))
+    _run_final(race, going, budget, pool, tell, is_over)
     ranked = [*sorted(going, key=lambda entrant: cost_of(entrant, budget)), *out]
     return sorted(ranked, key=lambda entrant: bool(entrant.problem))
+
+
+def _run_final(
+    race: Race,
+    finalists: Sequence[Entrant],
+    budget: PlanBudget,
+    pool: ProcessPool,
+    tell: Tell,
+    is_over: Callable[[], bool],
+) -> None:
+    """Let the finalists train with every seed; with a target only while they can still be first."""
+    allowed = math.inf
+    for entrant in finalists:
+        tell(f"{entrant.name}, {race.seeds} seeds" if race.seeds > 1 else entrant.name)
+        _finish(entrant, race.seeds, race.rungs[-1][0], allowed, budget, pool, is_over)
+        if budget.target is not None and not entrant.problem:
+            allowed = min(allowed, GIVES_UP * sum(entrant.costs))
 
 
 def _finish(
@@ -141,7 +152,7 @@ def _finish(
     pool: ProcessPool,
     is_over: Callable[[], bool],
 ) -> None:
-    """Let a finalist train with every seed, until its seconds to the target are more in all than are allowed."""
+    """Let a finalist train with every seed, until its total seconds to the target exceed those allowed."""
     for seed in range(seeds):
         if seed:
             left = until if math.isinf(allowed) else allowed - sum(entrant.costs)
@@ -155,7 +166,7 @@ def _finish(
 
 
 def _racing(plan: Scored, seed: int) -> Settings:
-    """Return a plan's settings with few probes, and its own seed or one after it."""
+    """Return a plan's settings with few evaluations, and its own seed or a later one."""
     settings = plan.candidate.settings
     every = with_rounds(settings, plan.score.rounds / PROBES).rounds
     samples = min(settings.run.evaluate_samples or SAMPLES, SAMPLES)
@@ -166,7 +177,7 @@ def _racing(plan: Scored, seed: int) -> Settings:
 def _train(
     entrant: Entrant, seed: int, until: float, budget: PlanBudget, pool: ProcessPool, is_over: Callable[[], bool]
 ) -> None:
-    """Let a plan train until a virtual time, or until it meets the target; note what went wrong."""
+    """Let a plan train until a virtual time, or until it meets the target; record a failure."""
     place = entrant.folder / seed_folder(seed)
     if is_over():
         raise KeyboardInterrupt
@@ -181,7 +192,7 @@ def _train(
                 value = (progress.row or {}).get(column)
                 met = budget.target is not None and value is not None and meets(value, budget.target, budget)
                 may_stop = progress.is_settled and (is_over() or _is_near(schedule, progress.events_done, wanted))
-                if met or may_stop:  # who has met the target never goes on, so that nothing is lost
+                if met or may_stop:  # a plan that has met the target never continues, so nothing is lost
                     break
     except RunError as error:
         entrant.problem = str(error)
@@ -195,12 +206,12 @@ def _events_by(schedule: Schedule, until: float) -> int:
 
 
 def _is_near(schedule: Schedule, done: int, wanted: int) -> bool:
-    """Return whether a run is as near to so many events as it comes: some train together. The last ends by itself."""
+    """Return whether a run is as close to this many events as possible: some train together. A run's end needs no stop."""
     return done < len(schedule) and (done >= wanted or done + len(schedule.ready(done)) - wanted > wanted - done)
 
 
 def seconds_an_update(plan: Scored, pool: ProcessPool) -> float:
-    """Return the seconds that one local training takes here, by letting the first one of a plan train."""
+    """Return the seconds of one local training on this machine, measured on a plan's first one."""
     experiment = pool.make(plan.candidate.settings)
     units = Units(experiment.method.schedule.occupied, whole=experiment.executor_choice.whole)
     cohort = units.first(experiment.initial_models()[0])

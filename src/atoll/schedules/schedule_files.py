@@ -194,10 +194,11 @@ def _events_of(columns: Columns) -> Iterator[Event]:
     merges = [merge.read() for merge in _MERGES.validate_json(columns["mixes"].tobytes())]
     for i, merge in enumerate(columns["merge"].tolist()):
         answered = many["answered"][i]
+        tuples: dict[str, Any] = {name: tuple(many[name][i].tolist()) for name in _TUPLES}
         yield Event(
             index=i,
             **{name: values[i] for name, values in single.items()},
-            **{name: tuple(many[name][i].tolist()) for name in _TUPLES},
+            **tuples,
             cohort=many["cohort"][i].astype(np.int64),
             clusters=None if finds[i] else many["clusters"][i].astype(np.int64),
             weights=many["weights"][i].astype(np.float64),
