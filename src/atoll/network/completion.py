@@ -176,11 +176,7 @@ def broadcast_down_seconds(network: Network, labels: npt.NDArray[Any]) -> Floats
 
 
 def check_labels(network: Network, labels: npt.NDArray[Any]) -> None:
-    """Refuse labels that are out of range, or not one per client.
-
-    Raises:
-        InputError: says what they must be.
-    """
+    """Refuse labels that are out of range, or not one per client."""
     if labels.shape != (network.clients,):
         raise InputError(f"clustering: {len(labels)} labels for {network.clients} clients; must be one per client")
     if len(labels) and not -1 <= labels.min() <= labels.max() < network.aggregators:

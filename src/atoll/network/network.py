@@ -97,18 +97,17 @@ class Network:
         clients, aggregators = self.clients, self.aggregators
         if aggregators < 1:
             raise InputError("network: there are no aggregators; at least 1 is needed")
+        links = (clients, aggregators)
         _check_seconds("compute_seconds", self.compute_seconds, (clients,))
-        _check_seconds("upload_seconds", self.upload_seconds, (clients, aggregators))
+        _check_seconds("upload_seconds", self.upload_seconds, links)
         _check_seconds("transfer_seconds", self.transfer_seconds, (aggregators,))
         _check_seconds("exchange_seconds", self.exchange_seconds, (aggregators, aggregators))
         check_positions("client", self.clients_xy, clients)
         check_positions("aggregator", self.aggregators_xy, aggregators)
         check_positions("server", None if self.server_xy is None else self.server_xy[None], 1)
         _check_neighbours(self.neighbours, aggregators)
-        if self.download_seconds is not None:
-            _check_seconds("download_seconds", self.download_seconds, (clients, aggregators))
-        if self.down_transfer_seconds is not None:
-            _check_seconds("down_transfer_seconds", self.down_transfer_seconds, (aggregators,))
+        _check_seconds("download_seconds", self.download_seconds, links)
+        _check_seconds("down_transfer_seconds", self.down_transfer_seconds, (aggregators,))
         if self.frequencies is not None:
             _check_frequencies(self.frequencies, aggregators)
 
@@ -174,7 +173,9 @@ def check_positive(setting: str, value: float) -> None:
         raise InputError(f"{setting} = {value}: must be a positive finite number")
 
 
-def _check_seconds(name: str, seconds: Floats, shape: tuple[int, ...]) -> None:
+def _check_seconds(name: str, seconds: Floats | None, shape: tuple[int, ...]) -> None:
+    if seconds is None:
+        return
     if seconds.shape != shape:
         raise InputError(f"network: {name} has the shape {seconds.shape}, which must be {shape}")
     # Minimum and maximum are NaN if any entry is, and need no temporary array.

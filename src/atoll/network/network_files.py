@@ -1,4 +1,7 @@
-"""Networks from files: a table of clients (CSV or Parquet), or matrices of seconds (CSV or NumPy)."""
+"""Networks from files: a table of clients (CSV or Parquet), or matrices of seconds (CSV or NumPy).
+
+Errors in a file are InputErrors that name the file, the column and the row, counted from 1 below a header.
+"""
 
 import io
 import warnings
@@ -51,9 +54,6 @@ def read_network_clients(path: str | Path, required: Sequence[str] = COLUMNS) ->
 
     Columns: ``client`` (0 to N - 1, each once, in any order), ``x`` and ``y`` (metres), ``power`` (milliwatts),
     ``seconds_per_sample``, ``samples``, ``upload_seconds``. Only `client` and those in `required` are mandatory.
-
-    Raises:
-        InputError: names the file, the column and the row, counted from 1 below the header.
     """
     columns = read_columns(path, ("client", *required), (*COLUMNS, "samples", "upload_seconds"))
     order = _order(path, columns["client"])
@@ -65,14 +65,15 @@ def read_network_clients(path: str | Path, required: Sequence[str] = COLUMNS) ->
         check_column(path, "upload_seconds", uploads, uploads >= 0, "must be at least 0")
     if ("x" in columns) != ("y" in columns):
         raise InputError(f"{path}: has only one of the columns 'x' and 'y'")
-    samples = whole_numbers(path, "samples", columns["samples"], least=1) if "samples" in columns else None
+    samples = whole_numbers(path, "samples", columns["samples"], least=1)[order] if "samples" in columns else None
+    found = {name: column[order] for name, column in columns.items()}
     return ClientTable(
         clients=len(order),
-        clients_xy=np.column_stack([columns["x"], columns["y"]])[order] if "x" in columns else None,
-        watts=columns["power"][order] / 1000 if "power" in columns else None,
-        seconds_per_sample=columns["seconds_per_sample"][order] if "seconds_per_sample" in columns else None,
-        samples=None if samples is None else samples[order],
-        upload_seconds=None if uploads is None else uploads[order],
+        clients_xy=np.column_stack([found["x"], found["y"]]) if "x" in found else None,
+        watts=found["power"] / 1000 if "power" in found else None,
+        seconds_per_sample=found.get("seconds_per_sample"),
+        samples=samples,
+        upload_seconds=found.get("upload_seconds"),
     )
 
 
@@ -80,9 +81,6 @@ def read_aggregators(path: str | Path) -> Floats:
     """Read aggregators' positions from a CSV file with a header, or a Parquet file, [aggregators, 2] metres.
 
     Columns: ``aggregator`` (0 to M - 1, each once, in any order), ``x`` and ``y``.
-
-    Raises:
-        InputError: names the file, the column and the row.
     """
     columns = read_columns(path, ("aggregator", *POSITIONS))
     order = _order(path, columns["aggregator"], "aggregator")
@@ -90,11 +88,7 @@ def read_aggregators(path: str | Path) -> Floats:
 
 
 def read_matrix(path: str | Path) -> Floats:
-    """Read seconds from a .csv file without a header ([rows, columns]) or a .npy file (one or two dimensions).
-
-    Raises:
-        InputError: if a number is negative or not finite; names the file, and the row and column, counted from 1.
-    """
+    """Read seconds from a .csv file without a header ([rows, columns]) or a .npy file (one or two dimensions)."""
     suffix = Path(path).suffix.lower()
     if suffix not in (".csv", ".npy"):
         raise InputError(f"{path}: must be a .csv or a .npy file")

@@ -1,4 +1,7 @@
-"""Rows with named fields from CSV, TOML or JSON: clients, devices and links."""
+"""Rows with named fields from CSV, TOML or JSON: clients, devices and links.
+
+Errors in a file are InputErrors that name the file, the row and the column.
+"""
 
 import csv
 import io
@@ -57,11 +60,7 @@ class Record:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return the table in a TOML or JSON file.
-
-    Raises:
-        InputError: if it cannot be read.
-    """
+    """Return the table in a TOML or JSON file."""
     parse = {".toml": parse_toml, ".json": parse_json}.get(path.suffix.lower())
     if parse is None:
         raise InputError(f"{path}: must be a .csv, .toml or .json file")
@@ -75,11 +74,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the rows of a CSV file with a header.
-
-    Raises:
-        InputError: if it cannot be read, or has no rows.
-    """
+    """Return the rows of a CSV file with a header."""
     names, rows = read_cells(path)
     if not rows:
         raise InputError(f"{path}: has no rows")
@@ -90,11 +85,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def tables(path: Path, name: str, given: Any) -> list[Record]:
-    """Return the rows under a document's key, or of the CSV file named there.
-
-    Raises:
-        InputError: if it is neither.
-    """
+    """Return the rows under a document's key, or of the CSV file named there."""
     if isinstance(given, str):
         return read_records(path.parent / given)
     if not isinstance(given, list) or not given or not all(isinstance(row, dict) for row in given):
@@ -103,11 +94,7 @@ def tables(path: Path, name: str, given: Any) -> list[Record]:
 
 
 def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
-    """Refuse unknown fields, such as misspelt ones.
-
-    Raises:
-        InputError: names the row, the field and what is allowed.
-    """
+    """Refuse unknown fields, such as misspelt ones."""
     for record in records:
         if unknown := [name for name in record.fields if name not in allowed]:
             raise InputError(f"{record.where}: unknown column {unknown[0]!r}; allowed are {', '.join(allowed)}")
@@ -138,11 +125,7 @@ def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def write_direct(path: Path, upload_seconds: Iterable[float], aggregators: int) -> None:
-    """Write links from each client to each aggregator, and from these to the server, which take no time.
-
-    Raises:
-        RunError: if it cannot be written.
-    """
+    """Write links from each client to each aggregator, and from these to the server, which take no time."""
     rows = [
         f"{client},aggregator-{j},{float(seconds)!r}"
         for client, seconds in enumerate(upload_seconds)

@@ -150,11 +150,7 @@ def is_cut(neighbours: Sequence[Sequence[int]], kept: Iterable[int]) -> bool:
 
 
 def require_connected(graph: "nx.Graph[int]") -> None:
-    """Refuse a disconnected graph, since what one part learns never reaches the others.
-
-    Raises:
-        InputError: names the smallest part.
-    """
+    """Refuse a disconnected graph, since what one part learns never reaches the others."""
     import networkx as nx
 
     parts = [sorted(part) for part in nx.connected_components(graph)]

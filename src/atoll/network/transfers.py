@@ -1,4 +1,7 @@
-"""Virtual time of transfers between clusters: to the server and back, or to neighbours (FedUC, Sec. V-B)."""
+"""Virtual time of transfers between clusters: to the server and back, or to neighbours (FedUC, Sec. V-B).
+
+An unknown pattern raises InputError.
+"""
 
 from itertools import chain
 
@@ -16,9 +19,6 @@ def merged_seconds(network: Network, pattern: str, ready: Floats, sends: Mask) -
     """Return when each aggregator's transfer ends if its average is `ready` then, [aggregators].
 
     In CenSyn the aggregators that send share the links to the server if the network has any, or regions average.
-
-    Raises:
-        InputError: if the pattern is unknown.
     """
     if pattern != "censyn" or network.sharing is None:
         return ready + pattern_transfer_seconds(network, pattern)
@@ -56,9 +56,6 @@ def pattern_transfer_seconds(network: Network, pattern: str) -> Floats:
     Where downloads are not free, the server's model is sent back (`Network.return_seconds`): in CenSyn to all
     aggregators at the speed of the slowest link, in CenAsy to this one. For aggregators that share links, all send at
     once in CenSyn, and one alone in CenAsy.
-
-    Raises:
-        InputError: if the pattern is unknown.
     """
     check_pattern(pattern)
     if not _CENTRAL[pattern]:

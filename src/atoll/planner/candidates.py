@@ -116,11 +116,7 @@ def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) ->
 
 
 def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
-    """Return settings with ``section.key=value`` changes, without those that no longer apply.
-
-    Raises:
-        InputError: if a setting is unknown, of a wrong type or out of range.
-    """
+    """Return settings with ``section.key=value`` changes, without those that no longer apply."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingWarning)
         (changed,) = make_runs(resolved(settings), changes=changes)

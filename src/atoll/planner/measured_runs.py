@@ -132,10 +132,6 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
     """Return settings with the measured seconds and failures, and write the files that they name.
 
     If a network is needed, every client reaches every aggregator in its own seconds, and all else takes no time.
-
-    Raises:
-        InputError: if the number of clients differs.
-        RunError: if a file cannot be written.
     """
     experiment = Experiment(settings)
     if settings.data.clients != measured.clients:

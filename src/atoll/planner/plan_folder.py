@@ -1,4 +1,7 @@
-"""A plan's folder: the request, the runs of the race, the table, and the chosen experiment file."""
+"""A plan's folder: the request, the runs of the race, the table, and the chosen experiment file.
+
+Functions that write raise RunError if they cannot; the others InputError, which says what the folder holds.
+"""
 
 import json
 import textwrap
@@ -24,11 +27,7 @@ _MAY_GROW = ("seeds",)
 
 
 def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
-    """Refuse a folder in which a plan can neither begin nor continue. Nothing is written.
-
-    Raises:
-        InputError: says what the folder holds, and what to do.
-    """
+    """Refuse a folder in which a plan can neither begin nor continue. Nothing is written."""
     entries = entries_of(out)
     if not entries - {LOCK, f".{NOTE}.part", *FILES}:
         return
@@ -50,12 +49,7 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
 
 @contextmanager
 def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Lock the folder for this process, and write down the request.
-
-    Raises:
-        InputError: if another process holds it.
-        RunError: if it cannot be written.
-    """
+    """Lock the folder for this process, and write down the request."""
     make_folder(out / RACE)
     with locked(out):
         write_note(out, note)
@@ -63,11 +57,7 @@ def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
 
 
 def write_note(out: Path, note: Mapping[str, Any], **found: Any) -> None:
-    """Write ``plan.json``: the request and its results.
-
-    Raises:
-        RunError: if it cannot be written.
-    """
+    """Write ``plan.json``: the request and its results."""
     write_atomically(out / NOTE, to_json({"asked": dict(note), **found}))
 
 
@@ -77,11 +67,7 @@ def folder_of(out: Path, name: str) -> Path:
 
 
 def write_chosen(out: Path, settings: Settings, name: str, reason: str) -> Path:
-    """Write the chosen experiment file, with all its settings; return its path.
-
-    Raises:
-        RunError: if it cannot be written.
-    """
+    """Write the chosen experiment file, with all its settings; return its path."""
     told = f"Chosen by atoll plan: {name}. {reason} Paths in it are relative to the folder where Atoll runs."
     comment = textwrap.fill(told, 118, initial_indent="# ", subsequent_indent="# ") + "\n\n"
     path = out / CHOSEN

@@ -206,7 +206,7 @@ def _events_by(schedule: Schedule, until: float) -> int:
 
 
 def _is_near(schedule: Schedule, done: int, wanted: int) -> bool:
-    """Return whether a run is as close to this many events as possible: some train together. A run's end needs no stop."""
+    """Return whether a run is as close to this many events as possible: some train together."""
     return done < len(schedule) and (done >= wanted or done + len(schedule.ready(done)) - wanted > wanted - done)
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
-from atoll.schedules.pace import Pace
+from atoll.schedules.pace import Pace, read_seconds
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
@@ -73,8 +72,7 @@ class Event:
         dropped: clients that received the model and never answered.
         late: clients whose result came after the deadline.
         regroups: whether clients are assigned to clusters anew after it (`Method.regroup`).
-        answered: whose results were combined in each intra-cluster round, [intra_rounds, cohort]; None: all. Known
-            only while running; a client that misses one round may take part in the next.
+        answered: whose results were combined in each intra-cluster round, [intra_rounds, cohort]; None: all.
         drawn_as: (number, round) that seed the clients' draws if the work began before its event was known.
     """
 
@@ -103,9 +101,8 @@ class Event:
         """Refuse updates of clusters that do not train in the event, for which the model sent is unknown."""
         for mix in (self.server, *(mix for _, mix in self.starts)):
             if mix and mix.updates and (others := {cluster for cluster, _ in mix.updates}.difference(self.active)):
-                raise InputError(
-                    f"event {self.index}: Mix.updates names cluster {min(others)}, which is not active in the event"
-                )
+                told = f"event {self.index}: Mix.updates names cluster {min(others)}"
+                raise InputError(f"{told}, which is not active in the event")
 
     @property
     def client_updates(self) -> int:
@@ -140,11 +137,7 @@ class Schedule:
         return len(self.events)
 
     def until(self, seconds: float) -> "Schedule":
-        """Return the schedule of the events that are over by this virtual time.
-
-        Raises:
-            InputError: if there is none.
-        """
+        """Return the schedule of the events that are over by this virtual time; none is an `InputError`."""
         count = bisect_right(self.events, seconds, key=attrgetter("seconds"))
         if not count:
             first = self.events[0].seconds
@@ -161,8 +154,7 @@ class Schedule:
     def ready_after(self) -> Ids:
         """For each event, how many events must be over before its clusters have their start models, [events].
 
-        This is one more than the last event before it that gives one of its clusters a new start, or regroups. Events
-        do not depend on each other's training otherwise; merging is in order.
+        This is one more than the last event before it that gives one of its clusters a new start, or regroups.
         """
         given: dict[int, int] = {}
         ready = np.zeros(len(self), np.int64)
@@ -211,10 +203,8 @@ class Schedule:
 def missed(deadline_seconds: float, least_seconds: float) -> str:
     """Return the message that a deadline excludes every client; it has the fastest client's seconds, rounded up."""
     enough = next(text for digits in range(4, 18) if float(text := f"{least_seconds:.{digits}g}") >= least_seconds)
-    return (
-        f"faults.deadline_seconds = {deadline_seconds:g}: no client of any cohort is done by then; the fastest needs "
-        f"{enough} s"
-    )
+    told = f"faults.deadline_seconds = {deadline_seconds:g}: no client of any cohort is done by then"
+    return f"{told}; the fastest needs {enough} s"
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +226,7 @@ class Clock:
     def __post_init__(self) -> None:
         """Refuse seconds that are negative, or not one per client."""
         for name in ("compute_seconds", "upload_seconds"):
-            object.__setattr__(self, name, _read_seconds(name, getattr(self, name)))
+            object.__setattr__(self, name, read_seconds(name, getattr(self, name)))
         if (computing := len(self.compute_seconds)) != (uploading := len(self.upload_seconds)):
             raise InputError(f"clock: upload_seconds is of {uploading} clients, compute_seconds of {computing}")
         if not self.deadline_seconds > 0:
@@ -257,13 +247,3 @@ class Clock:
     def event_seconds(self, cohort: Ids, began: float = 0.0) -> float:
         """Return the seconds until the slowest of the cohort has uploaded, at most the deadline."""
         return min(self.deadline_seconds, float(self.seconds_of(cohort, began).max()))
-
-
-def _read_seconds(name: str, given: Any) -> Floats:
-    try:
-        seconds = np.asarray(given, float)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"clock: {name} must be numbers, one per client, it is {type(given).__name__!r}") from error
-    if seconds.ndim != 1 or not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise InputError(f"clock: {name} must be flat and finite, one number of at least 0 per client")
-    return seconds

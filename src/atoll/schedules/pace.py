@@ -1,14 +1,27 @@
-"""How fast clients compute and send over time, as multiples of their own speed."""
+"""Clients' seconds, and how their speeds change over time, as multiples of their own speed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
 
 Changes = Sequence[tuple[Floats, Floats]]
 """For each client the virtual seconds of changes, ascending, and the values from then on."""
+
+
+def read_seconds(name: str, given: Any) -> Floats:
+    """Return clients' seconds as an array; refuse anything else."""
+    try:
+        seconds = np.asarray(given, float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"clock: {name} must be numbers, one per client, it is {type(given).__name__!r}") from error
+    if seconds.ndim != 1 or not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise InputError(f"clock: {name} must be flat and finite, one number of at least 0 per client")
+    return seconds
 
 
 @dataclass(frozen=True, eq=False)

@@ -167,12 +167,7 @@ def distinct_merges(schedule: Schedule) -> tuple[list[Event], list[int]]:
 
 
 def _schedule_of(columns: Columns) -> Schedule:
-    """Return the schedule that `write_schedule` wrote.
-
-    Raises:
-        KeyError: if a column is missing.
-        ValueError: if it is damaged, or has another format.
-    """
+    """Return the schedule that `write_schedule` wrote."""
     head = parse_json(columns["head"].tobytes())
     if head["format"] != FORMAT:
         raise ValueError(f"its format is {head['format']}, but this version of Atoll reads {FORMAT}")

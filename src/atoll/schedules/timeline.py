@@ -32,11 +32,7 @@ def next_time_of_day(now_seconds: float, hour: float) -> float:
 
 
 def check_rounds(rounds: int, fraction: float) -> None:
-    """Refuse a schedule without rounds, or a share of clients outside (0, 1].
-
-    Raises:
-        InputError: names the setting.
-    """
+    """Refuse a schedule without rounds, or a share of clients outside (0, 1]."""
     if rounds < 1:
         raise InputError(f"rounds = {rounds}: must be at least 1")
     if not 0 < fraction <= 1:

@@ -1,4 +1,7 @@
-"""Files that are written whole or not at all, and append-only files with one JSON object per line."""
+"""Files that are written whole or not at all, and append-only files with one JSON object per line.
+
+Functions that write raise RunError if the disk is full or read-only, or the folder is not writable.
+"""
 
 import errno
 import json
@@ -18,11 +21,7 @@ _SEAL = re.compile(rb', "crc32": "[0-9a-f]{8}"\}$')
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: write a temporary file, flush it to disk, rename it, and flush the rename.
-
-    Raises:
-        RunError: if the disk is full or read-only, or the folder is not writable.
-    """
+    """Write a file whole or not at all: write a temporary file, flush it to disk, rename it, and flush the rename."""
     aside = path.with_name(f".{path.name}.part")
     try:
         with open(aside, "wb") as file:
@@ -43,7 +42,6 @@ def write_new(path: Path, content: bytes, mode: int) -> None:
 
     Raises:
         FileExistsError: if it exists.
-        RunError: if the disk is full or read-only, or the folder is not writable.
     """
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -60,11 +58,7 @@ def write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make a folder and its parents unless they exist; `mode` applies to the folder itself, less the umask.
-
-    Raises:
-        RunError: if it cannot be made.
-    """
+    """Make a folder and its parents unless they exist; `mode` applies to the folder itself, less the umask."""
     try:
         path.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
@@ -122,11 +116,7 @@ def _unseal(line: bytes, number: int) -> bytes:
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Append a line and flush it to disk; if that fails, the file keeps the lines that it had.
-
-    Raises:
-        RunError: if it cannot be written.
-    """
+    """Append a line and flush it to disk; if that fails, the file keeps the lines that it had."""
     line = line_as_bytes(value)
     size = path.stat().st_size if path.exists() else 0
     try:

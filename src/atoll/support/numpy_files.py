@@ -51,12 +51,7 @@ def read_npy(path: Path, within: Path | None = None) -> Array:
 
 
 def names_in_npz(path: Path) -> list[str]:
-    """Return the names of the arrays in an .npz file.
-
-    Raises:
-        OSError: if it cannot be opened.
-        ValueError: if it is not an .npz file.
-    """
+    """Return the names of the arrays in an .npz file."""
     with _opened(path, None) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 

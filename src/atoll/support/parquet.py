@@ -1,4 +1,7 @@
-"""Reading untrusted Parquet files with pyarrow, which is optional."""
+"""Reading untrusted Parquet files with pyarrow, which is optional.
+
+A file that cannot be opened raises OSError, one that is not Parquet pyarrow.ArrowException.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,12 +20,7 @@ _VALUE_BYTES = 8
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the names of a file's columns.
-
-    Raises:
-        OSError: if it cannot be opened.
-        pyarrow.ArrowException: if it is not Parquet.
-    """
+    """Return the names of a file's columns."""
     import pyarrow.parquet
 
     with open_regular(path) as file:
@@ -33,8 +31,6 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> "Table":
     """Return all columns of a file, or those named.
 
     Raises:
-        OSError: if it cannot be opened.
-        pyarrow.ArrowException: if it is not Parquet.
         ValueError: if it unpacks to far more than its size.
     """
     with opened_parquet(path) as parquet:

@@ -94,21 +94,13 @@ def checked(path: str, **types: Any) -> Callable[[Callable[P, R]], Callable[P, R
 
 
 def require_has(name: str, value: Any, attribute: str, what: str) -> None:
-    """Refuse an object without this attribute; users' own classes pass, too.
-
-    Raises:
-        InputError: if it lacks it.
-    """
+    """Refuse an object without this attribute; users' own classes pass, too."""
     if not hasattr(value, attribute):
         raise InputError(f"{name}: must be {what}, it is {type(value).__name__!r}")
 
 
 def require_path(name: str, value: Any) -> Path:
-    """Return a path given by a script as a `Path`.
-
-    Raises:
-        InputError: if it is not a path.
-    """
+    """Return a path given by a script as a `Path`."""
     if not isinstance(value, str | PurePath):
         raise InputError(f"{name} = {show(value)}: must be a path")
     return Path(value)

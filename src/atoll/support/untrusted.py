@@ -71,22 +71,12 @@ def read_bytes(path: Path, within: Path | None = None, most: int = MOST_BYTES) -
 
 
 def read_json(path: Path, within: Path | None = None) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        OSError: as `read_bytes`.
-        ValueError: as `parse_json`.
-    """
+    """Return the content of a JSON file."""
     return parse_json(read_bytes(path, within))
 
 
 def read_toml(path: Path, within: Path | None = None) -> dict[str, Any]:
-    """Return the content of a TOML file.
-
-    Raises:
-        OSError: as `read_bytes`.
-        ValueError: as `parse_toml`.
-    """
+    """Return the content of a TOML file."""
     return parse_toml(read_bytes(path, within, MOST_BYTES_OF_TOML))
 
 
@@ -128,11 +118,7 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 
 
 def _walk(value: Any) -> Iterator[Any]:
-    """Yield everything in a value, level by level.
-
-    Raises:
-        ValueError: if it is nested more than `DEEPEST` deep, where recursive code could fail.
-    """
+    """Yield everything in a value, level by level."""
     level = [value]
     for _ in range(DEEPEST + 1):
         inside = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)

@@ -16,11 +16,7 @@ _LONGEST = 500  # characters of a parameter that every server accepts
 
 
 def require_mlflow() -> Any:
-    """Return the package; its usage statistics, which it sends over the network, are off unless enabled explicitly.
-
-    Raises:
-        InputError: if it is not installed.
-    """
+    """Return the package; its usage statistics, which it sends over the network, are off unless enabled explicitly."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     return import_extra("mlflow", "mlflow")
 

@@ -10,11 +10,7 @@ _MARK = "round"  # a number that every row has
 
 
 def require_tensorboard() -> Any:
-    """Return the module that writes event files.
-
-    Raises:
-        InputError: if it is not installed.
-    """
+    """Return the module that writes event files."""
     return import_extra("torch.utils.tensorboard", "tensorboard")
 
 

@@ -24,11 +24,7 @@ TRACKERS: Mapping[str, tuple[Callable[[], object], Callable[[Tracked], Opened]]]
 
 
 def require_trackers(settings: Settings) -> None:
-    """Refuse trackers whose packages are not installed, before anything is written.
-
-    Raises:
-        InputError: names the tracker and the extra to install.
-    """
+    """Refuse trackers whose packages are not installed, before anything is written."""
     for name in settings.run.trackers:
         require, _ = TRACKERS[name]
         require()

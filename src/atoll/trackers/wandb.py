@@ -15,11 +15,7 @@ _QUIET: dict[str, Any] = {"silent": True, "console": "off", "save_code": False} 
 
 
 def require_wandb() -> Any:
-    """Return the package; its error reports, which it sends over the network, are off unless enabled explicitly.
-
-    Raises:
-        InputError: if it is not installed.
-    """
+    """Return the package; its error reports, which it sends over the network, are off unless enabled explicitly."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     return import_extra("wandb", "wandb")
 

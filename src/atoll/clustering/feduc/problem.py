@@ -102,11 +102,7 @@ class Problem:
 
 
 def check(problem: Problem) -> None:
-    """Refuse a problem without a bound: a number is out of range, or an array has the wrong shape.
-
-    Raises:
-        InputError: names the setting, its value and what is allowed.
-    """
+    """Refuse a problem without a bound: a number is out of range, or an array has the wrong shape."""
     if problem.pattern not in PATTERNS:
         raise InputError(f"method.pattern = {problem.pattern!r}: must be one of {', '.join(PATTERNS)}")
     _check_arrays(problem)
