@@ -173,7 +173,7 @@ def test_a_folder_that_holds_another_plan(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds a plan already; add --resume"):
         require_folder(tmp_path, note, resume=False)
     require_folder(tmp_path, {**note, "seeds": 5}, resume=True)
-    with pytest.raises(InputError, match="what differs: target"):
+    with pytest.raises(InputError, match="which differs in target"):
         require_folder(tmp_path, {**note, "target": 0.6}, resume=True)
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="cannot be read"):
