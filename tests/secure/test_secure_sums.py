@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from atoll import InputError
+from atoll.aggregation.fixed_point import FixedPoint, OutOfRange
 from atoll.methods.named_methods import METHODS
-from atoll.secure.fixed import FixedPoint, OutOfRange, SumOfIntegers, flat, masked_form, unflat
+from atoll.secure.fixed import SumOfIntegers, flat, masked_form, unflat
 from tests.cli.pages import ROOT
 from tests.secure.fleet import SUMS, carry_out, last_model, last_row, same_bits, summed
 
@@ -80,7 +81,7 @@ def test_it_learns_as_the_plain_mean_does(tmp_path: Path) -> None:
 
 def test_uploads_take_as_long_as_their_bytes() -> None:
     plain, hidden = (summed(secure=wanted) for wanted in ({"sums": False}, SUMS))
-    assert hidden.clock.upload_seconds.tolist() == (2 * plain.clock.upload_seconds).tolist()
+    assert hidden.plan.clock.upload_seconds.tolist() == (2 * plain.plan.clock.upload_seconds).tolist()
     assert hidden.method.schedule.events[-1].seconds > plain.method.schedule.events[-1].seconds
 
 

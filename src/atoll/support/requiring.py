@@ -36,6 +36,10 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else value
 
 
+def require_made(*_: object) -> None:
+    """Have objects made that are made when they are first asked for, so that bad input is met now."""
+
+
 def require(name: str, value: Any, annotation: Any) -> Any:
     """Return the value if it has this type and is within its limits; NumPy's numbers become Python's.
 
