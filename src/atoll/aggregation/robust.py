@@ -1,8 +1,9 @@
 """Robust combine rules, for clusters in which some clients may send anything.
 
-A rule is a value: a factory such as ``trimmed_mean(0.2)`` returns a `Combine`. All floating-point tensors are treated
-alike, including the optimiser's moments (``parameter@slot``); others (counters) are those of the first model, as in
-`mean`. All rules except norm clipping hold every model of the cohort at once.
+A rule is a value: a factory such as ``trimmed_mean(0.2)`` returns a `Combine`; arguments outside their types' limits
+raise InputError. All floating-point tensors are treated alike, including the optimiser's moments (``parameter@slot``);
+others (counters) are those of the first model, as in `mean`. All rules except norm clipping hold every model of the
+cohort at once.
 """
 
 from collections.abc import Callable
@@ -49,9 +50,6 @@ def trimmed_mean(trim: Annotated[float, Field(ge=0, lt=0.5)]) -> Combine:
     Args:
         trim: share of the weight that is trimmed at each end.
 
-    Raises:
-        InputError: if `trim` is not in [0, 0.5).
-
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 900.0, 2.0, 4.0)]
     >>> trimmed_mean(0.25)(models, {}, 4.0)
@@ -71,9 +69,6 @@ def norm_clipping(clip_norm: PositiveFloat) -> Combine:
 
     Args:
         clip_norm: largest Euclidean norm of an update.
-
-    Raises:
-        InputError: if `clip_norm` is not positive.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 900.0)]
@@ -96,9 +91,6 @@ def krum(byzantine: Count) -> Combine:
     Args:
         byzantine: clients of a cohort that may send anything, f.
 
-    Raises:
-        InputError: if `byzantine` is negative.
-
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 1.1, 1.4, 900.0, 1.2)]
     >>> krum(1)(models, {"w": torch.tensor([0.0])}, 5.0)
@@ -120,9 +112,6 @@ def multi_krum(byzantine: Count, keep: Positive | None = None) -> Combine:
         byzantine: clients of a cohort that may send anything, f.
         keep: number of models averaged, m; unset: n - f - 2.
 
-    Raises:
-        InputError: if `byzantine` is negative, or `keep` not positive.
-
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 900.0, 1.25, 1.25)]
     >>> multi_krum(1, keep=3)(models, {"w": torch.tensor([0.0])}, 5.0)
@@ -143,9 +132,6 @@ def bulyan(byzantine: Count) -> Combine:
 
     Args:
         byzantine: clients of a cohort that may send anything, f.
-
-    Raises:
-        InputError: if `byzantine` is negative.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 900.0, 1.25, 1.75, 2.0, 1.5)]
@@ -169,9 +155,6 @@ def geometric_median(iterations: Positive = 100, smoothing: PositiveFloat = 1e-6
         iterations: largest number of steps.
         smoothing: least distance used for a client, nu.
 
-    Raises:
-        InputError: if a number is not positive.
-
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor(at)}) for at in ((0.0, 1.0), (0.0, -1.0), (900.0, 0.0))]
     >>> geometric_median()(models, {}, 3.0)
@@ -193,9 +176,6 @@ def centred_clipping(clip_norm: PositiveFloat, iterations: Positive = 3) -> Comb
     Args:
         clip_norm: largest Euclidean distance from the centre, tau.
         iterations: number of steps.
-
-    Raises:
-        InputError: if a number is not positive.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (2.0, 2.0, 900.0)]

@@ -8,11 +8,7 @@ from atoll.support.errors import InputError
 
 @checked_rule
 def planted(population: Population, clusters: int) -> Clustering:
-    """Group clients by their planted group (`data.group` of a table); on a network each group has its aggregator.
-
-    Raises:
-        InputError: if the number of groups is not `clusters`.
-    """
+    """Group clients by their planted group (`data.group` of a table); on a network each group has its aggregator."""
     groups = population.groups()
     if (found := int(groups.max()) + 1) != clusters:
         raise InputError(

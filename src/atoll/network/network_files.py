@@ -113,9 +113,6 @@ def matrix_network(
 
     A vector may also be a matrix with one row or one column. Without `transfer_seconds` or `exchange_seconds` these
     transfers are free; without `neighbours` no aggregator has any.
-
-    Raises:
-        InputError: as `Network`.
     """
     upload = _array("upload_seconds", upload_seconds)
     if upload.ndim != 2:

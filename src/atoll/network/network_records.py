@@ -30,22 +30,14 @@ class Record:
     fields: Mapping[str, Any]
 
     def text(self, name: str) -> str:
-        """Return a field that must be a name.
-
-        Raises:
-            InputError: if it is not.
-        """
+        """Return a field that must be a name."""
         value = self.fields.get(name)
         if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
             raise InputError(f"{self.where}: {name!r} is {show(value)}; it must be a name")
         return str(value).strip()
 
     def number(self, name: str, least: float = 0.0, above: bool = False) -> float | None:
-        """Return a field that must be a number of at least `least`, or `above` it; None if the row lacks it.
-
-        Raises:
-            InputError: if it is not.
-        """
+        """Return a field that must be a number of at least `least`, or `above` it; None if the row lacks it."""
         value = self.fields.get(name)
         if value is None:
             return None

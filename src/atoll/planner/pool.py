@@ -39,7 +39,7 @@ class ProcessPool:
 
 
 def _network_key(settings: Settings) -> str:
-    """Return a key of all that a network depends on; too fine a key only means that it is made twice."""
+    """Return a key of what a network depends on, roughly: too fine a key only means that it is made twice."""
     from_files = settings.network.file is not None
     return str((settings.seed, settings.data, settings.network, settings.method.get("pattern") if from_files else ""))
 

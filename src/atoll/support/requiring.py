@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 def require_made(*_: object) -> None:
-    """Have objects made that are made when they are first asked for, so that bad input is met now."""
+    """Take objects that are made lazily, so that errors in their input are raised now."""
 
 
 def require(name: str, value: Any, annotation: Any) -> Any:

@@ -117,11 +117,7 @@ class _Trackers:
 
 
 def _open(settings: Settings, place: Path, goes_on: bool) -> _Trackers:
-    """Open a run's trackers, each with its own folder; unless the run `goes_on`, all old tracker folders are removed.
-
-    Raises:
-        InputError: if one cannot be opened; those opened before it are closed.
-    """
+    """Open a run's trackers in folders of their own; unless the run `goes_on`, old tracker folders are removed."""
     if not goes_on:
         for name in TRACKERS:
             shutil.rmtree(place / name, ignore_errors=True)

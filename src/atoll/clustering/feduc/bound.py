@@ -112,11 +112,7 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
 
 
 def samples_of(problem: Problem, labels: Ids) -> Floats:
-    """Return the samples that each aggregator's clients hold, D_j, [aggregators].
-
-    Raises:
-        InputError: if labels have another shape or range.
-    """
+    """Return the samples that each aggregator's clients hold, D_j, [aggregators]."""
     check_labels(problem.network, labels)
     assigned = labels >= 0
     held = np.bincount(labels[assigned], problem.sizes[assigned], minlength=problem.network.aggregators)

@@ -36,9 +36,6 @@ def refine(
         changes: moves and swaps tried at most, even if no local optimum is reached.
         may_empty: whether an aggregator's last client may leave it.
         measure: what to lower instead of the bound.
-
-    Raises:
-        InputError: what `bound.evaluate` raises.
     """
     search = _Search(problem, labels.copy(), measure(problem, labels), changes, may_empty, measure)
     while search.left > 0:

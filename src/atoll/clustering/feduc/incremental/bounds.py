@@ -47,11 +47,7 @@ class Incremental:
     rule: Rule
 
     def candidates(self, client: int) -> tuple[Floats, Floats]:
-        """Return the bound, and the cluster's completion in seconds, for the client at each aggregator, [aggregators].
-
-        Raises:
-            InputError: if an event takes 0 seconds in an asynchronous pattern or with `Problem.seconds`.
-        """
+        """Return the bound and the cluster's completion in seconds for the client at each aggregator, [aggregators]."""
         offer = self.clusters.offer(client)
         return self.rule.bounds(self.clusters, offer), offer.completion_seconds
 
