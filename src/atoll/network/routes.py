@@ -58,29 +58,31 @@ def linked_network(
     up, down = _to_aggregators(nodes, routes, upload_share, has_prices)
     hops = [list(pairwise(nx.dijkstra_path(graph, a, server))) for a in order] if has_server else []
     there, back = ways_to_server(nodes, ways, hops, server)
+    between = [[routes[a, b] for b in order] for a in order]
+    prices = None
+    if up.prices is not None and down.prices is not None:
+        transfer, returned, exchange = (_table(part, "price") for part in (there, back, between))
+        prices = Prices(up.prices, down.prices * is_counted, transfer, returned * is_counted, exchange)
     return Network(
         compute_seconds=compute_seconds,
         upload_seconds=up.seconds,
-        transfer_seconds=np.array([way.seconds for way in there]),
-        exchange_seconds=np.array([[routes[a, b].seconds for b in order] for a in order]),
+        transfer_seconds=_table(there, "seconds"),
+        exchange_seconds=_table(between, "seconds"),
         neighbours=_neighbours(order, ways),
         download_seconds=down.seconds if is_counted else None,
-        down_transfer_seconds=np.array([way.seconds for way in back]) if is_counted else None,
+        down_transfer_seconds=_table(back, "seconds") if is_counted else None,
         sharing=make_sharing(nodes, ways, hops, server, upload_share),
         regions=make_regions(graph, nodes, ways, server, is_counted) if averages and has_server else None,
         power=power,
-        prices=None
-        if up.prices is None or down.prices is None
-        else Prices(  # downloads that are free have none
-            upload=up.prices,
-            download=down.prices * is_counted,
-            transfer=np.array([way.price for way in there]),
-            back=np.array([way.price for way in back]) * is_counted,
-            exchange=np.array([[routes[a, b].price for b in order] for a in order]),
-        ),
+        prices=prices,
         client_names=tuple(names),
         aggregator_names=order,
     )
+
+
+def _table(ways: Sequence[Way] | Sequence[Sequence[Way]], name: str) -> Floats:
+    """Return this attribute of ways, or of rows of ways."""
+    return np.array([_table(way, name) if isinstance(way, list) else getattr(way, name) for way in ways])
 
 
 def _ways(inner: Sequence[Link]) -> dict[Hop, Way]:
@@ -132,10 +134,8 @@ def _to_aggregators(
 ) -> tuple[_Quickest, _Quickest]:
     """Return the routes up and down between clients and aggregators, by each client's links and on from there."""
     order = nodes.aggregators
-    latency, carries, price = (
-        np.array([[getattr(routes[a, b], name) for b in order] for a in order])
-        for name in ("latency", "carries", "price")
-    )
+    between = [[routes[a, b] for b in order] for a in order]
+    latency, carries, price = (_table(between, name) for name in ("latency", "carries", "price"))
     pipes, place = [nodes.pipe(name) for name in order], {name: j for j, name in enumerate(order)}
     up, down = (_Quickest((len(nodes.own), len(order)), has_prices) for _ in range(2))
     for client, link in ((client, link) for client, links in enumerate(nodes.own) for link in links):

@@ -31,7 +31,7 @@ from atoll.planner.entrants import (
 )
 from atoll.planner.pool import ProcessPool
 from atoll.planner.scoring import Scored
-from atoll.runs.run import run_events
+from atoll.runs.run import RunProgress, run_events
 from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
 from atoll.settings.sections import Settings
@@ -108,61 +108,82 @@ def carry_out(
     for entrant in entrants:
         for seed in range(race.seeds):
             require_same(entrant.folder / seed_folder(seed), _racing(entrant.plan, seed))
-    going, out = list(entrants), list[Entrant]()
+    track, going, out = _Track(budget, pool, is_over), list(entrants), list[Entrant]()
     for (until, _), after in zip(race.rungs, (*race.rungs[1:], None), strict=True):
         tell(f"{len(going)} plans until {until:,.0f} s of virtual time")
-        for entrant in going:
-            _train(entrant, 0, min(until, latest(going, until, budget)), budget, pool, is_over)
-        failed = [entrant for entrant in going if entrant.problem]
-        going = sorted((entrant for entrant in going if not entrant.problem), key=lambda e: rank(e, until, budget))
-        if not going:
+        failed, sound = track.climb(going, until)
+        if not sound:
             raise RunError(f"every plan failed, for example {entrants[0].name}: {entrants[0].problem}")
         left = FINALISTS if after is None else after[1]
-        for entrant in going[left:]:
+        for entrant in sound[left:]:
             entrant.left_at, entrant.level = reached(entrant, until), level_of(entrant, 0, until, budget)
-        going, out = going[:left], [*going[left:], *out, *failed]
-    _run_final(race, going, budget, pool, tell, is_over)
+        going, out = sound[:left], [*sound[left:], *out, *failed]
+    allowed = math.inf
+    for entrant in going:
+        tell(f"{entrant.name}, {race.seeds} seeds" if race.seeds > 1 else entrant.name)
+        track.finish(entrant, race.seeds, until, allowed)
+        if budget.target is not None and not entrant.problem:
+            allowed = min(allowed, GIVES_UP * sum(entrant.costs))
     ranked = [*sorted(going, key=lambda entrant: cost_of(entrant, budget)), *out]
     return sorted(ranked, key=lambda entrant: bool(entrant.problem))
 
 
-def _run_final(
-    race: Race,
-    finalists: Sequence[Entrant],
-    budget: PlanBudget,
-    pool: ProcessPool,
-    tell: Tell,
-    is_over: Callable[[], bool],
-) -> None:
-    """Let the finalists train with every seed; with a target only while they can still be first."""
-    allowed = math.inf
-    for entrant in finalists:
-        tell(f"{entrant.name}, {race.seeds} seeds" if race.seeds > 1 else entrant.name)
-        _finish(entrant, race.seeds, race.rungs[-1][0], allowed, budget, pool, is_over)
-        if budget.target is not None and not entrant.problem:
-            allowed = min(allowed, GIVES_UP * sum(entrant.costs))
+@dataclass(frozen=True, eq=False)
+class _Track:
+    """Lets the plans of a race train."""
 
+    budget: PlanBudget
+    pool: ProcessPool
+    is_over: Callable[[], bool]
 
-def _finish(
-    entrant: Entrant,
-    seeds: int,
-    until: float,
-    allowed: float,
-    budget: PlanBudget,
-    pool: ProcessPool,
-    is_over: Callable[[], bool],
-) -> None:
-    """Let a finalist train with every seed, until its total seconds to the target exceed those allowed."""
-    for seed in range(seeds):
-        if seed:
-            left = until if math.isinf(allowed) else allowed - sum(entrant.costs)
-            _train(entrant, seed, min(until, left), budget, pool, is_over)
-        settle(entrant, seed, until, budget)
-        if entrant.problem or sum(entrant.costs) > allowed:
-            break
-    missing = seeds - len(entrant.costs)
-    entrant.costs += [math.inf] * (0 if entrant.problem else missing)
-    entrant.is_behind = math.isfinite(allowed) and math.isinf(sum(entrant.costs))
+    def climb(self, going: Sequence[Entrant], until: float) -> tuple[list[Entrant], list[Entrant]]:
+        """Let all train until a virtual time; return those that failed, and the others, the best first."""
+        for entrant in going:
+            self.train(entrant, 0, min(until, latest(going, until, self.budget)))
+        sound = [entrant for entrant in going if not entrant.problem]
+        sound.sort(key=lambda entrant: rank(entrant, until, self.budget))
+        return [entrant for entrant in going if entrant.problem], sound
+
+    def finish(self, entrant: Entrant, seeds: int, until: float, allowed: float) -> None:
+        """Let a finalist train with every seed, until its total seconds to the target exceed those allowed."""
+        for seed in range(seeds):
+            if seed:
+                left = until if math.isinf(allowed) else allowed - sum(entrant.costs)
+                self.train(entrant, seed, min(until, left))
+            settle(entrant, seed, until, self.budget)
+            if entrant.problem or sum(entrant.costs) > allowed:
+                break
+        missing = seeds - len(entrant.costs)
+        entrant.costs += [math.inf] * (0 if entrant.problem else missing)
+        entrant.is_behind = math.isfinite(allowed) and math.isinf(sum(entrant.costs))
+
+    def train(self, entrant: Entrant, seed: int, until: float) -> None:
+        """Let a plan train until a virtual time, or until it meets the target; record a failure."""
+        place = entrant.folder / seed_folder(seed)
+        self._stop_if_over()
+        if entrant.problem or RunFolder(place).is_finished or is_there(rows_of(entrant, seed), until, self.budget):
+            return
+        experiment = self.pool.make(_racing(entrant.plan, seed))
+        wanted = _events_by(experiment.method.schedule, until)
+        try:
+            with closing(run_events(experiment, place, resume=True)) as steps:
+                for progress in steps:
+                    if self._may_stop(progress, experiment.method.schedule, wanted):
+                        break
+        except RunError as error:
+            entrant.problem = str(error)
+        self._stop_if_over()
+
+    def _may_stop(self, progress: RunProgress, schedule: Schedule, wanted: int) -> bool:
+        """Return whether a run may stop; one that has met the target never continues, so nothing is lost."""
+        value = (progress.row or {}).get(self.budget.column_of(schedule.has_server))
+        if self.budget.target is not None and value is not None and meets(value, self.budget.target, self.budget):
+            return True
+        return progress.is_settled and (self.is_over() or _is_near(schedule, progress.events_done, wanted))
+
+    def _stop_if_over(self) -> None:
+        if self.is_over():
+            raise KeyboardInterrupt
 
 
 def _racing(plan: Scored, seed: int) -> Settings:
@@ -172,32 +193,6 @@ def _racing(plan: Scored, seed: int) -> Settings:
     samples = min(settings.run.evaluate_samples or SAMPLES, SAMPLES)
     run = settings.run.model_copy(update={"evaluate_every": every, "evaluate_samples": samples})
     return settings.model_copy(update={"run": run, "seed": settings.seed + seed})
-
-
-def _train(
-    entrant: Entrant, seed: int, until: float, budget: PlanBudget, pool: ProcessPool, is_over: Callable[[], bool]
-) -> None:
-    """Let a plan train until a virtual time, or until it meets the target; record a failure."""
-    place = entrant.folder / seed_folder(seed)
-    if is_over():
-        raise KeyboardInterrupt
-    if entrant.problem or RunFolder(place).is_finished or is_there(rows_of(entrant, seed), until, budget):
-        return
-    experiment = pool.make(_racing(entrant.plan, seed))
-    schedule = experiment.method.schedule
-    column, wanted = budget.column_of(schedule.has_server), _events_by(schedule, until)
-    try:
-        with closing(run_events(experiment, place, resume=True)) as steps:
-            for progress in steps:
-                value = (progress.row or {}).get(column)
-                met = budget.target is not None and value is not None and meets(value, budget.target, budget)
-                may_stop = progress.is_settled and (is_over() or _is_near(schedule, progress.events_done, wanted))
-                if met or may_stop:  # a plan that has met the target never continues, so nothing is lost
-                    break
-    except RunError as error:
-        entrant.problem = str(error)
-    if is_over():
-        raise KeyboardInterrupt
 
 
 def _events_by(schedule: Schedule, until: float) -> int:
