@@ -45,18 +45,17 @@ def describe(population: Population, clustering: Clustering) -> list[ClusterProf
         held = counts[members].sum(axis=0)
         differences = held / max(held.sum(), 1) - overall
         majors = np.bincount(own[members], minlength=len(overall))
-        profiles.append(
-            ClusterProfile(
-                size=len(members),
-                samples=int(held.sum()),
-                emd=float(np.abs(differences).sum()),
-                emd_norm=float(np.linalg.norm(differences)),
-                major_class=int(majors.argmax()),
-                major_share=float(majors.max() / max(len(members), 1)),
-                hour=None if clustering.hours is None else clustering.hours[cluster],
-                members=members.tolist(),
-            )
+        profile = ClusterProfile(
+            size=len(members),
+            samples=int(held.sum()),
+            emd=float(np.abs(differences).sum()),
+            emd_norm=float(np.linalg.norm(differences)),
+            major_class=int(majors.argmax()),
+            major_share=float(majors.max() / max(len(members), 1)),
+            hour=None if clustering.hours is None else clustering.hours[cluster],
+            members=members.tolist(),
         )
+        profiles.append(profile)
     return profiles
 
 

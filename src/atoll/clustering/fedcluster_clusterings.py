@@ -60,10 +60,8 @@ def availability(
     """
     if "slots" in population.attributes:
         slots = population.attributes["slots"]
-        if slots.shape[1] > clusters:
-            raise InputError(
-                f"clustering.clusters = {clusters}: a client lists slot {slots.shape[1] - 1}, counted from 0"
-            )
+        if (last := slots.shape[1] - 1) >= clusters:
+            raise InputError(f"clustering.clusters = {clusters}: a client lists slot {last}, counted from 0")
     else:
         if not 1 <= slots_per_client <= clusters:
             raise InputError(

@@ -71,7 +71,7 @@ def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
 
 
 def _in_turns(clusters: Ids, compute: Floats, upload: Floats, count: int) -> Floats:
-    """Return `completion_seconds` of so many clusters, whose clients have these numbers, [clients] each.
+    """Return `completion_seconds` of `count` clusters, given each client's cluster and seconds, [clients] each.
 
     All clusters advance together, one client each at a step. With the large clusters first, those that still have
     a client are a prefix, so that a step is two operations on slices.

@@ -99,7 +99,7 @@ class LinksFile:
         return any(name in row.fields for row in self.rows for name in _PRICES)
 
     def links(self, model_bytes: int) -> list[Link]:
-        """Return the links, for models of so many bytes.
+        """Return the links for models of this size.
 
         Raises:
             InputError: if a rate is missing, not positive or given twice, or only some rows have downloads.

@@ -187,9 +187,8 @@ def _check_seconds(name: str, seconds: Floats | None, shape: tuple[int, ...]) ->
 
 def _check_frequencies(frequencies: Floats, aggregators: int) -> None:
     if frequencies.shape != (aggregators,):
-        raise InputError(
-            f"network.frequencies = {frequencies.tolist()}: must be clustering.clusters = {aggregators} numbers"
-        )
+        told = f"network.frequencies = {frequencies.tolist()}"
+        raise InputError(f"{told}: must be clustering.clusters = {aggregators} numbers")
     for frequency in frequencies.tolist():
         check_positive("network.frequencies", frequency)
 

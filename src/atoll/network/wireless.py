@@ -210,6 +210,5 @@ def _check_clients(what: str, unit: str, values: Floats, clients: int) -> None:
 
 def _check_nodes(topology: "nx.Graph[int]", aggregators: int) -> None:
     if len(topology) != aggregators:
-        raise InputError(
-            f"network.topology: the graph has {len(topology)} nodes, but there are {aggregators} aggregators"
-        )
+        told = f"network.topology: the graph has {len(topology)} nodes"
+        raise InputError(f"{told}, but there are {aggregators} aggregators")

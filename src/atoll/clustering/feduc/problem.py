@@ -150,20 +150,14 @@ def _check_arrays(problem: Problem) -> None:
     """Refuse a wrong shape, or a number that is not allowed; names the first client or aggregator with one."""
     clients, aggregators = (problem.network.clients,), (problem.network.aggregators,)
     table = (*clients, *(problem.deviations.shape[1:2] or (1,)))
-    limits = np.minimum(problem.limits, _MOST)  # inf, no limit, is allowed
+    limits, frequencies = np.minimum(problem.limits, _MOST), problem.frequencies  # inf, no limit, is allowed
     for name, values, shape, least, allowed in (
         ("clustering: samples of client", problem.sizes, clients, _LEAST, "positive and finite"),
         ("clustering: deviations of client", problem.deviations, table, -np.inf, "finite"),
         ("clustering.time_limit: time limit of aggregator", limits, aggregators, _LEAST, "positive"),
         ("clustering: optimal loss of client", problem.optimal_losses, clients, -np.inf, "finite"),
         ("clustering: noise of client", problem.noise, clients, 0.0, "at least 0 and finite"),
-        (
-            "clustering.frequencies: frequency of aggregator",
-            problem.frequencies,
-            aggregators,
-            _LEAST,
-            "positive and finite",
-        ),
+        ("clustering.frequencies: frequency of aggregator", frequencies, aggregators, _LEAST, "positive and finite"),
     ):
         if values is None:
             continue
