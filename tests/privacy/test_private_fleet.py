@@ -88,7 +88,7 @@ def test_without_noise_the_bits_are_those_of_simulation(name: str, tmp_path: Pat
     for _ in run_events(made, tmp_path / "simulated"):
         pass
     ours, theirs = last_model(tmp_path / "fleet"), last_model(tmp_path / "simulated")
-    models = [key for key in theirs if "@task" not in key and "error@" not in key]  # not what clients keep
+    models = [key for key in theirs if "@task" not in key and "codec@" not in key]  # not what clients keep
     assert len(models) >= 2 * 2
     assert all(torch.equal(ours[key], theirs[key]) for key in models)
 

@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a codec that remembers": ({"travel.codec": "int8"}, "travel.codec = 'int8' and travel.feedback = true"),
     "a codec of one's own": (
         {"travel.codec": "tests.codecs.test_codecs:half", "travel.feedback": False},
-        "a function of your own, which may mix",
+        "a function of your own may mix",
     ),
     "no aggregators": ({"privacy.trust": "aggregator"}, "has no aggregators between"),
     "labels": (CLUSTERED | {"clustering.method": "major-class"}, "goes by what clients hold"),

@@ -160,7 +160,8 @@ def test_what_leaves_a_node_looks_random(tmp_path: Path) -> None:
     sent = [decode(reply, MaskedReply)[1][0][MASKED].numpy() for task, _, reply in wire.replies if task == "sum-masked"]
     assert len(sent) == 6
     assert all(looks_uniform(numbers) for numbers in sent)
-    fixed, (start,), after = made.method.combine.fixed, made.training.initial_models(), last_model(tmp_path / "fleet")  # type: ignore[attr-defined]
+    fixed, (start,), after = made.method.fixed, made.training.initial_models(), last_model(tmp_path / "fleet")
+    assert fixed is not None
     unmasked = fixed.encode({name: after[f"0/{name}"] for name in start}, start)
     assert not looks_uniform(flat(unmasked, agreement_of(made).form))
     assert not any(task in ("train", "losses") for task, _, _ in wire.sent)

@@ -85,16 +85,16 @@ def sum_securely(fixed: FixedPoint) -> Stage:
 
 
 _NEEDS = {
+    Need.NUMBERS: "masked numbers look random, and coded ones cannot be summed",
+    Need.BOUNDED: "noise has no range",
     Need.FIXED_CLUSTERS: "clusters would be learned from single clients' updates",
     Need.NO_LOSSES: "who trains, or in which cluster, hangs on losses that single clients tell",
     Need.MEAN_OF_MODELS: "this rule must see each client's model, of which nobody sees any",
-    Need.NO_STATE: "what clients keep between tasks goes by what became of their last one, which nobody learns",
-    Need.NO_MOMENTS: "for momentum that travels with models there is no range",
-    Need.PLAIN_TRAINING: "what clients send is more than an update",
+    Need.NO_STATE: "what clients keep between tasks depends on what became of their last update, which nobody learns",
+    Need.NO_MOMENTS: "momentum that travels with models has no range",
+    Need.PLAIN_TRAINING: "clients send more than an update",
     Need.NO_SCREENING: "results would be left out one by one",
     Need.MERGED_MODELS: "the server adds single clients' updates",
-    Need.NUMBERS: "masked numbers look random, and coded ones cannot be summed",
-    Need.BOUNDED: "noise has no range",
 }
 
 
