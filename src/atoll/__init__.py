@@ -40,7 +40,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.engine.server_rule import ServerRule
     from atoll.engine.stages import Need, Stage
     from atoll.engine.trainer_spec import TrainerSpec
-    from atoll.evaluation.scores import Evaluator, Heterogeneity, Score, heterogeneity
+    from atoll.evaluation.gradients import Heterogeneity, heterogeneity
+    from atoll.evaluation.scores import Evaluator, Score
     from atoll.evaluation.theory import CflMgdBound, CflMgdTerms, FedClusterBound, cfl_mgd_bound, fedcluster_bound
     from atoll.executors.cores.cores_executor import Cores
     from atoll.executors.serial import Serial
@@ -121,7 +122,8 @@ _HOMES = {
     "atoll.engine.engine": "Method State Step init train",
     "atoll.engine.grouping": "Grouping",
     "atoll.engine.server_rule": "ServerRule",
-    "atoll.evaluation.scores": "Evaluator Heterogeneity Score heterogeneity",
+    "atoll.evaluation.gradients": "Heterogeneity heterogeneity",
+    "atoll.evaluation.scores": "Evaluator Score",
     "atoll.evaluation.theory": "CflMgdBound CflMgdTerms FedClusterBound cfl_mgd_bound fedcluster_bound",
     "atoll.executors.cores.cores_executor": "Cores",
     "atoll.executors.serial": "Serial",

@@ -213,7 +213,7 @@ def test_natural_clients_hold_their_rows(tmp_path: Path) -> None:
     tests = make_test_clients(settings, population)
     assert len(tests) == 30
     assert Experiment(settings).clustering.labels.tolist() == [k % 3 for k in range(30)]
-    with pytest.raises(InputError, match=r"takes the data's groups, of which there are 3; set clustering.clusters = 3"):
+    with pytest.raises(InputError, match=r"uses the data's groups, of which there are 3; set clustering.clusters = 3"):
         Experiment(validate(dict(settings) | {"clustering": {"method": "planted", "clusters": 4}})).check()
 
 
