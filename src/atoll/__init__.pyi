@@ -27,6 +27,8 @@ from atoll.data.population import make_population as make_population
 from atoll.data.tabular.data_frames import from_pandas as from_pandas
 from atoll.engine.assignment import as_scheduled as as_scheduled
 from atoll.engine.assignment import least_loss as least_loss
+from atoll.engine.chain import Chain as Chain
+from atoll.engine.chain import chain_of as chain_of
 from atoll.engine.cohorts import Executor as Executor
 from atoll.engine.engine import Method as Method
 from atoll.engine.engine import State as State
@@ -35,6 +37,9 @@ from atoll.engine.engine import init as init
 from atoll.engine.engine import train as train
 from atoll.engine.grouping import Grouping as Grouping
 from atoll.engine.server_rule import ServerRule as ServerRule
+from atoll.engine.stages import Need as Need
+from atoll.engine.stages import Stage as Stage
+from atoll.engine.trainer_spec import TrainerSpec as TrainerSpec
 from atoll.evaluation.scores import Evaluator as Evaluator
 from atoll.evaluation.scores import Heterogeneity as Heterogeneity
 from atoll.evaluation.scores import Score as Score
@@ -49,7 +54,7 @@ from atoll.executors.serial import Serial as Serial
 from atoll.executors.stacked.stacked_executor import Stacked as Stacked
 from atoll.experiment.experiment import Experiment as Experiment
 from atoll.faults import attacks as attacks
-from atoll.faults.attacks import Attacked as Attacked
+from atoll.faults.attacks import attacking as attacking
 from atoll.faults.attacks import draw_attackers as draw_attackers
 from atoll.faults.dropouts import lose_clients as lose_clients
 from atoll.local import models as models

@@ -13,6 +13,7 @@ from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.problem import PATTERNS
 from atoll.network.network_records import write_direct
 from tests.cli.conftest import Command
+from tests.tiers import thinned
 
 SMALL = """
 name = "small"
@@ -210,6 +211,7 @@ def test_figures_of_one_run(atoll: Command, folder: Path) -> None:
         assert (folder / name).stat().st_size > 1000
 
 
+@pytest.mark.more
 def test_figures_of_several_runs(atoll: Command, folder: Path) -> None:
     atoll("cluster", "seeds.toml", "--plot", "all").succeeded()
     made = {path.stem for path in folder.glob("*.png")}
@@ -251,7 +253,7 @@ def test_a_gantt_chart(atoll: Command, folder: Path) -> None:
     assert (folder / "gantt.png").is_file()
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS))
 def test_runs(atoll: Command, folder: Path, pattern: str) -> None:
     done = atoll("run", "small.toml", *sets(f"method.pattern={pattern}", "run.evaluate_every=5"))
     done.succeeded()

@@ -19,6 +19,7 @@ from atoll.runs.run import name_folders
 from atoll.settings.experiment_file import overlay, read_experiment, recipe_names, resolved
 from atoll.settings.validation import validate
 from tests.cli.conftest import Command
+from tests.tiers import thinned
 
 ROOT = os.environ.get("ATOLL_DATA")
 
@@ -30,6 +31,7 @@ def scales_of(table: dict[str, Any]) -> list[str]:
 
 CHEAP = {"initial_gap": 2.3, "xi": "shares", "refine": False}  # no schedule needs better
 CASES = [(name, scale) for name in recipe_names() for scale in scales_of(read_experiment(name))]
+FIRST = [case for case in CASES if case[1] == "tiny" and case[0] not in ("feduc-table-6", "baselines", "codecs")]
 
 
 @pytest.mark.parametrize(("name", "scale"), CASES)
@@ -43,7 +45,7 @@ def test_settings_are_valid(name: str, scale: str) -> None:
     assert len(panels) == len(table.get("panels", [1]))
 
 
-@pytest.mark.parametrize(("name", "scale"), CASES)
+@pytest.mark.parametrize(("name", "scale"), thinned(CASES, FIRST))
 def test_schedules_are_made(name: str, scale: str) -> None:
     for made in atoll.make_runs(read_experiment(name), scale):
         if made.seed:  # as that of seed 0
@@ -91,6 +93,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.more
 def test_the_regression_recipe_finds_the_planted_parameters(atoll: Command, folder: Path) -> None:
     atoll("run", "cfl-mgd-regression", "--scale", "small", "--out", "out").succeeded()
     runs = [rows_of(folder / "out" / name) for name in ("cfl-mgd-beta-0.9", "cfl-mgd-beta-0.5", "ifca")]

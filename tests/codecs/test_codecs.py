@@ -12,7 +12,7 @@ import torch
 
 import atoll
 from atoll import Experiment, InputError, generator, init, make_runs, run_events, train
-from atoll.codecs.coded_trainer import ERROR, Coded
+from atoll.codecs.codec_stage import code_updates
 from atoll.codecs.coding import Coding, Undecodable, as_sent
 from atoll.codecs.named_codecs import CODECS
 from atoll.local.models import Form, Model, form_of
@@ -27,6 +27,9 @@ BASE = {
     "method": {"name": "fedavg", "fraction": 0.5},
     "run": {"executor": "serial", "evaluate_samples": 20},
 }
+ERROR = "codec@"
+"""What names of a client's state begin with that hold what its updates have lost."""
+
 SETTINGS: dict[str, tuple[str, ...]] = {
     "bfloat16": ("travel.codec=bfloat16",),
     "int8": ("travel.codec=int8",),
@@ -83,8 +86,9 @@ def by_hand(name: str, values: list[float], rng: np.random.Generator) -> list[fl
 
 
 def coding_of(*changes: str) -> Coding:
-    trainer = experiment(*changes).method.trainer
-    coding: Coding = trainer.coding  # type: ignore[union-attr]
+    (stage,) = experiment(*changes).method.stages
+    half: Any = stage.send
+    coding: Coding = half.__self__.coding
     return coding
 
 
@@ -184,7 +188,8 @@ def test_feedback_sends_all_in_the_end() -> None:
             return atoll.ClientUpdate({"w": task.start["w"] + wanted}, 0.0)
 
     def arrived(feedback: bool) -> torch.Tensor:
-        trainer, state, total = Coded(Same(), coding, feedback, 0), None, torch.zeros(20)  # type: ignore[arg-type]
+        same: Any = Same()
+        trainer, state, total = atoll.Chain(same, [code_updates(coding, feedback, 0)]), None, torch.zeros(20)
         for event in range(200):
             update = trainer.train(ClientTask(event, event, 0, 0, 0, {"w": torch.zeros(20)}, state=state))
             state, total = update.state, total + update.model["w"]
@@ -259,8 +264,8 @@ def test_robust_rules_bear_attackers_whose_updates_are_coded(combine: str) -> No
     given += ["method.byzantine=2"] if combine == "krum" else []
     made = experiment(*given, "faults.attack=noise", "travel.codec=topk", "travel.share=0.1")
     trainer = made._make_trainer(made.method.rule)
-    assert isinstance(trainer, Coded)
-    (attacker, *_) = trainer.trainer.attackers  # type: ignore[attr-defined]
+    assert [stage.name for stage in trainer.stages] == ["attack", "codec"]
+    attacker = int(atoll.draw_attackers(0.2, 10, made.settings.seed)[0])
     (start,) = made.initial_models()
     sent = trainer.train(ClientTask(0, 0, 0, 0, attacker, start)).model
     assert sum(int((sent[key] != start[key]).sum()) for key in start) <= 64 + 1
@@ -295,6 +300,7 @@ def test_what_clients_keep_else_is_kept_beside(method: str, tmp_path: Path) -> N
 def test_off_nothing_is_kept_and_nothing_wrapped() -> None:
     made = experiment("travel.feedback=false")
     assert made.method.trainer is None
+    assert made.method.stages == ()
     assert not made.method.keeps_state
     assert made.update_bytes == made.message_bytes
 
@@ -363,11 +369,11 @@ def test_ones_own_codec_has_settings_of_its_own() -> None:
         (["travel.codec=int8", "travel.feedback=maybe"], r"travel\.feedback"),
         (["travel.codec=int8", "method.name=fedbcd", "method.fraction="], r"fedbcd', whose parties share all samples"),
         (["travel.codec=int8", "method.name=centralized", "method.fraction="], r"whose one client holds all data"),
-        (["travel.codec=int8", "method.name=local"], r"whose clients send nothing"),
-        (["travel.codec=int8", "method.name=fesem"], r"'fesem', whose clusters are found from updates"),
+        (["travel.codec=int8", "method.name=local"], r"'local': clients send nothing"),
+        (["travel.codec=int8", "method.name=fesem"], r"'fesem': clusters are found from updates"),
         (
             ["travel.codec=int8", "run.executor=stacked"],
-            r"run\.executor = 'stacked': travel\.codec = 'int8' codes each",
+            r"run\.executor = 'stacked': travel\.codec = 'int8' changes each",
         ),
         (["travel.codec=int8", "run.executor=weighted", "local.steps=1"], r"run\.executor = 'weighted': travel\.c"),
         ([f"travel.codec={__name__}:no_codec"], r"must return an atoll\.Codec, it returned 'int'"),

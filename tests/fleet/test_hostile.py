@@ -412,6 +412,7 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> float:
     return float(rows[-1]["test_accuracy"])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("rule", [{"combine": "median"}, {"combine": "trimmed-mean", "trim": 0.25}])
 def test_a_fifth_that_attacks_and_lies_costs_less_than_three_points(
     rule: dict[str, Any], free: float, tmp_path: Path
@@ -425,6 +426,7 @@ def test_a_fifth_that_attacks_and_lies_costs_less_than_three_points(
     assert [sentence.split(" says ")[0] for sentence in told] == ["node 'node-3'", "node 'node-7'"]
 
 
+@pytest.mark.more
 def test_a_fifth_that_attacks_and_lies_in_simulation(free: float, tmp_path: Path) -> None:
     """A median by samples bears them up to the limit, but not as well as one with equal weights, a fleet's default."""
     attacked = {"faults": {"attackers": 0.2, "attack": "sign-flip"}, "run": {"executor": "serial"}}

@@ -12,6 +12,7 @@ from atoll import Experiment, Settings
 from atoll.privacy.accounting import epsilon_of, event_of, most_releases
 from atoll.privacy.mechanism import Cost, Mechanism, response_noise
 from atoll.schedules.events import Schedule
+from tests.tiers import thinned
 
 dp = pytest.importorskip("dp_accounting")
 
@@ -175,7 +176,7 @@ def by_names(flat: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in flat.items() if not (needless and key == "privacy.count_noise")}
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", thinned(SCHEDULES, ("fedcluster", "cenasy", "decasy", "ifca gradients")))
 def test_each_schedule_costs_what_its_events_do(name: str) -> None:
     """Written by hand: every average that a client's model enters is a Gaussian mechanism, whatever its cluster."""
     flat = by_names(SCHEDULES[name])

@@ -9,7 +9,7 @@ from torch import nn
 
 from atoll import Experiment, InputError, Settings
 from atoll.privacy.mechanism import Mechanism
-from atoll.privacy.requirements import refuse_module
+from atoll.privacy.needs import refuse_module
 from atoll.support.errors import SettingWarning
 
 pytest.importorskip("dp_accounting")
@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a robust mean": ({"method.combine": "norm-clipping", "method.clip_norm": 1.0}, "noise hides a client in a sum"),
     "tolerance": ({"faults.tolerate": True}, "results that are left out"),
     "limits": ({"faults.max_update_norm": 1.0}, "results that are left out"),
-    "collusion": ({"faults.attackers": 0.3, "faults.attack": "inner-product"}, "collusion"),
+    "collusion": ({"faults.attackers": 0.3, "faults.attack": "inner-product"}, "faults.attack = 'inner-product'"),
     "samples without a cap": ({"method.weights": "samples"}, "set privacy.samples_cap"),
     "choice by losses": ({"method.select": "power-of-choice", "method.candidates": 6}, "who trains hangs on losses"),
     "a quantile without noise": ({"privacy.quantile": 0.5}, "privacy.quantile_noise is not set"),
@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no aggregators": ({"privacy.trust": "aggregator"}, "has no aggregators between"),
     "labels": (CLUSTERED | {"clustering.method": "major-class"}, "goes by what clients hold"),
-    "travels": ({"model.name": "mlp", "model.travels": ["*weight"]}, "its clients keep a state"),
+    "travels": ({"model.name": "mlp", "model.travels": ["*weight"]}, "what clients keep between tasks"),
     "many starts": (IFCA | {"method.restarts": 2, "privacy.count_noise": 2.0}, "by clients' losses, without noise"),
     "shared layers": (
         IFCA | {"model.name": "mlp", "method.shared_layers": 1, "privacy.count_noise": 2.0},
@@ -91,7 +91,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "the choice told": (IFCA | {"privacy.trust": "client"}, "privacy.identity_epsilon is not set"),
     "the choice told to others": (IFCA | {"privacy.trust": "aggregator"}, "no aggregators"),
     "weighted": ({"local.steps": 1, "run.executor": "weighted"}, "run.executor = 'weighted'"),
-    "stacks of local noise": ({"privacy.trust": "client", "run.executor": "stacked"}, "clients add noise of their own"),
+    "stacks of local noise": (
+        {"privacy.trust": "client", "run.executor": "stacked"},
+        "privacy.trust = 'client' changes each client's",
+    ),
     **{name: ({"method.name": name, **changes}, NOT_PROVEN) for name, changes in NOT_ACCOUNTED.items()},
 }
 

@@ -143,6 +143,7 @@ def test_a_large_population_is_sampled_by_the_seed() -> None:
     assert np.isfinite(probes.by_client["new_client_accuracy"]).sum() == 3
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 def test_a_run_that_was_killed_has_the_same_rows_and_file(tmp_path: Path) -> None:
     made = experiment()

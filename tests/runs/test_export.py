@@ -16,6 +16,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.runs.export import export_model, load_module
 from atoll.runs.saved import read_saved
 from atoll.settings.experiment_file import compose
+from tests.tiers import thinned
 
 TINY: dict[str, Any] = {
     "rounds": 2,
@@ -106,7 +107,7 @@ def images(root: str | None = None) -> Dataset:
     return Dataset("pictures", pixels, labels, pixels, labels, classes=10, scale=1 / 255)
 
 
-@pytest.mark.parametrize("model", ["mlp", "lr", "cnn", "alexnet"])
+@pytest.mark.parametrize("model", thinned(["mlp", "lr", "cnn", "alexnet"], 1))
 def test_onnx_computes_the_same(tmp_path: Path, model: str) -> None:
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from atoll import InputError
+from atoll.aggregation.fixed_point import FixedPoint, OutOfRange
 from atoll.methods.named_methods import METHODS
-from atoll.secure.fixed import FixedPoint, OutOfRange, SumOfIntegers, flat, masked_form, unflat
+from atoll.secure.fixed import SumOfIntegers, flat, masked_form, unflat
 from tests.cli.pages import ROOT
 from tests.secure.fleet import SUMS, carry_out, last_model, last_row, same_bits, summed
 

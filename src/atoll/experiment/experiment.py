@@ -16,32 +16,35 @@ from atoll.clustering.feduc.summary import ClusteringSummary, make_plan
 from atoll.clustering.feduc.time_budget import within
 from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.data.population import Population
-from atoll.engine.cohorts import ClientTrainer, Executor
+from atoll.engine.chain import Chain
+from atoll.engine.cohorts import Executor
 from atoll.engine.engine import Method
+from atoll.engine.stages import sent_form
 from atoll.evaluation.scores import ClusterEvaluator, Evaluator
 from atoll.experiment.clients import make_all_clients, make_test_clients
 from atoll.experiment.clock import make_clock
 from atoll.experiment.clusterings import make_clustering
 from atoll.experiment.executor_choice import ExecutorChoice, choose_executor, make_executor, require_measuring
-from atoll.experiment.faults import add_attackers, add_faults, as_claimed, make_availability, require_single_results
+from atoll.experiment.faults import add_faults, as_claimed, make_availability, require_single_results
 from atoll.experiment.feduc_problem import make_problem
 from atoll.experiment.method import make_method, until
-from atoll.experiment.modules import draw_module, let_stay, make_rule, make_trainer, rehearse
+from atoll.experiment.modules import draw_module, make_chain, make_rule, rehearse
 from atoll.experiment.networks import is_clustered_anew, is_same_network, make_networks
-from atoll.experiment.privacy import Private, add_privacy, read_mechanism
-from atoll.experiment.secure import check_cohorts, masked_bytes, masked_share, secured, sum_securely
+from atoll.experiment.privacy import Private, plan_privacy, read_mechanism
+from atoll.experiment.secure import check_cohorts
 from atoll.experiment.selecting import choose_clients
-from atoll.experiment.update_coding import code_updates, coding_of, upload_share
+from atoll.experiment.stages import add_stages, upload_share
 from atoll.faults.availability import Availability
 from atoll.local.models import Model, form_of, without
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
 from atoll.local.trainer import carried_bytes
 from atoll.local.travel import staying
-from atoll.local.weights import check_outputs, count_bytes, place, read_model, require_device
+from atoll.local.weights import bytes_of_form, check_outputs, count_bytes, place, read_model, require_device
 from atoll.methods.papers.hierarchical import Phase
 from atoll.methods.papers.ifca import choose_start
 from atoll.network.network import Network
+from atoll.privacy.noise import from_seed, from_system
 from atoll.schedules.events import Clock, Event, Schedule
 from atoll.schedules.schedule_files import fitting
 from atoll.settings.choices import method_kind
@@ -259,38 +262,45 @@ class Experiment:
         """When clients are there, and how their speeds change; None: always there, and always as fast."""
         return make_availability(self.settings, len(self.population))
 
-    @cached_property
+    @property
     def method(self) -> Method:
         """The method, with its whole schedule; with privacy, to the end of its budget."""
-        return self._unprotected if self.private is None else self.private.method
+        return self._made[0]
+
+    @property
+    def private(self) -> Private | None:
+        """What the privacy of the clients costs; None: the settings want none of it."""
+        return self._made[1]
 
     @cached_property
-    def private(self) -> Private | None:
-        """The method with its clients hidden, and what that costs; None: the settings want none of it."""
-        mechanism = read_mechanism(self.settings)
-        if mechanism is None:
-            return None
-        if self.schedule is not None:
+    def _made(self) -> tuple[Method, Private | None]:
+        """The method, and what its privacy costs."""
+        settings, sizes = self.settings, self.reported.sizes
+        mechanism = read_mechanism(settings)
+        if mechanism is not None and self.schedule is not None:
             raise InputError(
                 f"--schedule: does not go with privacy.trust = {mechanism.trust!r}, which accounts for the method's own"
             )
-        return add_privacy(self.settings, mechanism, self._unprotected, self.reported, self._copy_module())
+        fleet = settings.run.executor == "fleet"
+        noise = from_system if fleet else from_seed(settings.seed)
+        method = add_stages(settings, self._bare_method(), sizes, self._copy_module(), noise)
+        if self.schedule is not None:
+            replayed = fitting(self.schedule, method.schedule, len(self.population))
+            method = replace(method, schedule=replayed, arrivals=None)
+        check_cohorts(method, sizes)
+        if mechanism is None:
+            return method, None
+        cost = next(stage.cost for stage in method.stages if stage.cost)
+        private = plan_privacy(settings, mechanism, method.schedule, cost, len(self.reported))
+        return replace(method, schedule=private.plan.schedule), private
 
-    @cached_property
-    def _unprotected(self) -> Method:
-        """The method as if there were no privacy."""
+    def _bare_method(self) -> Method:
+        """Return the method without the stages that the settings add."""
         clock = self.clock if self.needs("clock") else None
         method = make_method(self.settings, self._offered(), len(self.population), lambda: self.phases)
         method = choose_clients(self.settings, method, self.reported, clock)
         method = until(self.settings, method)
-        method = add_faults(self.settings, method, self.population, clock, self.availability)
-        method = code_updates(self.settings, let_stay(self.settings, method, self.module))
-        method = sum_securely(self.settings, method, self.reported.sizes, self.module)
-        if self.schedule is not None:
-            replayed = fitting(self.schedule, method.schedule, len(self.population))
-            method = replace(method, schedule=replayed, arrivals=None)
-        check_cohorts(method, self.reported.sizes)
-        return method
+        return add_faults(self.settings, method, self.population, clock, self.availability)
 
     def _offered(self) -> dict[str, Any]:
         """Return what a method may ask for, besides its own settings and the phases."""
@@ -327,7 +337,8 @@ class Experiment:
     def sent_bytes(self) -> int:
         """Bytes of a model that is sent, with the moments that travel with it (CFL-MGD's u_p)."""
         known = self.model_bytes + carried_bytes(self.method.rule, self._copy_module())
-        update = None if self.method.trainer is None else self._rehearse()
+        changed = self.method.trainer is not None or any(stage.is_at_client for stage in self.method.stages)
+        update = self._rehearse() if changed else None
         return known if update is None else max(known, count_bytes(update.model))
 
     @property
@@ -339,13 +350,10 @@ class Experiment:
     @cached_property
     def update_bytes(self) -> int:
         """Bytes of what a client sends up: a message, or its update as `travel.codec` codes it, or masked."""
-        if secured(self.method) is not None:
-            return masked_bytes(self.module, self.method.stays)
-        coding = coding_of(self.method)
-        if coding is None:
-            return self.message_bytes
         update = self._rehearse()
-        return coding.bytes_of(form_of(self._start() if update is None else update.model))
+        form = form_of(self._start() if update is None else update.model)
+        sent = sent_form(self.method.stages, form)
+        return self.message_bytes if sent is form else bytes_of_form(sent)
 
     def bytes_up(self, messages: int, updates: int) -> int:
         """Return the bytes of so many messages that are sent up, of which so many are clients' updates."""
@@ -361,7 +369,7 @@ class Experiment:
     @cached_property
     def _upload_share(self) -> float:
         """Bytes of an update as it is uploaded, as a share of the model's."""
-        return upload_share(self.settings, self.module) * masked_share(self.settings, self.module)
+        return upload_share(self.settings, self.module)
 
     @property
     def device(self) -> str:
@@ -411,7 +419,7 @@ class Experiment:
             InputError: an executor that would not give what training client by client gives.
         """
         trainer = self._make_trainer(self.method.rule)
-        return make_executor(self.executor_choice, self.settings.run, trainer, self.sent_bytes)
+        return make_executor(self.executor_choice, self.settings.run, trainer.for_executors(), self.sent_bytes)
 
     @cached_property
     def executor_choice(self) -> ExecutorChoice:
@@ -425,7 +433,7 @@ class Experiment:
             require_measuring(self.settings)
         trainer, start = self._make_trainer(self.method.rule), self._start()
         method = replace(self.method, schedule=self.method.schedule.occupied)
-        return choose_executor(self.settings.run, method, trainer, start, self.sent_bytes, self.device)
+        return choose_executor(self.settings.run, method, trainer.for_executors(), start, self.sent_bytes, self.device)
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator of the union of the clients' data and the test set."""
@@ -442,19 +450,19 @@ class Experiment:
         """Threads that measure models: as many as train in this machine's processes of the run."""
         return self.executor_choice.workers if self.executor_choice.name == "cores" else 1
 
-    def _make_trainer(self, rule: LocalRule) -> ClientTrainer:
+    def _make_trainer(self, rule: LocalRule) -> Chain:
         """Return what trains the run's clients."""
         tolerant = self.settings.faults.tolerate or self.private is not None  # a failure would tell of clients' data
-        return add_attackers(self.settings, self.make_trainer(rule, self.population, tolerant))
+        return self.make_trainer(rule, self.population, tolerant)
 
-    def make_trainer(self, rule: LocalRule, population: Population, tolerant: bool) -> ClientTrainer:
-        """Return what the method trains clients with, here of any population, none of whom attacks.
+    def make_trainer(self, rule: LocalRule, population: Population, tolerant: bool) -> Chain:
+        """Return what the method trains clients with, here of any population.
 
         Raises:
             InputError: a user's trainer that cannot be made, or contradicts its class.
         """
         method = replace(self.method, rule=rule)
-        return make_trainer(self.settings, method, self._copy_module(), population, self.device, tolerant)
+        return make_chain(self.settings, method, self._copy_module(), population, self.device, tolerant)
 
     def _copy_module(self) -> nn.Module:
         """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""

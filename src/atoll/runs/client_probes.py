@@ -5,7 +5,6 @@ from copy import deepcopy
 
 import numpy as np
 
-from atoll.codecs.coded_trainer import Coded
 from atoll.data.population import Population
 from atoll.engine.engine import State
 from atoll.evaluation.personal import OwnTests
@@ -123,7 +122,7 @@ class _Measure:
                 drawn_as = len(method.schedule)  # no event's number, so that no batch is one that is trained on
                 task = ClientTask(state.events_done, round_, 0, cluster, k, model, drawn_as, states.get(k))
                 with products_in(trainer.precision):
-                    update = trainer.train_uncoded(task) if isinstance(trainer, Coded) else trainer.train(task)
+                    update = trainer.train_alone(task)
                 own = update.state or {} if method.keeps_model else {}
                 found[k] = self.tests.accuracies(self.initial | update.model | own, [k])[0]
         return found

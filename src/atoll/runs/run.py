@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atoll.engine.cohorts import Executor
@@ -11,7 +11,6 @@ from atoll.experiment.experiment import Experiment
 from atoll.fleet.agreed.transport import Fleet
 from atoll.fleet.server.reclustering import Planner
 from atoll.privacy.ledger import RunLedger, open_ledger
-from atoll.privacy.private_release import with_journal
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
@@ -125,7 +124,7 @@ def _carry_out(
         folder.create(settings, method.schedule, overwrite, live is not None, replayed, account)
     done = 0 if state is None else state.events_done
     ledger = None if account is None else open_ledger(folder.path, account, done)
-    method = method if ledger is None else with_journal(method, ledger)
+    method = method if ledger is None else replace(method, announce=ledger.note)
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
     recorder.ledger = ledger if live else None
     if state is None:

@@ -27,7 +27,7 @@ class NamedChoice:
     Attributes:
         section: its section.
         key: its name there.
-        default: the function's name if the setting is not set.
+        default: the function's name if the setting is not set; None: the setting is a list of names, empty if not set.
         table: where the built-in functions are, as ``module:NAME``.
         given: the parameters that Atoll fills in, which are therefore not settings.
         parts: returns the functions that a name stands for, whose parameters are settings.
@@ -35,10 +35,10 @@ class NamedChoice:
 
     section: str
     key: str
-    default: str
+    default: str | None
     table: str
     given: frozenset[str]
-    parts: Callable[[Function], tuple[Function, ...]] = lambda function: (function,)
+    parts: Callable[[Function], tuple[Function, ...]] = lambda made: made if isinstance(made, tuple) else (made,)
 
     @property
     def setting(self) -> str:
@@ -82,6 +82,7 @@ CHOICES = (
     NamedChoice("data", "skew", "none", "atoll.data.dealing.feature_skew:SKEWS",
            frozenset({"inputs", "level", "levels", "scale", "rng"})),
     NamedChoice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
+    NamedChoice("travel", "stages", None, "atoll.codecs.named_stages:STAGES", frozenset({"seed"})),
     NamedChoice("travel", "codec", "none", "atoll.codecs.named_codecs:CODECS", frozenset()),
     NamedChoice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
     NamedChoice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
@@ -105,17 +106,19 @@ def method_kind(settings: Settings) -> MethodKind:
 
 
 def chosen(table: Table) -> dict[NamedChoice, Function]:
-    """Return the functions that a table of settings names.
+    """Return the functions that a table of settings names; a tuple where it names a list.
 
     Raises:
         InputError: if a name is unknown, or a user's function cannot be imported.
     """
-    found = {}
+    found: dict[NamedChoice, Any] = {}
     for choice in CHOICES:
         section = table.get(choice.section, {})
         name = section.get(choice.key, choice.default) if isinstance(section, Mapping) else choice.default
-        if isinstance(name, str):  # anything else is refused later
+        if isinstance(name, str) and choice.default is not None:  # anything else is refused later
             found[choice] = choice.resolve(name)
+        elif choice.default is None and isinstance(name, list | tuple) and all(isinstance(each, str) for each in name):
+            found[choice] = tuple(map(choice.resolve, name))
     return found
 
 

@@ -78,8 +78,11 @@ class ModelSettings(Section):
 
 
 class TravelSettings(Section):
-    """How client updates are encoded."""
+    """The stages that an update passes between client and cluster."""
 
+    stages: list[str] = Field(
+        [], description="stages applied to each update, in this order; or module:function returning an atoll.Stage"
+    )
     codec: str = Field(
         "none",
         description="compressor of client updates; models sent to clients are not compressed; or module:function "
@@ -277,7 +280,8 @@ class RunSettings(Section):
     )
     state_bytes: Annotated[Positive | None, MAY_DIFFER] = Field(
         None,
-        description="memory in bytes for clients' state, beyond which it is kept in files of the run's folder; unset: no limit",
+        description="memory in bytes for clients' state; beyond this, it is kept in files of the run's folder; unset: no "
+        "limit",
     )
     debug: bool = Field(
         False, description="serial: stop at the first bad step and show the layer and the whole traceback"
