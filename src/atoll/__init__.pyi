@@ -18,7 +18,7 @@ from atoll.clustering.clustering import Clustering as Clustering
 from atoll.clustering.feduc.problem import Problem as Problem
 from atoll.codecs.codec import Codec as Codec
 from atoll.data import datasets as datasets
-from atoll.data.datasets import Dataset as Dataset
+from atoll.data.dataset import Dataset as Dataset
 from atoll.data.datasets import load as load
 from atoll.data.dealing import partition
 from atoll.data.files.torch_data import from_torch as from_torch

@@ -162,7 +162,7 @@ def test_labels_may_be_texts() -> None:
         [1],
         ("no", "yes"),
     )
-    with pytest.raises(InputError, match="test_targets: 'maybe' is no class of targets, which has no, yes"):
+    with pytest.raises(InputError, match="test_targets: 'maybe' is not among the classes of targets, no, yes"):
         atoll.Dataset("t", inputs, texts, inputs[:1], np.array(["maybe"]), classes=2)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.methods.parts.kind import kind_of
 from atoll.settings.choices import CHOICES, NamedChoice
 from atoll.settings.plugins import remember

@@ -280,8 +280,8 @@ class RunSettings(Section):
     )
     state_bytes: Annotated[Positive | None, MAY_DIFFER] = Field(
         None,
-        description="memory in bytes for clients' state; beyond this, it is kept in files of the run's folder; unset: no "
-        "limit",
+        description="memory in bytes for clients' state; beyond this, it is kept in files of the run's folder; unset: "
+        "no limit",
     )
     debug: bool = Field(
         False, description="serial: stop at the first bad step and show the layer and the whole traceback"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.files.join import Part, join, make_part
 from atoll.data.files.sample_files import open_arrays, open_table, read_samples
 from atoll.support.errors import InputError

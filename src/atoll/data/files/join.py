@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.support.errors import InputError
 
 PIXEL_SCALE = 1 / 255

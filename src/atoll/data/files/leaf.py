@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.files.folders import listed, require_root
 from atoll.data.files.join import Part, join, make_part
 from atoll.support.errors import InputError

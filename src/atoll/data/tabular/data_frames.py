@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from atoll.data.array_inputs import kind_of
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.tabular.arrow import BATCH
 from atoll.data.tabular.make import make_table
 from atoll.data.tabular.source import Piece, Split, TableSource

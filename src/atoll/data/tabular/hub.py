@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.tabular.data_frames import make_source
 from atoll.data.tabular.make import make_table
 from atoll.data.tabular.table_settings import Wanted, with_table_settings

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.tabular.arrow import as_damage
 from atoll.data.tabular.encoders import Encoder, make_encoder

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from inspect import Signature, getdoc, signature
 from typing import Literal
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 
