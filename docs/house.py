@@ -56,7 +56,11 @@ def room_of(module: str) -> str:
 def imports() -> tuple[Import, ...]:
     """Return every import of the package within the package, also by name (`importlib`, tables of lazy imports)."""
     return tuple(
-        each for module, path in modules().items() for each in _imports_of(module, ast.parse(path.read_bytes()))
+        each
+        for module, path in modules().items()
+        for file in (path, path.with_suffix(".pyi"))
+        if file.is_file()
+        for each in _imports_of(module, ast.parse(file.read_bytes()))
     )
 
 

@@ -22,7 +22,8 @@ import requests
 
 from atoll.data.datasets import find, load
 from atoll.data.files import download as fetch
-from atoll.data.files.download import SOURCES, download
+from atoll.data.files.download import download
+from atoll.data.files.sources import SOURCES
 from atoll.support.errors import InputError, RunError
 
 
