@@ -98,7 +98,7 @@ def test_an_interrupted_sweep_goes_on_by_the_command_that_it_prints(atoll: Comma
     assert (done.code, done.out) == (130, "")
     assert "Traceback" not in done.err
     line = done.err.splitlines()[-1]
-    assert line.startswith("interrupted; to go on from here: atoll sweep tiny.toml --set rounds=300")
+    assert line.startswith("interrupted; to resume: atoll sweep tiny.toml --set rounds=300")
     assert not (folder / "s/seed=0/summary.json").exists()
     assert list((folder / "s/seed=0/checkpoint").iterdir())
     atoll(*line.partition("atoll ")[2].split()).succeeded()
@@ -212,7 +212,7 @@ BAD = {
     "--over seed=4..0": "--over seed=4..0: is empty; the first number must be at most the last",
     "--over local.lr=0.1,0.10": "--over local.lr: the value 0.10 is repeated",
     "--over seed=0..1 --jobs 0": "--jobs 0: must be at least 1",
-    "--over seed=0..1 --trials 3": "--trials 3: is for --tune; without it every combination is run",
+    "--over seed=0..1 --trials 3": "--trials 3: is for --tune; without that, every combination is run",
     "--over seed=0..1 --tune --trials 0": "--trials 0: must be at least 1",
     "--over seed=0..1 --tune": "--over seed: a search would pick a lucky seed",
     "--over local.lr=0.1..1": "--over local.lr=0.1..1: the range of a grid needs whole numbers",

@@ -19,7 +19,7 @@ from atoll.settings.sections import Settings
 def draw_clusterings(
     runs: list[Experiment], plans: list[ClusteringSummary | None], ids: bool = False
 ) -> list[tuple[str, Figure]]:
-    """Return (ending of the file's name, figure): the first run's clusters, and what compares all runs.
+    """Return (suffix of the file's name, figure) pairs: the first run's clusters, and comparisons of all runs.
 
     `ids` numbers the clients on the map.
     """
@@ -47,7 +47,7 @@ def draw_clusterings(
 
 
 def _plot_sizes(found: Sequence[tuple[Settings, ClusteringSummary]]) -> Figure:
-    """Draw sizes against frequency where that differs between aggregators, else against links; all seeds in a panel."""
+    """Plot sizes against frequency if that differs between aggregators, else against links; all seeds in one panel."""
     frequency = all(made.pattern.endswith("asy") for _, made in found)
     x: dict[str, list[list[float]]] = {}
     sizes: dict[str, list[list[float]]] = {}
@@ -62,7 +62,7 @@ def _plot_sizes(found: Sequence[tuple[Settings, ClusteringSummary]]) -> Figure:
 def _by_group(
     found: Sequence[tuple[Settings, ClusteringSummary]], value: Callable[[ClusteringSummary], float]
 ) -> dict[str, dict[str, list[float]]]:
-    """Return a value of each run by panel and series, one number a seed."""
+    """Return a value of each run by panel and series, one number per seed."""
     table: dict[str, dict[str, list[float]]] = {}
     for settings, made in found:
         table.setdefault(settings.panel or made.pattern, {}).setdefault(_series(settings), []).append(value(made))
@@ -70,5 +70,5 @@ def _by_group(
 
 
 def _series(settings: Settings) -> str:
-    """Return a run's label without its seed, which runs of one series differ in."""
+    """Return a run's label without its seed."""
     return re.sub(r"[\s,]*\bseed \d+$", "", settings.label) or settings.clustering.method

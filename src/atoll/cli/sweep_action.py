@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from atoll.cli.common import err, experiment_words, out, print_json
+from atoll.cli.common import err, experiment_words, option_words, out, print_json
 from atoll.cli.sweep_progress import Watched, watch
 from atoll.experiment.experiment import Experiment
 from atoll.report.tables.formats import rich_table
@@ -69,13 +69,11 @@ class SweepOptions:
     def resume_command(self) -> str:
         """Return the command that resumes the sweep."""
         words = ["atoll", "sweep", *self._experiment()]
-        words += [word for over in self.over for word in ("--over", over)]
-        words += [] if self.jobs == 1 else ["--jobs", str(self.jobs)]
-        words += ["--out", str(self.folder), "--metric", self.goal.metric]
-        words += [] if self.goal.target is None else ["--target", f"{self.goal.target:g}"]
-        words += [] if self.trials is None else ["--tune", "--trials", str(self.trials)]
-        words += [] if self.part is None else ["--part", self.part]
-        return shlex.join([*words, *(["--json"] if self.as_json else []), "--resume"])
+        jobs = None if self.jobs == 1 else self.jobs
+        words += option_words(("--over", self.over), ("--jobs", jobs), ("--out", self.folder))
+        words += option_words(("--metric", self.goal.metric), ("--target", self.goal.target))
+        words += option_words(("--tune", self.trials is not None), ("--trials", self.trials), ("--part", self.part))
+        return shlex.join([*words, *option_words(("--json", self.as_json), ("--resume", True))])
 
     def _experiment(self, changes: Sequence[str] = (), only: str | None = None) -> list[str]:
         return experiment_words(self.experiment, self.scale, (*self.changes, *changes), only or self.only)
