@@ -33,10 +33,13 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.data.population import Population, make_population
     from atoll.data.tabular.data_frames import from_pandas
     from atoll.engine.assignment import as_scheduled, least_loss
+    from atoll.engine.chain import Chain, chain_of
     from atoll.engine.cohorts import Executor
     from atoll.engine.engine import Method, State, Step, init, train
     from atoll.engine.grouping import Grouping
     from atoll.engine.server_rule import ServerRule
+    from atoll.engine.stages import Need, Stage
+    from atoll.engine.trainer_spec import TrainerSpec
     from atoll.evaluation.scores import Evaluator, Heterogeneity, Score, heterogeneity
     from atoll.evaluation.theory import CflMgdBound, CflMgdTerms, FedClusterBound, cfl_mgd_bound, fedcluster_bound
     from atoll.executors.cores.cores_executor import Cores
@@ -44,7 +47,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.executors.stacked.stacked_executor import Stacked
     from atoll.experiment.experiment import Experiment
     from atoll.faults import attacks
-    from atoll.faults.attacks import Attacked, draw_attackers
+    from atoll.faults.attacks import attacking, draw_attackers
     from atoll.faults.dropouts import lose_clients
     from atoll.local import models
     from atoll.local import rule as optimizers
@@ -126,7 +129,10 @@ _HOMES = {
     "atoll.experiment.experiment": "Experiment",
     "atoll.settings.experiment_file": "make_runs read_experiment",
     "atoll.settings.sections": "Settings",
-    "atoll.faults.attacks": "Attacked draw_attackers",
+    "atoll.engine.chain": "Chain chain_of",
+    "atoll.engine.stages": "Need Stage",
+    "atoll.engine.trainer_spec": "TrainerSpec",
+    "atoll.faults.attacks": "attacking draw_attackers",
     "atoll.faults.dropouts": "lose_clients",
     "atoll.local.models": "draw_model",
     "atoll.local.rule": "LocalRule",
@@ -192,9 +198,9 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names.spli
 
 __all__ = [
     "AtollError",
-    "Attacked",
     "CflMgdBound",
     "CflMgdTerms",
+    "Chain",
     "ClientTask",
     "ClientUpdate",
     "Clock",
@@ -214,6 +220,7 @@ __all__ = [
     "LocalRule",
     "Method",
     "Mix",
+    "Need",
     "Network",
     "Phase",
     "Population",
@@ -230,13 +237,16 @@ __all__ = [
     "ServerRule",
     "Settings",
     "Stacked",
+    "Stage",
     "State",
     "Step",
     "Trace",
     "Trainer",
+    "TrainerSpec",
     "__version__",
     "alone",
     "as_scheduled",
+    "attacking",
     "attacks",
     "average_gradients",
     "average_models",
@@ -247,6 +257,7 @@ __all__ = [
     "cfl",
     "cfl_mgd",
     "cfl_mgd_bound",
+    "chain_of",
     "clusterings",
     "cycling",
     "datasets",

@@ -157,6 +157,7 @@ def test_resolved_settings_give_the_same_run(atoll: Command, folder: Path) -> No
     assert (folder / "a/config.toml").read_text() == (folder / "b/config.toml").read_text()
 
 
+@pytest.mark.more
 def test_run_of_several(atoll: Command, folder: Path) -> None:
     text = TINY + "\n[[runs]]\nlabel = 'a, 1'\npanel = 'left'\n[[runs]]\nlabel = '../b'\nmethod.name = 'fedavg'\n"
     (folder / "two.toml").write_text(text)

@@ -91,6 +91,7 @@ def test_read_only_disk(atoll: Command, mount: Mount) -> None:
     assert "finite" not in atoll("report", disk / "run", "--out", "report").succeeded()
 
 
+@pytest.mark.more
 def test_file_size_limit(folder: Path) -> None:
     """A quota met in the middle of a row: the file keeps its whole rows."""
 

@@ -64,6 +64,7 @@ def test_another_kind_of_image_is_refused_before_the_work(tmp_path: Path, atoll:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.more
 def test_a_hierarchy_s_pictures_show_waiting_and_ids(tmp_path: Path, atoll: Command) -> None:
     (tmp_path / "net.toml").write_text(NETWORK)
     atoll("schedule", "net.toml", "--plot", "gantt.svg").succeeded()

@@ -25,11 +25,13 @@ def toured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.more
 def test_the_commands_leave_what_the_readme_says(toured: Path) -> None:
     assert (toured / "runs/quickstart/report/curves-round.png").is_file()
     assert (toured / "clusters.png").is_file()
 
 
+@pytest.mark.more
 def test_the_figure_compares_at_equal_cost_and_fedcluster_ends_lower(toured: Path) -> None:
     rows = json.loads((toured / "runs/quickstart/report/table.json").read_text())
     loss = {row["label"]: row["final_train_loss"] for row in rows}

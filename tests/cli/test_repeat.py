@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import TINY, Command
 from tests.made_runs import timeless
+from tests.tiers import thinned
 
 LONG = (
     TINY.replace("rounds = 2", "rounds = 60")
@@ -56,7 +57,7 @@ def test_two_processes_give_equal_bits(process: Command, atoll: Command, folder:
     assert rows(folder / "a") != rows(folder / "c")
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", thinned([signal.SIGKILL, signal.SIGINT, signal.SIGTERM], 1))
 def test_a_stopped_run_goes_on_to_the_same_bits(atoll: Command, folder: Path, how: signal.Signals) -> None:
     child = begin(folder)
     child.send_signal(how)
@@ -193,6 +194,7 @@ def test_every_setting_that_differs_is_told(atoll: Command) -> None:
         assert told in sentence
 
 
+@pytest.mark.more
 def test_a_folder_in_use(atoll: Command, folder: Path) -> None:
     child = begin(folder)
     for words in (("--resume",), ("--overwrite",)):
@@ -206,6 +208,7 @@ def test_a_folder_in_use(atoll: Command, folder: Path) -> None:
     assert not (folder / "runs/tiny/.lock").exists()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_the_terminals_interrupt_lets_workers_finish(atoll: Command, folder: Path, how: signal.Signals) -> None:
     """Ctrl-C, and SIGTERM from a job scheduler, go to all processes of a group at once."""
@@ -241,6 +244,7 @@ def test_one_cluster_is_fedavg(atoll: Command, folder: Path) -> None:
     assert last_checkpoint(folder / "one") == last_checkpoint(folder / "fedavg")
 
 
+@pytest.mark.more
 def test_a_loss_that_is_not_finite(process: Command, atoll: Command, folder: Path) -> None:
     words = ("run", "tiny.toml", "--set", "local.lr=1e25", "--set", "local.steps=1", "--set", "rounds=9")
     sentence = process(*words).refused(code=1)

@@ -27,6 +27,7 @@ def untimed(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.more
 def test_a_grid_over_seeds(atoll: Command, folder: Path) -> None:
     printed = atoll(*GRID, "--over", "seed=0..1", "--jobs", 2, "--out", "s").succeeded()
     assert "2 of 2" in printed

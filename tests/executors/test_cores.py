@@ -409,6 +409,7 @@ def shared_bytes() -> int:
     return sum(int(high, 16) - int(low, 16) for low, high in spans)
 
 
+@pytest.mark.more
 def test_more_workers_than_clients_and_nothing_is_left() -> None:
     before = shared_bytes()
     cores = Cores(Trainer(linear_module(), POPULATION, RULE, SEED), 50, BYTES)

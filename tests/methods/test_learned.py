@@ -91,6 +91,7 @@ def test_workers_give_the_same_bits(name: str) -> None:
     same_bits(run(method, Cores(make_trainer(method), 2, 1000)), run(method))
 
 
+@pytest.mark.more
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
 def test_workers_of_ray_give_the_same_bits() -> None:
     method = by_name("fedgroup")

@@ -85,6 +85,7 @@ def test_with_c_kept_at_zero_it_is_fedavg_to_the_bit() -> None:
         assert np.array_equal(server(ours), server(theirs))
 
 
+@pytest.mark.more
 def test_it_goes_where_fedavg_does_not() -> None:
     """With unlike clients and full batches, FedAvg's fixed point is off the minimum of the sum; SCAFFOLD's is it."""
     rule = LocalRule(sgd, 0.1, 5, "full")

@@ -112,6 +112,7 @@ def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, PlanBudg
         assert first.sizes[seed] == run.rows["bytes_up"][met] + run.rows["bytes_down"][met]
 
 
+@pytest.mark.more
 def test_a_race_that_was_stopped_goes_on_to_the_same_end(
     raced: tuple[Path, Field, PlanBudget, list[Entrant]], tmp_path: Path
 ) -> None:

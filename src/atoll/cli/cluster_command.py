@@ -10,6 +10,7 @@ from rich.table import Table
 from atoll.cli.common import app, check_runs, err, out, print_json, read_experiments, title_of
 from atoll.cli.figure_files import claim_plot, read_width, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
+from atoll.settings.choices import uses_network
 
 if TYPE_CHECKING:
     from atoll.clustering.describe import ClusterProfile
@@ -42,7 +43,7 @@ def cluster(
     plans: list[ClusteringSummary | None] = []
     records = []
     for each in runs:
-        plans.append(each.plan if each.has_network else None)
+        plans.append(each.plan.summary if uses_network(each.settings) else None)
         records.append(_show(each, plans[-1], as_json))
     if as_json:
         print_json(records)

@@ -89,7 +89,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
     Raises:
         InputError: if one of them cannot, or several are to replay one schedule.
     """
-    from atoll.experiment.executor_choice import require_no_fleet
+    from atoll.experiment.execution.choice import require_no_fleet
     from atoll.runs.variants import replaying
 
     if schedule is not None:
@@ -143,7 +143,7 @@ def _run_one(
         interrupts.is_patient = False  # nothing is lost before training
         for progress in steps:
             if verbose and not interrupts.is_patient:
-                view.say(f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}")
+                view.say(f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}")
             for warning in progress.warnings:
                 view.say(f"warning: {warning}")
             view.show(progress.events_done, progress.events, describe(progress.row) if progress.row else "")

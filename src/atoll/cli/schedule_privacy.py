@@ -68,7 +68,7 @@ def spending_of(experiment: "Experiment", private: "Private") -> dict[str, Any]:
 
 
 def _private(experiment: "Experiment") -> "Private":
-    private = experiment.private
+    private = experiment.planned.private
     if private is None:
         raise InputError(
             "--privacy: privacy.trust = 'none' protects nothing and spends nothing; set it to 'server', 'aggregator' "

@@ -27,7 +27,7 @@ class NamedChoice:
     Attributes:
         section: its section.
         key: its name there.
-        default: the function that is named if the setting is not set.
+        default: the function that is named if the setting is not set; None: it is a list of names, and empty.
         table: where the built-in functions are, as ``module:NAME``.
         given: what Atoll gives such functions by parameter name, which are so no settings.
         parts: returns the functions that a name stands for, whose parameters are settings.
@@ -35,10 +35,10 @@ class NamedChoice:
 
     section: str
     key: str
-    default: str
+    default: str | None
     table: str
     given: frozenset[str]
-    parts: Callable[[Function], tuple[Function, ...]] = lambda function: (function,)
+    parts: Callable[[Function], tuple[Function, ...]] = lambda made: made if isinstance(made, tuple) else (made,)
 
     @property
     def setting(self) -> str:
@@ -82,6 +82,7 @@ CHOICES = (
     NamedChoice("data", "skew", "none", "atoll.data.dealing.feature_skew:SKEWS",
            frozenset({"inputs", "level", "levels", "scale", "rng"})),
     NamedChoice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
+    NamedChoice("travel", "stages", None, "atoll.codecs.named_stages:STAGES", frozenset({"seed"})),
     NamedChoice("travel", "codec", "none", "atoll.codecs.named_codecs:CODECS", frozenset()),
     NamedChoice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
     NamedChoice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
@@ -104,18 +105,33 @@ def method_kind(settings: Settings) -> MethodKind:
     return kind_of(resolve("method.name", settings.method.name, _load("atoll.methods.named_methods:METHODS")))
 
 
+def method_needs(settings: Settings, name: str) -> bool:
+    """Return whether the method asks for an object of this name, such as ``clustering`` or ``network``."""
+    return asks_for(method_kind(settings).make, name)
+
+
+def uses_network(settings: Settings) -> bool:
+    """Return whether the method, or its clustering, asks for a network."""
+    rules = _load("atoll.clustering.named_clusterings:CLUSTERINGS")
+    rule = resolve("clustering.method", settings.clustering.method, rules)
+    asks = asks_for(rule, "network") or asks_for(rule, "problem")
+    return method_needs(settings, "network") or (method_needs(settings, "clustering") and asks)
+
+
 def chosen(table: Table) -> dict[NamedChoice, Function]:
-    """Return the functions that a table of settings names.
+    """Return the functions that a table of settings names; where it names a list of them, these as a tuple.
 
     Raises:
         InputError: a name that is unknown, or of a user's function that cannot be imported.
     """
-    found = {}
+    found: dict[NamedChoice, Any] = {}
     for choice in CHOICES:
         section = table.get(choice.section, {})
         name = section.get(choice.key, choice.default) if isinstance(section, Mapping) else choice.default
-        if isinstance(name, str):  # else it is refused as no text
+        if isinstance(name, str) and choice.default is not None:  # else it is refused as no text
             found[choice] = choice.resolve(name)
+        elif choice.default is None and isinstance(name, list | tuple) and all(isinstance(each, str) for each in name):
+            found[choice] = tuple(map(choice.resolve, name))
     return found
 
 

@@ -34,10 +34,13 @@ def named(table: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(table)
     for choice in CHOICES:
         held = made.get(choice.section)
-        if isinstance(held, str) or _is_object(held):
+        if choice.default is not None and (isinstance(held, str) or _is_object(held)):
             made[choice.section] = held = {choice.key: held}
         if isinstance(held, Mapping) and _is_object(held.get(choice.key)):
             made[choice.section] = {**held, choice.key: _name(choice, held[choice.key])}
+        elif isinstance(held, Mapping) and choice.default is None and isinstance(held.get(choice.key), list | tuple):
+            names = [_name(choice, each) if _is_object(each) else each for each in held[choice.key]]
+            made[choice.section] = {**held, choice.key: names}
     run = made.get("run")
     if isinstance(run, Mapping) and isinstance(run.get("probes"), list | tuple):
         probes = [remember(each) if callable(each) else each for each in run["probes"]]

@@ -44,10 +44,13 @@ def experiment_schema() -> dict[str, Any]:
 def _open_for_own(section: dict[str, Any]) -> dict[str, Any]:
     """Return a section that may hold any setting where it names a function of the user's own."""
     names = {choice.section: Settings.model_fields[choice.section].annotation.__name__ for choice in CHOICES}  # type: ignore[union-attr]
-    keys = [choice.key for choice in CHOICES if names[choice.section] == section["title"]]
+    keys = {choice.key: choice.default is None for choice in CHOICES if names[choice.section] == section["title"]}
     if not keys:
         return section
-    own = [{"properties": {key: {"pattern": ":"}}, "required": [key]} for key in keys]
+    own = [
+        {"properties": {key: {"contains": {"pattern": ":"}} if is_list else {"pattern": ":"}}, "required": [key]}
+        for key, is_list in keys.items()
+    ]
     closed = {"propertyNames": {"enum": list(section["properties"])}}
     return {key: value for key, value in section.items() if key != "additionalProperties"} | {
         "if": {"anyOf": own},

@@ -74,8 +74,11 @@ class ModelSettings(Section):
 
 
 class TravelSettings(Section):
-    """As what clients send their updates."""
+    """What becomes of an update on its way from a client to its cluster."""
 
+    stages: list[str] = Field(
+        [], description="stages that an update passes, in this order; or module:function returning an atoll.Stage"
+    )
     codec: str = Field(
         "none",
         description="makes fewer bytes of what a client's model has changed by; models that are sent down stay as they "

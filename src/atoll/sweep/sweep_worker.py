@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from atoll.experiment.executor_choice import count_cores
+from atoll.experiment.execution.choice import count_cores
 from atoll.experiment.experiment import Experiment
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import Row
@@ -106,7 +106,7 @@ def _carry_out(job: Job, pipe: Connection) -> News:
         for progress in steps:
             now = time.monotonic()
             if progress.row is not None or progress.warnings or now - last_sent > _TELL_SECONDS:
-                told = "" if last_sent else f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}"
+                told = "" if last_sent else f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}"
                 done = progress.events_done, progress.events
                 pipe.send(News("running", *done, progress.row, progress.warnings, told))
                 last_sent = now
