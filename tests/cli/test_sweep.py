@@ -247,7 +247,7 @@ def test_bad_input_is_told_before_anything_is_written(words: str, atoll: Command
 
 def test_a_search_is_of_one_run(atoll: Command) -> None:
     told = atoll("sweep", "quickstart", "--tune", "--over", "local.lr=0.01..0.1").refused()
-    assert told == "--tune: the experiment has 2 runs; choose one with --only, of FedCluster, M = 10; FedAvg"
+    assert told == "--tune: the experiment has 2 runs; choose one with --only: FedCluster, M = 10; FedAvg"
 
 
 def test_a_folder_of_other_runs_is_refused(atoll: Command, folder: Path) -> None:

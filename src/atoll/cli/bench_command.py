@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 @app.command()
 def bench(
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="A first look, about a minute on two cores: fewer local steps and rounds."),
+        bool, typer.Option("--quick", help="A first look, about a minute on two cores: fewer local steps and rounds.")
     ] = False,
     only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only the cases with TEXT in their name.")] = None,
     bfloat16: Annotated[

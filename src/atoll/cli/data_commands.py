@@ -40,10 +40,7 @@ def data(context: typer.Context) -> None:
 
 
 @data_app.command("list")
-def data_list(
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def data_list(root: RootOption = None, as_json: JsonOption = False) -> None:
     """List the data sets and where their files are.
 
     Example: atoll data list --root ~/data
@@ -63,8 +60,7 @@ def data_list(
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a data set.")],
-    root: RootOption = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a data set.")], root: RootOption = None
 ) -> None:
     """Download a data set, verify its checksums, and read it once.
 

@@ -104,9 +104,7 @@ def rotate(name: NodeName, config: ConfigDir) -> None:
 @fleet_app.command("status")
 def status(
     config: ConfigDir,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="A run's folder: also show which nodes were late in it.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="A run's folder: also show who was late in it.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the server and nodes of a running fleet: status, since when, when keys expire, and who is paused.

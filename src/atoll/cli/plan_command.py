@@ -94,6 +94,6 @@ def _the_one(runs: "list[Experiment]"):  # type: ignore[no-untyped-def]
     if len(runs) > 1:
         titles = "; ".join(title_of(each.settings) for each in runs)
         raise InputError(
-            f"atoll plan: plans for one run, but the experiment has {len(runs)}; choose one with --only, of {titles}"
+            f"atoll plan: plans for one run, but the experiment has {len(runs)}; choose one with --only: {titles}"
         )
     return runs[0].settings

@@ -44,8 +44,7 @@ def report_command(
     width: WidthOption = None,
     overlay: OverlayOption = False,
     against: Annotated[
-        str | None,
-        typer.Option(metavar="SETTING", help="Plot final results against a setting, such as local.lr."),
+        str | None, typer.Option(metavar="SETTING", help="Plot final results against a setting, such as local.lr.")
     ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = None,

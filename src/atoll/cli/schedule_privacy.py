@@ -53,9 +53,7 @@ def spending_of(experiment: "Experiment", private: "Private") -> dict[str, Any]:
     return {
         "label": experiment.settings.label,
         "panel": experiment.settings.panel,
-        "trust": wanted.trust,
-        "adjacency": wanted.adjacency,
-        "delta": wanted.delta,
+        **{name: getattr(wanted, name) for name in ("trust", "adjacency", "delta")},
         "budget": wanted.epsilon,
         "events": len(plan.schedule),
         "events_planned": private.events_planned,

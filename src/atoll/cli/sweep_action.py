@@ -151,7 +151,7 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
     space = parse_space(asked.over)
     if len(runs) > 1:
         titles = "; ".join(title_of(settings) for settings in runs)
-        raise InputError(f"--tune: the experiment has {len(runs)} runs; choose one with --only, of {titles}")
+        raise InputError(f"--tune: the experiment has {len(runs)} runs; choose one with --only: {titles}")
     make = _maker(asked, title_of(runs[0]))
     _check_space(space, make, asked.goal)
     searched = {each.name: tuning.describe(each) for each in space}

@@ -74,9 +74,7 @@ class Need:
         """Return the mean and its interval, which is unbounded on a side where a number is only a bound."""
         found = estimate(self.numbers, confidence)
         return replace(
-            found,
-            low=-math.inf if self.open_below else found.low,
-            high=math.inf if self.open_above else found.high,
+            found, low=-math.inf if self.open_below else found.low, high=math.inf if self.open_above else found.high
         )
 
     def is_inside(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from atoll.experiment.execution.choice import count_cores
+from atoll.experiment.executor_choice import count_cores
 from atoll.experiment.experiment import Experiment
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import Row

@@ -65,9 +65,9 @@ class Search:
         """
         self._optuna = optuna = require_optuna()
         self.out, self.space, self.goal, self.make, self.seed = out, space, goal, make, seed
-        journal = optuna.storages.journal
+        backend = optuna.storages.journal.JournalFileBackend(str(out / STORE))
         self.study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(out / STORE))),
+            storage=optuna.storages.JournalStorage(backend),
             study_name=_STUDY,
             direction="maximize" if goal.rises else "minimize",
             pruner=optuna.pruners.MedianPruner(_STARTUP_TRIALS, n_warmup_steps=max(1, rounds // 5)),
@@ -77,11 +77,7 @@ class Search:
         self._values: dict[str, float | None] = {}
 
     def jobs(
-        self,
-        trials: int,
-        modules: tuple[Path, ...] = (),
-        at_once: int = 1,
-        note: Callable[[], None] | None = None,
+        self, trials: int, modules: tuple[Path, ...] = (), at_once: int = 1, note: Callable[[], None] | None = None
     ) -> Iterator[Job]:
         """Yield jobs, stopped trials first, until there are `trials` in all.
 
