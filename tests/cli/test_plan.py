@@ -131,7 +131,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
     over = ("--over", "method.pattern=censyn,cenasy", "--seconds", "10", "--seeds", "1")
     done = atoll(*PLAN, *over, "--target", "0.99", "--out", "plan", "--quiet")
     assert done.code == 1
-    assert "error: --target 0.99: no plan reaches it in the budget; the furthest: " in done.err
+    assert "error: --target 0.99: no plan reaches it within the budget; the closest: " in done.err
     assert str(Path("plan/index.html")) in done.err
     assert not (folder / "plan/experiment.toml").exists()
 
@@ -223,4 +223,4 @@ def test_a_fault_of_a_file_is_told_once(atoll: Command, folder: Path) -> None:
 
 
 def test_one_run_is_planned(atoll: Command) -> None:
-    assert "chooses for one run, the experiment has 12" in atoll("plan", "feduc-digits").refused()
+    assert "plans for one run, but the experiment has 12" in atoll("plan", "feduc-digits").refused()

@@ -11,6 +11,7 @@ from atoll import InputError, generator, make_population
 from atoll.clustering.clustering import Clustering
 from atoll.clustering.describe import describe
 from atoll.clustering.fedcluster_clusterings import availability, even_slots, major_class, random, timezone
+from atoll.data import datasets
 from atoll.data.dataset import Dataset
 from atoll.data.dealing.partition import major_class as major_class_partition
 from atoll.data.population import Population, slot_table

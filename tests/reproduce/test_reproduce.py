@@ -206,7 +206,7 @@ def test_a_figure_is_called_what_it_shows() -> None:
     run = make_run("A")
     runs = (run, _without_accuracy(run))
     told = [next(pictures._figures(ClaimResult("r", "", (each,), (), 6, (), None)))[0] for each in runs]
-    assert told == [f"Training loss and test {what} against rounds, a line a seed" for what in ("accuracy", "loss")]
+    assert told == [f"Training loss and test {what} against rounds, one line per seed" for what in ("accuracy", "loss")]
 
 
 def _without_accuracy(run: Run) -> Run:

@@ -20,7 +20,7 @@ from atoll.support.errors import InputError
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked
 from atoll.support.untrusted import read_json
-from atoll.sweep.sweep_plan import entries_of
+from atoll.sweep.sweep_folder import entries_of
 
 NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
 _MAY_GROW = ("seeds",)

@@ -36,7 +36,7 @@ from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
 from atoll.settings.sections import Settings
 from atoll.support.errors import RunError
-from atoll.sweep.sweep_plan import require_same
+from atoll.sweep.sweep_folder import require_same
 
 SHARE = 3  # halving factor: 1 in 3 continues, with 3 times the budget
 FINALISTS = 2  # plans that run to the end, with every seed
