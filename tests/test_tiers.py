@@ -1,5 +1,6 @@
 """`make test` is quick, and touches everything all the same; `make quick` runs what a change can break."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,15 @@ from tests.tiers import ALL, ON_WORKERS, SINGLE, TESTS, rooms_there, thinned, un
 
 
 @pytest.fixture
-def collected(request: pytest.FixtureRequest) -> tuple[pytest.Item, ...]:
+def collected(request: pytest.FixtureRequest) -> Sequence[pytest.Item]:
     """All tests, whichever of them are run."""
-    items = tuple(request.config.stash[ALL])
+    items = request.config.stash[ALL]
     if len({item.path for item in items if item.path.is_relative_to(TESTS)}) < len(list(TESTS.rglob("test_*.py"))):
         pytest.skip("looks at all tests, and only some were asked for")
     return items
 
 
-def test_the_first_tier_touches_every_room_and_every_method(collected: tuple[pytest.Item, ...]) -> None:
+def test_the_first_tier_touches_every_room_and_every_method(collected: Sequence[pytest.Item]) -> None:
     assert untouched(collected) == []
 
 
@@ -30,13 +31,11 @@ def test_the_first_tier_touches_every_room_and_every_method(collected: tuple[pyt
         *((f"::{test}", what) for what, test in SINGLE.items()),
     ],
 )
-def test_what_the_first_tier_does_not_touch_is_told(
-    collected: tuple[pytest.Item, ...], part: str, missing: str
-) -> None:
+def test_what_the_first_tier_does_not_touch_is_told(collected: Sequence[pytest.Item], part: str, missing: str) -> None:
     assert untouched(item for item in collected if part not in item.nodeid) == [missing]
 
 
-def test_a_test_for_later_touches_nothing(collected: tuple[pytest.Item, ...]) -> None:
+def test_a_test_for_later_touches_nothing(collected: Sequence[pytest.Item]) -> None:
     later = [item for item in collected if item.get_closest_marker("slow") or item.get_closest_marker("more")]
     assert any(ON_WORKERS in item.nodeid for item in later)
     assert set(untouched(later)) == set(untouched([]))

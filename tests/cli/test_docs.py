@@ -17,6 +17,7 @@ import atoll.cli  # noqa: F401  (registers the commands)
 from atoll.cli.common import app
 from atoll.network.completion import event_seconds
 from atoll.settings.sections import Settings
+from tests.cli.conftest import Command
 from tests.cli.pages import ROOT, blocks, commands, shell, write_files
 from tests.hooks import hook_of
 
@@ -52,9 +53,9 @@ def test_every_file_on_the_extending_page_runs(tmp_path: Path) -> None:
         assert (tmp_path / "runs" / name.removesuffix(".toml") / "summary.json").is_file()
 
 
-def test_the_experiment_on_the_settings_page_is_valid(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(blocks_of("settings.md", "toml"))
-    rows = run_together(["atoll schedule mine.toml --scale small --set data.dataset=digits"], tmp_path)
+def test_the_experiment_on_the_settings_page_is_valid(atoll: Command, folder: Path) -> None:
+    (folder / "mine.toml").write_text(blocks_of("settings.md", "toml"))
+    rows = atoll("schedule", "mine.toml", "--scale", "small", "--set", "data.dataset=digits").succeeded()
     assert "M = 20" in rows
 
 
