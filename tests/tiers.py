@@ -66,7 +66,7 @@ def rooms_there() -> set[str]:
 
 
 def rooms_of(path: Path) -> set[str]:
-    """Return the rooms that a file tests: its folder's, and those without a folder of tests that it imports or is in."""
+    """Return the rooms that a file tests: its folder's, and those without a folder of tests that it imports."""
     if path.is_relative_to(TESTS):
         folder = path.relative_to(TESTS).parts[0]
         return {room for room in imported_rooms(path) if not (TESTS / room).is_dir()} | ({folder} & rooms_there())
