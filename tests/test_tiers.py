@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.quick import EVERYTHING, places_for, rooms_above
+from tests.quick import EVERYTHING, changed, git, places_for, rooms_above
 from tests.tiers import ALL, ON_WORKERS, SINGLE, TESTS, rooms_there, thinned, untouched
 
 
@@ -59,11 +59,31 @@ def test_a_room_that_changed_runs_its_tests_and_those_of_the_rooms_above() -> No
     assert {"tests/planner/test_race.py", "tests/cli/test_plan.py", "src/atoll/planner"} <= names(places)
     assert not {"tests/engine/test_engine.py", "src/atoll/engine"} & names(places)
     assert why.startswith("planner changed; above: __main__, cli; ")
-    assert rooms_above({"support"}) == rooms_there() - {"support", *rooms_without_imports()}
+    assert rooms_above({"cli"}) == {"__main__"}
+    assert {"engine", "methods", "cli"} < rooms_above({"support"}) <= rooms_there() - {"support"}
 
 
-def rooms_without_imports() -> set[str]:
-    return {room for room in rooms_there() if "support" not in room and room not in rooms_above({"support"})}
+def test_what_changed_is_what_main_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Committed on a branch, changed since, and unknown to git; not what happened on `main` meanwhile."""
+    monkeypatch.setattr("tests.quick.ROOT", tmp_path)
+
+    def commit(*names: str) -> None:
+        for name in names:
+            (tmp_path / name).write_text(name)
+        git("add", ".")
+        git("-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "more")
+
+    git("init", "--quiet", "--initial-branch", "main")
+    commit("old", "edited")
+    git("checkout", "--quiet", "-b", "branch")
+    commit("committed")
+    git("checkout", "--quiet", "main")
+    commit("meanwhile")
+    git("checkout", "--quiet", "branch")
+    assert changed() == ["committed"]
+    (tmp_path / "edited").write_text("anew")
+    (tmp_path / "unknown").touch()
+    assert changed() == ["committed", "edited", "unknown"]
 
 
 @pytest.mark.parametrize(
