@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.data.tabular.data_frames import from_pandas
     from atoll.engine.assignment import as_scheduled, least_loss
     from atoll.engine.chain import Chain, chain_of
-    from atoll.engine.cohorts import Executor
+    from atoll.engine.cohorts import Executor, only_model
     from atoll.engine.engine import Method, State, Step, init, train
     from atoll.engine.grouping import Grouping
     from atoll.engine.server_rule import ServerRule
@@ -79,7 +79,10 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.methods.papers.pacfl import pacfl
     from atoll.methods.papers.personal_parts import fedbn, fedper, fedrep
     from atoll.methods.papers.scaffold import scaffold
+    from atoll.methods.parts.corrected_trainers import CorrectedTrainer
+    from atoll.methods.parts.equal_clients import MeanAndShare, take_share, weigh_equally
     from atoll.methods.parts.staying import keep_at_clients
+    from atoll.methods.parts.update_trainers import ModelTrainer, UpdateTrainer
     from atoll.methods.selection import Selection
     from atoll.network import topology as topologies
     from atoll.network.mobility import Trace, random_waypoint
@@ -95,7 +98,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same,
     from atoll.runs.export import Exported, export_model
     from atoll.runs.result import Result, read_result
     from atoll.runs.run import run_events
-    from atoll.schedules.events import Clock, Event, Mix, Schedule
+    from atoll.schedules.events import Clock, Event, Mix, Schedule, make_event
+    from atoll.schedules.overlapping import PendingWork, buffered, merge_jobs
+    from atoll.schedules.timeline import cohort_size, draw_cohort
     from atoll.settings.experiment_file import make_runs, read_experiment
     from atoll.settings.sections import Settings
     from atoll.support.errors import AtollError, InputError, RunError
@@ -117,7 +122,7 @@ _HOMES = {
     "atoll.data.population": "Population make_population",
     "atoll.data.files.torch_data": "from_torch",
     "atoll.engine.assignment": "as_scheduled least_loss",
-    "atoll.engine.cohorts": "Executor",
+    "atoll.engine.cohorts": "Executor only_model",
     "atoll.engine.engine": "Method State Step init train",
     "atoll.engine.grouping": "Grouping",
     "atoll.engine.server_rule": "ServerRule",
@@ -176,7 +181,12 @@ _HOMES = {
     "atoll.runs.export": "Exported export_model",
     "atoll.runs.result": "Result read_result",
     "atoll.runs.run": "run_events",
-    "atoll.schedules.events": "Clock Event Mix Schedule",
+    "atoll.schedules.events": "Clock Event Mix Schedule make_event",
+    "atoll.schedules.overlapping": "PendingWork buffered merge_jobs",
+    "atoll.schedules.timeline": "cohort_size draw_cohort",
+    "atoll.methods.parts.equal_clients": "MeanAndShare take_share weigh_equally",
+    "atoll.methods.parts.corrected_trainers": "CorrectedTrainer",
+    "atoll.methods.parts.update_trainers": "ModelTrainer UpdateTrainer",
     "atoll.support.errors": "AtollError InputError RunError",
     "atoll.support.seeds": "generator",
 }
@@ -207,6 +217,7 @@ __all__ = [
     "Clustering",
     "Codec",
     "Cores",
+    "CorrectedTrainer",
     "Dataset",
     "Evaluator",
     "Event",
@@ -218,10 +229,13 @@ __all__ = [
     "Heterogeneity",
     "InputError",
     "LocalRule",
+    "MeanAndShare",
     "Method",
     "Mix",
+    "ModelTrainer",
     "Need",
     "Network",
+    "PendingWork",
     "Phase",
     "Population",
     "Problem",
@@ -243,6 +257,7 @@ __all__ = [
     "Trace",
     "Trainer",
     "TrainerSpec",
+    "UpdateTrainer",
     "__version__",
     "alone",
     "as_scheduled",
@@ -251,6 +266,7 @@ __all__ = [
     "average_gradients",
     "average_models",
     "bcd",
+    "buffered",
     "bulyan",
     "centralized",
     "centred_clipping",
@@ -259,10 +275,12 @@ __all__ = [
     "cfl_mgd_bound",
     "chain_of",
     "clusterings",
+    "cohort_size",
     "cycling",
     "datasets",
     "ditto",
     "draw_attackers",
+    "draw_cohort",
     "draw_model",
     "draw_watts",
     "export_model",
@@ -302,13 +320,16 @@ __all__ = [
     "load",
     "load_model",
     "lose_clients",
+    "make_event",
     "make_population",
     "make_runs",
     "matrix_network",
     "median",
+    "merge_jobs",
     "models",
     "multi_krum",
     "norm_clipping",
+    "only_model",
     "optimizers",
     "pacfl",
     "partitions",
@@ -327,9 +348,11 @@ __all__ = [
     "run_events",
     "save_figure",
     "scaffold",
+    "take_share",
     "topologies",
     "train",
     "trimmed_mean",
+    "weigh_equally",
     "wireless_network",
     "write_report",
 ]

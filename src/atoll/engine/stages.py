@@ -51,7 +51,8 @@ class Stage:
 
     Attributes:
         name: of the stage, unique in its chain; what clients keep of it is saved as ``name@...``.
-        told: the setting that asks for it, for errors, such as ``travel.codec = 'int8'``.
+        told: the setting that asks for it, for errors, such as ``travel.codec = 'int8'``; of a stage in
+            `travel.stages` Atoll fills it in.
         begin: client half before training: returns the task that the stages before it, and the trainer, are given.
         send: client half after training: returns what leaves the client, given its task and its update, and in `state`
             what the client keeps for its next task. Random numbers come from `atoll.generator` with `task.key`.
@@ -73,7 +74,7 @@ class Stage:
     """
 
     name: str
-    told: str
+    told: str = ""
     begin: Callable[[ClientTask], ClientTask] | None = None
     send: Callable[[ClientTask, ClientUpdate], ClientUpdate] | None = None
     receive: Callable[[Model, Model, Form], Model] | None = None
@@ -90,6 +91,10 @@ class Stage:
     digest: Any = None
     needs: Mapping[Need, str] = field(default_factory=dict)
     lacks: Mapping[Need, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Let errors name it where no setting asks for it."""
+        object.__setattr__(self, "told", self.told or f"stage {self.name!r}")
 
     @property
     def is_at_client(self) -> bool:
