@@ -57,7 +57,7 @@ def shares_of(recipe: str, changes: list[str], events: int, evaluating: Stopwatc
         rows = sum(each.row is not None for each in islice(progress, events))
         seconds = time.perf_counter() - began
     return (
-        f"{recipe:20}{experiment.executor_choice.name:10}{rows:5}{seconds:9.2f}{evaluating.seconds / seconds:12.1%}"
+        f"{recipe:20}{experiment.execution.choice.name:10}{rows:5}{seconds:9.2f}{evaluating.seconds / seconds:12.1%}"
         f"{finding.seconds / seconds:12.1%}"
     )
 

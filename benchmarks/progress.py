@@ -73,7 +73,7 @@ def table_of(is_mnist: bool, seed: int, pattern: str, clustering: str) -> dict[s
 
 def write_network(settings: Settings, path: Path) -> None:
     """Write where these settings' clients are, how strongly they send, and how long they take on a sample."""
-    xy = Experiment(settings).networks[0].clients_xy
+    xy = Experiment(settings).conditions.networks[0].clients_xy
     assert xy is not None
     watts = draw_watts(len(xy), generator(settings.seed, "powers"), *settings.network.client_milliwatts)
     columns = (range(len(xy)), *xy.T.tolist(), (1000 * watts).tolist(), speeds(settings, len(xy)).tolist())

@@ -71,9 +71,9 @@ def measure(file: Path, clients: int) -> dict[str, float]:
     population = experiment.population
     seconds, worked = time.perf_counter() - begin, time.process_time() - worked
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    executor = experiment.make_executor()
+    executor = experiment.execution.make_executor()
     times = [time.process_time()]
-    for _ in train(experiment.method, executor, init(experiment.method, experiment.initial_models()[0])):
+    for _ in train(experiment.method, executor, init(experiment.method, experiment.training.initial_models()[0])):
         times.append(time.process_time())
     executor.close()
     event = statistics.median(np.diff(times).tolist())

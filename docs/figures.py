@@ -133,11 +133,11 @@ def plan_figures() -> Iterator[tuple[str, Figure]]:
             Path(name).write_text(text, encoding="utf-8")
         (settings,) = config.make_runs(config.read_experiment("fleet.toml"))
         experiment = Experiment(settings)
-        network, plan = experiment.networks[0], experiment.plan
+        network, plan = experiment.conditions.networks[0], experiment.plan.summary
         positions = (network.clients_xy, network.aggregators_xy, experiment.clustering.labels, network.server_xy)
         yield "plan-map", plot_map(*positions)  # type: ignore[arg-type]  # drawn, so there are positions
         seconds = [cluster.completion_seconds for cluster in plan.clusters]
-        yield "plan-completion", plot_completion(seconds, experiment.problem.limits)
+        yield "plan-completion", plot_completion(seconds, experiment.plan.problem.limits)
         yield "plan-gantt", plot_gantt(bars_of(experiment.method.schedule.until(120.0)))
 
 

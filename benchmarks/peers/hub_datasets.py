@@ -46,7 +46,7 @@ def tables() -> datasets.DatasetDict:
 def read(dataset: str, root: Path | None, **data: Any) -> Any:
     """Return the data set that Atoll reads."""
     wanted = {"dataset": dataset, "clients": 4, **({} if root is None else {"root": str(root)}), **data}
-    return Experiment(make_runs({"data": wanted})[0]).clients.data
+    return Experiment(make_runs({"data": wanted})[0]).clients.dealt.data
 
 
 def require_table(data: Any, rows: int = ROWS, tested: int = TESTED, names: tuple[str, ...] = ("well", "ill")) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from atoll import Dataset, InputError
 from atoll.data.datasets import Standard, load
 from atoll.data.standardise import moments, standardise
-from atoll.experiment.clients import load_dataset, make_clients, make_test_clients
+from atoll.experiment.client_data import load_dataset, make_clients, make_test_clients
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.node.shards import read_shard, shard_folder, write_shards
 from atoll.local.batches import Batches

@@ -164,13 +164,13 @@ def test_plans_share_clients_and_network(tmp_path: Path) -> None:
     pool.keep(first)
     other = settings.model_copy(update={"rounds": 8})
     second = pool.make(other)
-    assert second.clients is first.clients
-    assert second.networks is first.networks
+    assert second.clients.dealt is first.clients.dealt
+    assert second.conditions.networks is first.conditions.networks
     assert second.clustering is first.clustering
     elsewhere = pool.make(settings_of(tmp_path, network={"seconds_per_sample": 0.5}))
-    assert elsewhere.networks is not first.networks
-    assert elsewhere.clients is first.clients
-    assert pool.make(settings.model_copy(update={"seed": 1})).clients is not first.clients
+    assert elsewhere.conditions.networks is not first.conditions.networks
+    assert elsewhere.clients.dealt is first.clients.dealt
+    assert pool.make(settings.model_copy(update={"seed": 1})).clients.dealt is not first.clients.dealt
 
 
 def test_seconds_of_another_pattern_are_still_asked_for(tmp_path: Path) -> None:
@@ -279,4 +279,5 @@ def test_a_codec_makes_the_clients_uploads_smaller(tmp_path: Path) -> None:
     made = pool.make(plain)
     score(made)
     pool.keep(made)
-    assert "networks" not in vars(pool.make(coded)), "uploads take another time"
+    assert pool.make(plain).conditions is made.conditions
+    assert pool.make(coded).conditions is not made.conditions, "uploads take another time"

@@ -26,6 +26,7 @@ from atoll.cli.common import (
     save_plot,
     title_of,
 )
+from atoll.settings.choices import uses_network
 
 if TYPE_CHECKING:
     from atoll.clustering.describe import ClusterProfile
@@ -61,7 +62,7 @@ def cluster(
     shown = []
     for each in runs:
         clustering = each.clustering
-        plan = each.plan if each.has_network else None
+        plan = each.plan.summary if uses_network(each.settings) else None
         plans.append(plan)
         profiles = [] if plan else describe(each.population, clustering)
         record = {"label": each.settings.label, "panel": each.settings.panel, "method": each.settings.clustering.method}

@@ -28,14 +28,14 @@ def draw_clusterings(
     figures = [("", plot_clusters(first.clustering.sizes, shares, title))]
     if plan is None:
         return figures
-    network = first.networks[0]
+    network = first.conditions.networks[0]
     if network.clients_xy is not None and network.aggregators_xy is not None:
         positions = (network.clients_xy, network.aggregators_xy, first.clustering.labels)
         neighbours = network.neighbours if plan.pattern.startswith("dec") else None
         server = None if neighbours else network.server_xy
         figures.append(("-map", plot_map(*positions, server, neighbours, title, ids)))
     seconds = [c.completion_seconds for c in plan.clusters]
-    figures.append(("-completion", plot_completion(seconds, first.problem.limits, title)))
+    figures.append(("-completion", plot_completion(seconds, first.plan.problem.limits, title)))
     found = [(each.settings, made) for each, made in zip(runs, plans, strict=True) if made is not None]
     figures.append(("-sizes", _plot_sizes(found)))
     if len(found) > 1:

@@ -126,7 +126,7 @@ def data_inspect(
     claim_file("--write", write)
     if write is not None and len(runs) > 1:
         raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
-    held = [each.clients for each in runs]
+    held = [each.clients.dealt for each in runs]
     counts = [population.class_counts() for population in held]
     if as_json:
         print_json([_as_dict(*each) for each in zip(runs, held, counts, strict=True)])
@@ -138,7 +138,7 @@ def data_inspect(
     if write is not None:
         from atoll.data.population import partition_as_bytes
 
-        write_atomically(write, partition_as_bytes(held[0], runs[0].test_clients))
+        write_atomically(write, partition_as_bytes(held[0], runs[0].clients.test))
         out.print(str(write), markup=False)
     if plot is not None:
         from atoll.report.figures.style import figure_width

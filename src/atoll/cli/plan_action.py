@@ -25,6 +25,7 @@ from atoll.planner.planning import Field, facts_of, sort_out
 from atoll.planner.race import Race, carry_out, lay_out, seconds_an_update
 from atoll.report.reading.units import format_seconds
 from atoll.report.tables.formats import rich_table
+from atoll.settings.choices import method_needs
 from atoll.settings.sections import Settings
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
@@ -189,9 +190,9 @@ def _finish(asked: PlanOptions, ranked: Sequence[Entrant], field: Field) -> None
 
 def _bound_of(experiment: Experiment) -> str | None:
     """Say what FedUC's bound is for a plan; it played no part in the choice."""
-    if not experiment.needs("network"):
+    if not method_needs(experiment.settings, "network"):
         return None
-    plan = experiment.plan
+    plan = experiment.plan.summary
     return (
         f"FedUC's bound, which played no part: {plan.bound:.3g} = kappa {plan.kappa:.3g} x {plan.initial_gap:.4g} + "
         f"delta {plan.delta:.3g}, with mu {plan.mu:g}, L {plan.smoothness:g}, staleness of at most {plan.tau_max:.3g}"

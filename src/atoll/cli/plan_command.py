@@ -80,7 +80,7 @@ def plan(
     from atoll.cli.plan_action import PlanOptions, plan_it
     from atoll.planner.budget import PlanBudget
 
-    budget = PlanBudget(seconds, size, target, metric, is_regression=not runs[0].clients.data.classes)
+    budget = PlanBudget(seconds, size, target, metric, is_regression=not runs[0].clients.dealt.data.classes)
     place = folder or Path("plans") / settings.name
     asked = PlanOptions(
         experiment, over or [], changes or [], scale, only, budget, seeds, source, place, as_json, quiet, verbose

@@ -157,7 +157,7 @@ def _run_one(
         interrupts.is_patient, says = False, not verbose  # nothing is lost before training
         for progress in steps:
             if not says:
-                view.say(f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}")
+                view.say(f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}")
                 says = True
             for warning in progress.warnings:
                 view.say(f"warning: {warning}")

@@ -65,7 +65,7 @@ def spending_of(experiment: "Experiment", private: "Private") -> dict[str, Any]:
 
 
 def _private(experiment: "Experiment") -> "Private":
-    private = experiment.private
+    private = experiment.planned.private
     if private is None:
         raise InputError(
             "--privacy: privacy.trust = 'none' spends nothing and hides nothing; set it to 'server', 'aggregator' or "

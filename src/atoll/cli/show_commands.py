@@ -162,7 +162,7 @@ def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Tabl
 
 
 def _bytes_of(experiment: "Experiment", events: Sequence["Event"]) -> dict[str, int]:
-    up, down = experiment.bytes_of(events)
+    up, down = experiment.traffic.bytes_of(events)
     return {"bytes_up": up, "bytes_down": down}
 
 

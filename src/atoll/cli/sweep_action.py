@@ -79,7 +79,7 @@ class SweepOptions:
 
 def usual_metric(settings: Settings) -> str:
     """Return what is compared unless the user says otherwise."""
-    return "test_accuracy" if Experiment(settings).clients.data.classes else "test_loss"
+    return "test_accuracy" if Experiment(settings).clients.dealt.data.classes else "test_loss"
 
 
 def run_all(asked: SweepOptions, runs: Sequence[Settings], part: slice, resume: bool) -> Watched:

@@ -19,6 +19,7 @@ from atoll.planner.candidates import with_changes
 from atoll.runs.run_folder import HAPPENED, MEASURED
 from atoll.schedules.events import Event
 from atoll.schedules.schedule_files import read_schedule
+from atoll.settings.choices import method_needs
 from atoll.settings.sections import Settings
 from atoll.settings.validation import validate
 from atoll.support.arrays import Floats
@@ -144,7 +145,7 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
         )
     make_folder(out)
     changes = [f"network.clients_file={out / CLIENTS}", f"faults.dropout={min(measured.lost, 0.99):.4g}"]
-    if experiment.needs("network"):
+    if method_needs(experiment.settings, "network"):
         sizes = experiment.population.sizes
         zeta = np.maximum(measured.compute_seconds / sizes, _LEAST)
         _write(out / CLIENTS, {"client": range(len(sizes)), "seconds_per_sample": zeta, "samples": sizes})

@@ -20,6 +20,7 @@ from atoll.planner.plan_table import cells_of, in_words, judged, note_of, why
 from atoll.planner.planning import Field
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.render import assemble
+from atoll.settings.choices import uses_network
 from atoll.support.environment import package_versions
 from atoll.sweep.axes import short_names
 
@@ -149,7 +150,7 @@ def _bars(experiment: Experiment) -> dict[str, list[Any]]:
 
 def _network(experiment: Experiment) -> dict[str, Any]:
     """Return where everyone is; empty, with why, where there are no positions, or too many."""
-    network = experiment.networks[0] if experiment.has_network else None
+    network = experiment.conditions.networks[0] if uses_network(experiment.settings) else None
     empty: dict[str, Any] = {"server": None, **{key: [] for key in ("x", "y", "ax", "ay", "links", "classes")}}
     if network is None:
         return empty | {"why": "There is no network to draw."}
@@ -172,7 +173,7 @@ def _network(experiment: Experiment) -> dict[str, Any]:
 
 
 def _names(experiment: Experiment) -> dict[str, Any]:
-    network = experiment.networks[0] if experiment.has_network else None
+    network = experiment.conditions.networks[0] if uses_network(experiment.settings) else None
     if network is None or network.client_names is None:
         return {"clients": None, "aggregators": None}
     return {"clients": network.client_names, "aggregators": network.aggregator_names}

@@ -7,6 +7,7 @@ import numpy as np
 from atoll.experiment.experiment import Experiment
 from atoll.network.energy import training_joules
 from atoll.network.prices import merge_prices, training_prices
+from atoll.settings.choices import method_needs
 from atoll.support.arrays import Floats
 
 
@@ -45,17 +46,17 @@ class Spending:
 
 def energy_of(experiment: Experiment) -> Spending | None:
     """Return the clients' joules; None where their power is not known."""
-    if not experiment.needs("network"):
+    if not method_needs(experiment.settings, "network"):
         return None
-    joules = training_joules(experiment.networks[0], experiment.clustering.labels)
+    joules = training_joules(experiment.conditions.networks[0], experiment.clustering.labels)
     return None if joules is None else Spending(joules, np.zeros(experiment.clustering.clusters))
 
 
 def price_of(experiment: Experiment) -> Spending | None:
     """Return what sending costs, in the currency of `network.file`; None where it does not say."""
-    if not experiment.needs("network"):
+    if not method_needs(experiment.settings, "network"):
         return None
-    network, labels = experiment.networks[0], experiment.clustering.labels
+    network, labels = experiment.conditions.networks[0], experiment.clustering.labels
     training = training_prices(network, labels)
     merge = merge_prices(network, labels, experiment.method.schedule.has_server)
     return None if training is None or merge is None else Spending(training, merge)

@@ -13,6 +13,7 @@ from atoll.evaluation.constants import label_deviations
 from atoll.experiment.experiment import Experiment
 from atoll.planner.plan_privacy import energy_of, price_of
 from atoll.schedules.events import Event
+from atoll.settings.choices import method_needs
 from atoll.support.arrays import Floats
 
 
@@ -130,22 +131,22 @@ def score(experiment: Experiment) -> PlanScore:
 
 
 def _name_of(experiment: Experiment, client: int) -> str:
-    names = experiment.networks[0].client_names if experiment.needs("network") else None
+    names = experiment.conditions.networks[0].client_names if method_needs(experiment.settings, "network") else None
     return str(client) if names is None else names[client]
 
 
 def _predicted(experiment: Experiment) -> float | None:
     """Return the predicted seconds to a target, up to a factor, with class shares for gradients."""
-    pattern, population = experiment.settings.method.get("pattern"), experiment.reported
-    if pattern not in PATTERNS or not experiment.needs("network"):
+    pattern, population = experiment.settings.method.get("pattern"), experiment.conditions.reported
+    if pattern not in PATTERNS or not method_needs(experiment.settings, "network"):
         return None
-    has_classes = bool(experiment.clients.data.classes)
+    has_classes = bool(experiment.clients.dealt.data.classes)
     problem = Problem(
         pattern,
-        experiment.networks[0],
+        experiment.conditions.networks[0],
         population.sizes.astype(float),
         label_deviations(population.class_counts()) if has_classes else np.zeros((len(population), 1)),
-        np.full(experiment.networks[0].aggregators, np.inf),
+        np.full(experiment.conditions.networks[0].aggregators, np.inf),
         steps=experiment.settings.rounds,
         intra_rounds=experiment.method.schedule.events[0].intra_rounds,
     )
@@ -159,9 +160,9 @@ def _cohorts(events: Sequence[Event]) -> list[np.ndarray]:
 
 def busy_seconds(experiment: Experiment) -> Floats:
     """Return how long each client computes and sends for one training, [clients]."""
-    if not experiment.needs("network"):
-        return experiment.clock.compute_seconds + experiment.clock.upload_seconds
-    network, labels = experiment.networks[0], experiment.clustering.labels
+    if not method_needs(experiment.settings, "network"):
+        return experiment.plan.clock.compute_seconds + experiment.plan.clock.upload_seconds
+    network, labels = experiment.conditions.networks[0], experiment.clustering.labels
     own = np.flatnonzero(labels >= 0)
     busy = network.compute_seconds.copy()
     busy[own] += network.upload_seconds[own, labels[own]]
@@ -183,19 +184,21 @@ def _waiting(events: Sequence[Event], lengths: Floats, busy: Floats) -> float:
 
 def _steps(experiment: Experiment) -> float:
     """Return the local steps of one training, on average over clients."""
-    return float(np.mean([experiment.rule.steps_of(size) for size in np.unique(experiment.population.sizes).tolist()]))
+    return float(
+        np.mean([experiment.plan.rule.steps_of(size) for size in np.unique(experiment.population.sizes).tolist()])
+    )
 
 
 def _hops(experiment: Experiment) -> tuple[Hop, ...]:
     """Return the bytes of clients' links, and of those between aggregators and to the server, where there are any."""
-    schedule, size = experiment.method.schedule, experiment.message_bytes
+    schedule, size = experiment.method.schedule, experiment.traffic.message_bytes
     events = schedule.events
     updates = sum(event.client_updates for event in events)
-    up, down = experiment.bytes_of(events)
-    if not experiment.needs("network"):
+    up, down = experiment.traffic.bytes_of(events)
+    if not method_needs(experiment.settings, "network"):
         return (Hop("client to server", up, down),)
     late = sum(event.late * event.intra_rounds for event in events)
-    first = Hop("client to aggregator", updates * experiment.update_bytes, size * (updates + late))
+    first = Hop("client to aggregator", updates * experiment.traffic.update_bytes, size * (updates + late))
     if schedule.has_server:
         return first, Hop("aggregator to server", up - first.up, down - first.down)
     return first, Hop("between aggregators", up - first.up, 0)  # what one sends up another is sent: counted once
@@ -203,8 +206,8 @@ def _hops(experiment: Experiment) -> tuple[Hop, ...]:
 
 def _emd(experiment: Experiment) -> float:
     """Return how unlike all data the clusters' are, by their samples; 0 where there are no classes."""
-    population, clustering = experiment.reported, experiment.clustering
-    if not experiment.clients.data.classes or len(clustering.labels) != len(population):
+    population, clustering = experiment.conditions.reported, experiment.clustering
+    if not experiment.clients.dealt.data.classes or len(clustering.labels) != len(population):
         return 0.0
     counts = population.class_counts().sum(axis=0)
     apart = np.abs(class_shares(population, clustering) - counts / counts.sum()).sum(axis=1)

@@ -53,7 +53,7 @@ def sort_out(
     """
     pool = ProcessPool()
     seconds = seconds_of(settings, budget, pool)
-    _require_known(pool.make(settings).availability, seconds)
+    _require_known(pool.make(settings).conditions.availability, seconds)
     look_ahead = seconds if math.isfinite(seconds) else seconds_of(settings, PlanBudget(), pool)
     made, dropped = make_candidates(settings, usual_axes(settings, axes), look_ahead)
     scored = list[Scored]()

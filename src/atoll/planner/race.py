@@ -202,8 +202,8 @@ def _is_near(schedule: Schedule, done: int, wanted: int) -> bool:
 def seconds_an_update(plan: Scored, pool: ProcessPool) -> float:
     """Return the seconds that one local training takes here, by letting the first one of a plan train."""
     experiment = pool.make(plan.candidate.settings)
-    units = Units(experiment.method.schedule.occupied, whole=experiment.executor_choice.whole)
-    cohort = units.first(experiment.initial_models()[0])
-    with closing(experiment.make_executor()) as executor:
+    units = Units(experiment.method.schedule.occupied, whole=experiment.execution.choice.whole)
+    cohort = units.first(experiment.training.initial_models()[0])
+    with closing(experiment.execution.make_executor()) as executor:
         time_unit(executor, cohort)  # the first also imports, or forks
         return time_unit(executor, cohort) / max(1, len(cohort.clients))

@@ -13,6 +13,7 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, Dropped, with_rounds
 from atoll.planner.plan_scores import PlanScore, score
 from atoll.planner.pool import ProcessPool
+from atoll.settings.choices import method_needs
 from atoll.settings.sections import Settings
 from atoll.support.errors import InputError, SettingWarning
 
@@ -83,7 +84,7 @@ def fill(settings: Settings, seconds: float, size: float | None, pool: ProcessPo
         experiment = pool.make(timed)
         schedule = experiment.method.schedule
         pool.keep(experiment)
-        sent = np.cumsum([sum(experiment.bytes_of([event])) for event in schedule.events])
+        sent = np.cumsum([sum(experiment.traffic.bytes_of([event])) for event in schedule.events])
         if size is not None and sent[-1] > size:
             return pool.make(_cut_at(timed, schedule.events, sent, size))
         if schedule.rounds < settings.rounds:
@@ -110,9 +111,9 @@ def _cut_at(settings: Settings, events: Sequence[object], sent: np.ndarray, size
 
 def _require_whole(experiment: Experiment) -> None:
     """Refuse plans whose aggregators without clients keep others from ever hearing of each other."""
-    if not experiment.needs("phases") or experiment.method.schedule.has_server:
+    if not method_needs(experiment.settings, "phases") or experiment.method.schedule.has_server:
         return
-    if any(cut_by_empty(phase.network, phase.clustering) for phase in experiment.phases):
+    if any(cut_by_empty(phase.network, phase.clustering) for phase in experiment.plan.phases):
         raise InputError(
             "aggregators without clients cut the others into parts that never exchange models; a topology with more "
             "links would connect them"

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from atoll.experiment.clients import load_dataset
+from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.claims import Paper, needs_training
 from atoll.reproduce.judging import without_seed
@@ -199,7 +199,7 @@ def _train(task: RecipeTask) -> Outcome:
     experiment = Experiment(settings)
     for _ in run_events(experiment, task.folder, resume=folder.is_run):
         pass
-    return Outcome(task, executor=f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}")
+    return Outcome(task, executor=f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}")
 
 
 def read_plans(folder: Path) -> dict[str, Any]:
@@ -231,6 +231,6 @@ def _cluster(task: RecipeTask) -> bool:
     task.folder.mkdir(parents=True, exist_ok=True)
     for now, settings in missing:
         plan = {"label": settings.label, "panel": settings.panel, "seed": settings.seed}
-        made.append((now, plan | asdict(Experiment(settings).plan)))
+        made.append((now, plan | asdict(Experiment(settings).plan.summary)))
         write_atomically(file, to_json({"settings": [each for each, _ in made], "plans": [each for _, each in made]}))
     return not missing

@@ -44,6 +44,10 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else value
 
 
+def require_made(*_: object) -> None:
+    """Have objects made that are made when they are first asked for, so that bad input is met now."""
+
+
 def require(name: str, value: Any, annotation: Any) -> Any:
     """Return the value if it is of this type and within its limits, NumPy's numbers as Python's own.
 

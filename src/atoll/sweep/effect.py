@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from atoll.experiment.experiment import Experiment
 from atoll.runs.fingerprint import digest, free_settings
+from atoll.settings.choices import method_needs
 from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 from atoll.sweep.goal import Goal
@@ -52,7 +52,7 @@ def _bits(settings: Settings) -> tuple[str, str]:
 
 
 def _ignores_clustering(settings: Settings) -> bool:
-    return not settings.run.probes and not Experiment(settings).needs("clustering")
+    return not settings.run.probes and not method_needs(settings, "clustering")
 
 
 def _why(name: str, settings: Settings) -> str:

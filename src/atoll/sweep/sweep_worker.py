@@ -111,7 +111,7 @@ def _carry_out(job: Job, pipe: Connection) -> News:
         for progress in steps:
             now = time.monotonic()
             if progress.row is not None or progress.warnings or now - last_sent > _TELL_SECONDS:
-                told = "" if last_sent else f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}"
+                told = "" if last_sent else f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}"
                 pipe.send(
                     News(
                         "running",
