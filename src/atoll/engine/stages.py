@@ -51,7 +51,7 @@ class Stage:
 
     Attributes:
         name: unique in the chain; the stage's client state is saved as ``name@...``.
-        told: the setting that asks for it, for error messages, such as ``travel.codec = 'int8'``; filled in for `travel.stages`.
+        told: the setting that asks for it, such as ``travel.codec = 'int8'``, for errors; set by `travel.stages`.
         begin: client half before training; returns the task for earlier stages and the trainer.
         send: client half after training; given the task and the update, returns what leaves the client, with the state
             to keep for its next task. Draw random numbers from `atoll.generator` with `task.key`.
