@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.aggregation.mean import Combine
 from atoll.engine.assignment import Assignment
 from atoll.engine.release import Release
-from atoll.local.models import Form, Model
+from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.errors import InputError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from atoll.engine.cohorts import ClientTrainer
 
 Train = Callable[[ClientTask], ClientUpdate]
+Receive = Callable[[Model, Model, Form], Model]
 
 
 class Need(StrEnum):
@@ -76,7 +77,7 @@ class Stage:
     told: str = ""
     begin: Callable[[ClientTask], ClientTask] | None = None
     send: Callable[[ClientTask, ClientUpdate], ClientUpdate] | None = None
-    receive: Callable[[Model, Model, Form], Model] | None = None
+    receive: Receive | None = None
     form: Callable[[Form], Form] | None = None
     trains: "Callable[[ClientTrainer], Train] | None" = None
     assign: Assignment | None = None
@@ -147,5 +148,16 @@ def receive(stages: Sequence[Stage], sent: Model, start: Model, form: Form) -> M
         forms.append(sent_form([stage], forms[-1]))
     for stage, given in zip(reversed(stages), reversed(forms[:-1]), strict=True):
         if stage.receive is not None:
-            sent = stage.receive(sent, start, given)
+            sent = _received(stage.receive, sent, start, given)
     return {name: sent[name] for name in form}
+
+
+def _received(half: Receive, sent: Model, start: Model, form: Form) -> Model:
+    """Return what a server half makes of an untrusted message, which a user's own code may not expect."""
+    try:
+        model = half(sent, start, form)
+    except Exception as error:
+        raise ValueError(f"the server half failed ({type(error).__name__}: {error})") from error
+    if form_of(model) != form:
+        raise ValueError("the server half returned another form")
+    return model
