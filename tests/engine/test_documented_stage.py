@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll import Experiment, make_runs, read_experiment
+from atoll import Experiment, InputError, make_runs, read_experiment
 from atoll.fleet.agreed.messages import TrainReply, decode
 from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.memory import MemoryFleet
@@ -64,13 +64,14 @@ def test_a_fleet_gives_the_bits_of_simulation_in_the_bytes_planned(page: Path, t
     [
         ("send=lambda task, update: update.model", "its client half must return ClientUpdate, not 'dict'"),
         ("send=lambda task, update: 1 / 0", "its client half failed (ZeroDivisionError: division by zero)"),
+        ("form=lambda form: form.nothing", "its form failed (AttributeError"),
         ("begin=lambda task: task.nothing", "its client half failed (AttributeError"),
     ],
 )
-def test_a_client_half_that_fails_is_told_before_anything_is_written(page: Path, code: str, told: str) -> None:
+def test_a_half_that_fails_is_told_before_anything_is_written(page: Path, code: str, told: str) -> None:
     name = f"failing_{abs(hash(code))}"
     (page / f"{name}.py").write_text(f'import atoll\n\ndef own():\n    return atoll.Stage(name="own", {code})\n')
-    with pytest.raises(Exception, match="client half") as refused:
+    with pytest.raises(InputError) as refused:
         documented(page, f'travel.stages=["{name}:own"]', "travel.factor=").check()
     assert f"travel.stages = '{name}:own': {told}" in str(refused.value)
 

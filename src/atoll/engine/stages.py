@@ -10,7 +10,7 @@ from atoll.engine.assignment import Assignment
 from atoll.engine.release import Release
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.support.errors import InputError
+from atoll.support.errors import AtollError, InputError
 
 if TYPE_CHECKING:
     from atoll.aggregation.fixed_point import FixedPoint
@@ -125,9 +125,18 @@ def require_chain(stages: Sequence[Stage], lacking: Callable[[Need], str]) -> No
 
 
 def sent_form(stages: Iterable[Stage], form: Form) -> Form:
-    """Return the form of what leaves a client, given the form of its update."""
+    """Return the form of what leaves a client, given the form of its update.
+
+    Raises:
+        InputError: if a stage's `form` fails.
+    """
     for stage in stages:
-        form = form if stage.form is None else stage.form(form)
+        try:
+            form = form if stage.form is None else stage.form(form)
+        except AtollError:
+            raise
+        except Exception as error:  # whatever a user's function may raise
+            raise InputError(f"{stage.told}: its form failed ({type(error).__name__}: {error})") from error
     return form
 
 

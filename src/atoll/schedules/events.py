@@ -147,8 +147,9 @@ def make_event(
         "models_down": len(cohort),
         "models_up": len(cohort),
     }
-    row = {"index": index, "seconds": seconds, "active": active, "began": (began,) * len(active)}
-    return Event(**row, cohort=cohort, weights=weights, **{**plain, **others})
+    clients, shares = np.asarray(cohort, np.int64), np.asarray(weights, float)
+    fields = {**plain, "cohort": clients, "weights": shares, "began": (float(began),) * len(active), **others}
+    return Event(index=index, seconds=float(seconds), active=active, **fields)
 
 
 @dataclass(frozen=True, eq=False)
