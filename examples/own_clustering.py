@@ -1,4 +1,4 @@
-"""A clustering of your own, in one function: deal the clients of every major class out to all clusters in turn.
+"""Your own clustering, in one function: deal the clients of each major class out to all clusters in turn.
 
 Every cluster then sees nearly the same classes, which lowers H_cluster and with it FedCluster's bound.
 

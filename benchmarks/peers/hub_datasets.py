@@ -50,7 +50,7 @@ def read(dataset: str, root: Path | None, **data: Any) -> Any:
 
 
 def require_table(data: Any, rows: int = ROWS, tested: int = TESTED, names: tuple[str, ...] = ("well", "ill")) -> None:
-    """Refuse other rows, encodings or names than those that were made."""
+    """Reject rows, encodings or names other than those that were made."""
     own, tests = made(ROWS, 0), made(TESTED, 1)
     assert (len(data.inputs), len(data.test_inputs)) == (rows, tested)
     assert data.names["targets"] == names, data.names["targets"]

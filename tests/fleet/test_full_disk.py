@@ -206,5 +206,5 @@ def test_a_server_says_how_the_run_goes_on(tmp_path: Path) -> None:
         def __exit__(self, *_: object) -> None:
             pass
 
-    with pytest.raises(RunError, match=r"on device; make room, and the same command with --resume goes on from there$"):
+    with pytest.raises(RunError, match=r"on device; free some space and give the same command with --resume$"):
         _carry_out(small(run={"executor": "fleet"}), tmp_path / "run", False, False, Fleet())
