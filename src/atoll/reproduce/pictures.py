@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from atoll.report.figures.comparisons import plot_bars
-from atoll.report.figures.curves import has_parameter_error, plot_curves, plot_parameter_error
+from atoll.report.figures.curves import has_column, plot_curves, plot_probe
 from atoll.report.figures.sizes import plot_size_against
 from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.judging import without_seed
@@ -33,8 +33,8 @@ def _figures(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
         yield f"Training loss and {tested} against rounds, a line a seed", curves
         if "pattern" in runs[0].config.get("method", {}):  # clusters side by side, each at its own speed
             yield "The same against virtual time", plot_curves(runs, "virtual_time")
-    if any(map(has_parameter_error, runs)):
-        yield "Distance to the planted parameters, a line a seed", plot_parameter_error(runs)
+    if any(has_column(run, "parameter_error") for run in runs):
+        yield "Distance to the planted parameters, a line a seed", plot_probe(runs, "parameter_error")
     measures = {verdict.claim.measure for verdict in result.verdicts}
     if result.plans and "emd" in measures:
         yield "Mean EMD of the clusters", plot_bars(_by_panel(result.plans, "mean_emd"), "Mean EMD")
