@@ -15,7 +15,7 @@ import pytest
 import atoll
 from atoll.data.datasets import BUILT_IN, find
 from atoll.experiment.experiment import Experiment
-from atoll.runs.run import name_folders
+from atoll.runs.run_folders import name_folders
 from atoll.settings.experiment_file import overlay, read_experiment, recipe_names, resolved
 from atoll.settings.validation import validate
 from tests.cli.conftest import Command

@@ -323,7 +323,8 @@ class TestTables:
         assert [row.targets[0].round for row in stable] == [3, None]
         assert "bytes sent of the first measurement from which all later ones meet it." in as_markdown(stable)
         assert [row.get("stable") for row in (as_dicts(first)[0], as_dicts(stable)[0])] == [None, True]
-        assert as_rich(stable).caption == "To a target: round of the first measurement from which all later ones meet it."
+        note = "To a target: round of the first measurement from which all later ones meet it."
+        assert as_rich(stable).caption == note
 
     def test_best_may_come_before_the_last(self, tmp_path: Path) -> None:
         run = read_run(write_run(tmp_path / "r", make_rows([0.1, 0.9, None, 0.8])))

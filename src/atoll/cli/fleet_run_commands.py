@@ -173,7 +173,7 @@ def _place_of(experiment: "Experiment", folder: Path | None) -> Path:
 
 def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
     """Carry a run out to its end, or to the interrupt, telling each row of metrics as a line."""
-    from atoll.runs.run_folder import prepare_folders
+    from atoll.runs.run_folders import prepare_folders
     from atoll.trackers import require_trackers
 
     refuse_both(resume, overwrite)

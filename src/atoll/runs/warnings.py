@@ -1,4 +1,4 @@
-"""What the user should know of an experiment before it runs."""
+"""Warnings about an experiment before it runs."""
 
 from collections.abc import Iterator
 
@@ -10,13 +10,15 @@ from atoll.network.completion import completion_of, event_seconds
 from atoll.runs.rows import first_of
 from atoll.settings.choices import method_kind
 
-FREQUENCIES_AGREE = 1.1  # shares of all merges whose ratio is below this are the same, for a warning
+FREQUENCIES_AGREE = 1.1  # ratio up to which shares of merges count as equal
 
-SEEDED = "privacy.trust: noise is drawn from the seed, to repeat a run; it hides nothing from who knows the seed"
+SEEDED = (
+    "privacy.trust: noise is drawn from the seed, for reproducibility; it hides nothing from anyone who knows the seed"
+)
 
 
 def warnings_of(experiment: Experiment) -> list[str]:
-    """Return what the user should know of an experiment's clustering, method and privacy."""
+    """Return warnings about an experiment's clustering, method and privacy."""
     kinds = _left_out, _too_slow, _contradicted_frequencies, _about_noise, _untested, _cut_off
     return [warning for kind in kinds for warning in kind(experiment)]
 
@@ -47,7 +49,7 @@ def _untested(experiment: Experiment) -> Iterator[str]:
 
 
 def _cut_off(experiment: Experiment) -> Iterator[str]:
-    """Warn of aggregators that no exchange reaches, since others between them have no clients."""
+    """Warn of aggregators cut off by others without clients."""
     if not experiment.needs("phases") or experiment.settings.method.get("pattern") not in ("decsyn", "decasy"):
         return
     cut = [phase.round for phase in experiment.phases if cut_by_empty(phase.network, phase.clustering)]
@@ -59,7 +61,7 @@ def _cut_off(experiment: Experiment) -> Iterator[str]:
 
 
 def _contradicted_frequencies(experiment: Experiment) -> Iterator[str]:
-    """Say so where the bound is given other frequencies than the clock has."""
+    """Warn if the bound uses other frequencies than the virtual clock."""
     wanted, pattern = experiment.settings, str(experiment.settings.method.get("pattern"))
     if not wanted.clustering.get("frequencies") or not experiment.has_network or not pattern.endswith("asy"):
         return
