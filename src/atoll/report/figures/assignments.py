@@ -99,7 +99,7 @@ def plot_identity(run: Run) -> Figure:
             _draw_index(cells[0, 1], run)
             _set_rounds(cells[0, 1], identity.rounds)
             _draw_last(cells[1, 1], identity, colors)
-        handles = [*(Patch(color=color, label=f"Model {model}") for model, color in enumerate(colors))]
+        handles = [Patch(color=color, label=f"Model {model}") for model, color in enumerate(colors)]
         mean = [Line2D([], [], label="Mean", **MEAN_STYLE)] if has_accuracy else []
         add_legend(figure, [*handles, *mean], handlelength=1.6, handleheight=0.7)
         figure.suptitle(" · ".join(filter(None, (run.panel, run.label))), fontsize=10.5, fontweight="bold")
@@ -114,11 +114,8 @@ def read_assignments(run: Run) -> Assignments:
     """
     if "confusion" not in run.tables:
         raise InputError(f"{run.folder} has not recorded which models its clients take: there is no column confusion.")
-    known = [
-        (number, table)
-        for number, table in zip(run.rows["round"], run.tables["confusion"], strict=True)
-        if table is not None
-    ]
+    pairs = zip(run.rows["round"], run.tables["confusion"], strict=True)
+    known = [(number, table) for number, table in pairs if table is not None]
     try:
         confusion = np.array([table for _, table in known], dtype=np.int64)
     except (ValueError, TypeError, OverflowError):

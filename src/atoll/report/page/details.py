@@ -63,8 +63,7 @@ def _gantt(run: Run, pool: RunPool, scene: Scene | str) -> Figure | None:
     pieces = f"{len(clusters):,} pieces of work in {count} cluster{'s' * (count != 1)}"
     alt = f"Gantt chart of {name_of(run)}: {pieces} over {format_seconds(float(ends.max()))} of virtual time."
     note = "Shades alternate between a cluster's successive pieces of work."
-    if done is not None:
-        note += " Grey: waiting for the slowest."
+    note += "" if done is None else " Grey: waiting for the slowest."
     if len(clusters) > MAX_BARS:
         note += f" Only the first {MAX_BARS:,} of {len(clusters):,} are drawn."
     return {
