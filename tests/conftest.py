@@ -6,8 +6,18 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
     # Every core has a test of its own. PyTorch reads it when it is imported, here and in processes that tests start.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import settings
+
+from tests.tiers import ALL
 
 # Times vary on a busy machine; in CI the same examples are drawn every time, so that it is red only for a reason.
 settings.register_profile("atoll", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("first", settings.get_profile("atoll"), max_examples=25)  # `make test`; the others draw 100
 settings.load_profile("atoll")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Remember all tests before markers and names choose among them."""
+    config.stash[ALL] = tuple(items)

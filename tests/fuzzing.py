@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 some = settings(max_examples=500, derandomize=True, suppress_health_check=list(HealthCheck))
 few = settings(some, max_examples=100)  # where a reading takes as long as five others
+fewest = settings(some, max_examples=20)  # in the first tier
 many = settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
 
 TOKENS = (

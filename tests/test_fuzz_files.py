@@ -41,8 +41,8 @@ from atoll.schedules.recorded import lines_of
 from atoll.schedules.schedule_files import read_schedule
 from atoll.support.errors import AtollError
 from atoll.support.files import line_as_bytes
-from atoll.sweep.sweep_plan import read_note
-from tests.fuzzing import carry_out, few, many, some
+from atoll.sweep.sweep_folder import read_note
+from tests.fuzzing import carry_out, few, fewest, many, some
 from tests.made_runs import make_rows
 
 Read = Callable[[Path], object]
@@ -251,6 +251,12 @@ def unpacked(content: bytes) -> tuple[bytes, ...]:
     return (plain.getvalue(),)
 
 
+@pytest.mark.parametrize("name", BOUNDARIES)
+def test_a_little_damage_is_in_a_file(name: str, whole: Path, place: Path) -> None:
+    check(name, fewest, whole, place)
+
+
+@pytest.mark.more
 @pytest.mark.parametrize("name", BOUNDARIES)
 def test_whatever_is_in_a_file(name: str, whole: Path, place: Path) -> None:
     check(name, few if BOUNDARIES[name][2].__name__ == "read_and_report" else some, whole, place)

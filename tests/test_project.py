@@ -5,6 +5,7 @@ import importlib.resources
 import os
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,15 @@ def project() -> dict[str, Any]:
 
 def needed_by(requirement: Requirement) -> list[Requirement]:
     """Return what a package asks for in its turn where the locks are made, as what is installed here says."""
-    asked = map(Requirement, importlib.metadata.requires(requirement.name) or ())
     where = [{**MADE_ON, "extra": extra} for extra in ("", *requirement.extras)]
+    asked = asked_by(canonicalize_name(requirement.name))
     return [each for each in asked if each.marker is None or any(map(each.marker.evaluate, where))]
+
+
+@cache
+def asked_by(name: str) -> list[Requirement]:
+    """Return all that a package may ask for, wherever and with whatever extras."""
+    return [Requirement(text) for text in importlib.metadata.requires(name) or ()]
 
 
 def wanted(project: dict[str, Any], lock: str) -> list[Requirement]:

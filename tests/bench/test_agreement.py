@@ -65,6 +65,7 @@ def test_other_libraries_make_the_same_models(
             assert found.difference < BOUNDS[library], f"{library}'s {told.name}"
 
 
+@pytest.mark.more
 def test_learned_clusters_are_compared_client_by_client(agreement: ModuleType) -> None:
     learned = [one for one in agreement.comparisons() if one.method.regroup and one.outcome == "agrees"]
     assert {one.name for one in learned} == {"flhc", "fesem", "fedgroup"}

@@ -32,6 +32,7 @@ def test_a_ratio_comes_with_its_interval(compare: object, before: tuple[float, .
     assert compare.ratio(now, then) == told  # type: ignore[attr-defined]
 
 
+@pytest.mark.more
 def test_a_commit_that_is_not_there_is_refused() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")

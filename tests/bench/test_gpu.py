@@ -15,6 +15,7 @@ def call(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.more
 def test_all_figures_come_in_one_file(tmp_path: Path) -> None:
     done = call("--device", "cpu", "--quick", "--out", str(tmp_path / "gpu.json"))
     assert not done.returncode, done.stderr
@@ -26,6 +27,7 @@ def test_all_figures_come_in_one_file(tmp_path: Path) -> None:
     assert done.stdout.count(" s a round") == 3
 
 
+@pytest.mark.more
 def test_what_time_is_not_left_for_is_listed(tmp_path: Path) -> None:
     assert not call("--device", "cpu", "--quick", "--minutes", "0", "--out", str(tmp_path / "gpu.json")).returncode
     found = json.loads((tmp_path / "gpu.json").read_text())

@@ -29,6 +29,7 @@ print(json.dumps([len(population), int(population.sizes.sum()), seconds, kilobyt
 """
 
 
+@pytest.mark.more
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads its peak memory from Linux's /proc")
 def test_a_million_clients_with_fifty_samples_each() -> None:
     result = subprocess.run([sys.executable, "-c", PROGRAM, "major-class"], capture_output=True, text=True, check=True)

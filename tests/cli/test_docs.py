@@ -17,7 +17,8 @@ import atoll.cli  # noqa: F401  (registers the commands)
 from atoll.cli.common import app
 from atoll.network.completion import event_seconds
 from atoll.settings.sections import Settings
-from tests.cli.pages import ROOT, blocks, commands, shell, write_files
+from tests.cli.conftest import Command
+from tests.cli.pages import ROOT, blocks, commands, run_together, shell, write_files
 from tests.hooks import hook_of
 
 DOCS = ROOT / "docs"
@@ -25,23 +26,8 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 LONG = 1200  # seconds for a page of many commands: minutes on idle cores, more where others share them
 
-# All command lines in one process, since starting PyTorch takes longer than these commands do.
-ONE_PROCESS = """
-import shlex, sys
-from atoll.cli import (main)
-for line in sys.argv[1:]:
-    if code := main(shlex.split(line)[1:]):
-        raise SystemExit(f"{line}: exit code {code}")
-"""
 
-
-def run_together(lines: list[str], folder: Path, seconds: float = 240) -> str:
-    command = [sys.executable, "-c", ONE_PROCESS, *lines]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
+@pytest.mark.more
 def test_every_file_on_the_extending_page_runs(tmp_path: Path) -> None:
     names = write_files(DOCS / "extending.md", tmp_path)
     experiments = [name for name in names if name.endswith(".toml")]
@@ -51,9 +37,9 @@ def test_every_file_on_the_extending_page_runs(tmp_path: Path) -> None:
         assert (tmp_path / "runs" / name.removesuffix(".toml") / "summary.json").is_file()
 
 
-def test_the_experiment_on_the_settings_page_is_valid(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(blocks_of("settings.md", "toml"))
-    rows = run_together(["atoll schedule mine.toml --scale small --set data.dataset=digits"], tmp_path)
+def test_the_experiment_on_the_settings_page_is_valid(atoll: Command, folder: Path) -> None:
+    (folder / "mine.toml").write_text(blocks_of("settings.md", "toml"))
+    rows = atoll("schedule", "mine.toml", "--scale", "small", "--set", "data.dataset=digits").succeeded()
     assert "M = 20" in rows
 
 
@@ -65,6 +51,7 @@ def test_the_five_minutes_of_the_start_page(tmp_path: Path) -> None:
     assert (tmp_path / "orders.html").is_file()
 
 
+@pytest.mark.more
 def test_the_examples_on_the_command_line_page_run(tmp_path: Path) -> None:
     lines = [line.partition(" > ")[0] for line in commands(DOCS / "cli.md") if " fetch " not in line]
     assert len(lines) >= 7
@@ -124,6 +111,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield path, command
 
 
+@pytest.mark.more
 def test_a_table_has_clients_groups_and_aggregators_in_fifteen_lines(tmp_path: Path) -> None:
     assert write_files(DOCS / "tables.md", tmp_path) == ["make_clinics.py", "clinics.toml"]
     assert len((tmp_path / "clinics.toml").read_text().splitlines()) < 15
@@ -177,6 +165,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.more
 @pytest.mark.timeout(900)  # it carries out the notebooks besides
 def test_the_site_builds_and_shows_every_setting(site: Path) -> None:
     page = (site / "settings/index.html").read_text().replace("[", "").replace("]", "")
@@ -188,6 +177,7 @@ def test_the_site_builds_and_shows_every_setting(site: Path) -> None:
         assert 'src="http' not in file.read_text(), f"{file.name} fetches something from the network"
 
 
+@pytest.mark.more
 def test_links_to_the_code_lead_to_the_page_of_what_they_name(site: Path) -> None:
     assert 'href="../api/Event/"' in (site / "concepts/index.html").read_text()
     page = (site / "api/Event/index.html").read_text()
@@ -198,6 +188,7 @@ def test_links_to_the_code_lead_to_the_page_of_what_they_name(site: Path) -> Non
     assert 'href="../../../api/Event/"' in inside
 
 
+@pytest.mark.more
 def test_the_notebooks_are_shown_with_what_they_give(site: Path) -> None:
     assert {path.stem for path in NOTEBOOKS} == {"data-frames", "first-comparison", "own-rules"}
     for path in NOTEBOOKS:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.pages import ROOT
+from tests.tiers import thinned
 
 # Threads that wait for a busy core cost far more than these small problems do.
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -38,7 +39,7 @@ def test_an_example_without_its_package_says_so(name: str, tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", SAYS)
+@pytest.mark.parametrize("name", thinned(SAYS, 0))
 def test_example_runs(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / name), "--rounds", "2"]
     done = subprocess.run(command, cwd=tmp_path, env=ONE_THREAD, capture_output=True, text=True, timeout=120)
@@ -46,6 +47,7 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
     assert SAYS[name] in done.stdout
 
 
+@pytest.mark.more
 def test_the_bound_holds_in_the_example(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "heterogeneity_and_bound.py"), "--rounds", "20"]
     done = subprocess.run(

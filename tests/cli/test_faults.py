@@ -186,6 +186,7 @@ def test_robust_rules_need_single_results_which_other_executors_give_too(
     assert equal or (executor == "stacked" and one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5))
 
 
+@pytest.mark.more
 def test_with_a_fifth_flipping_signs_the_mean_fails_and_robust_rules_hold(folder: Path) -> None:
     """A part of what docs/faults.md tells of five seeds."""
     final: dict[tuple[str, str], float] = {}

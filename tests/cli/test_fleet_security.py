@@ -85,6 +85,7 @@ def test_no_key_is_refused(running: FlowerFleet, call: str) -> None:
     assert post(running.configuration, f"/v1/fleet/{call}").status_code == 401
 
 
+@pytest.mark.more
 def test_a_key_opens_no_other_nodes_messages(running: FlowerFleet, node: NodeConfiguration) -> None:
     from flwr.proto.fleet_pb2 import PullMessagesRequest
     from flwr.proto.node_pb2 import Node
@@ -256,6 +257,7 @@ FORGED: tuple[dict[str, str], ...] = (
 )
 
 
+@pytest.mark.more
 def test_a_node_can_task_no_other(running: FlowerFleet, node: NodeConfiguration) -> None:
     """Whatever it says of itself, of the other and of the server, and though both are there and a message waits."""
     from flwr.common.constant import SUPERLINK_NODE_ID
@@ -340,6 +342,7 @@ def stored(running: FlowerFleet) -> dict[str, int]:
         return {table: database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables}
 
 
+@pytest.mark.more
 def test_a_reply_is_no_longer_than_was_asked_nor_of_more_records(running: FlowerFleet, node: NodeConfiguration) -> None:
     """What is too much is not stored, and the server hears nothing of it; of the call nothing stays."""
     came: list[Any] = []
@@ -472,6 +475,7 @@ def test_a_reply_keeps_to_the_clock_of_who_asked(apart: float) -> None:
     assert reply.metadata.created_at + reply.metadata.ttl == asked.metadata.created_at + 60
 
 
+@pytest.mark.more
 def test_a_message_whose_way_was_cut_is_given_again_until_it_is_confirmed(
     running: FlowerFleet, node: NodeConfiguration
 ) -> None:
@@ -575,6 +579,7 @@ def test_a_server_without_tls_is_refused(node: NodeConfiguration) -> None:
             be(node.model_copy(update={"server": f"127.0.0.1:{port}"}))
 
 
+@pytest.mark.more
 def test_a_node_that_calls_before_the_keys_are_registered_is_told_to_wait(tmp_path: Path) -> None:
     """It is told 503, which nodes take for a server that is away, and not that it is unknown; a restart lets it in."""
     plan = FleetPlan(1, "127.0.0.1", listen="127.0.0.1", port=free_port())
@@ -590,6 +595,7 @@ def test_a_node_that_calls_before_the_keys_are_registered_is_told_to_wait(tmp_pa
         assert post(configuration, "/v1/fleet/activate-node").status_code == 401
 
 
+@pytest.mark.more
 def test_a_running_server_knows_of_a_key_that_is_taken_back_or_given(tmp_path: Path) -> None:
     """The old key is refused at once, the new one is the same node, and one that was taken back is none."""
     from typer.testing import CliRunner
@@ -604,7 +610,7 @@ def test_a_running_server_knows_of_a_key_that_is_taken_back_or_given(tmp_path: P
             with linked(read_node(place / "nodes" / "node-0")):
                 assert list(fleet.nodes()) == ["node-0"]
                 told = CliRunner().invoke(fleet_app, [word, "node-0", "--config", str(place)])
-                assert (told.exit_code, "the running server knows" in told.output) == (0, True), told.output
+                assert (told.exit_code, "the running server has been told" in told.output) == (0, True), told.output
                 assert fleet.nodes() == {}
             with pytest.raises(RunError, match="its key is not registered there"):
                 be(read_node(tmp_path / "old"))

@@ -13,6 +13,7 @@ from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.problem import PATTERNS
 from atoll.network.network_records import write_direct
 from tests.cli.conftest import Command
+from tests.tiers import thinned
 
 SMALL = """
 name = "small"
@@ -96,10 +97,10 @@ def test_the_bound_and_each_of_its_terms_can_be_read(atoll: Command, pattern: st
     assert set(made) >= OF_PLAN
     labels = np.array(made["membership"])
     assert labels.tolist() == experiment.clustering.labels.tolist()
-    bound = evaluate(experiment.problem, labels)
+    bound = evaluate(experiment.plan.problem, labels)
     assert (made["kappa"], made["delta"], made["bound"]) == (bound.kappa, bound.delta, bound.bound)
     assert made["bound"] == pytest.approx(made["kappa"] * made["initial_gap"] + made["delta"])
-    counts, network = experiment.population.class_counts(), experiment.networks[0]
+    counts, network = experiment.population.class_counts(), experiment.conditions.networks[0]
     assert len(made["clusters"]) == 4
     for j, cluster in enumerate(made["clusters"]):
         assert set(cluster) >= OF_CLUSTER
@@ -174,7 +175,7 @@ def test_refining_never_makes_the_bound_worse(atoll: Command, pattern: str) -> N
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_objective_time_is_best_at_its_time(atoll: Command, pattern: str) -> None:
     words = (f"method.pattern={pattern}", "clustering.mu=0.05", "clustering.seconds=60")
-    timed = replace(experiment_of(*words).problem, seconds=60.0)
+    timed = replace(experiment_of(*words).plan.problem, seconds=60.0)
     bounds = {}
     for objective in ("time", "bound"):
         made = planned(atoll, *words, f"clustering.objective={objective}")
@@ -210,6 +211,7 @@ def test_figures_of_one_run(atoll: Command, folder: Path) -> None:
         assert (folder / name).stat().st_size > 1000
 
 
+@pytest.mark.more
 def test_figures_of_several_runs(atoll: Command, folder: Path) -> None:
     atoll("cluster", "seeds.toml", "--plot", "all").succeeded()
     made = {path.stem for path in folder.glob("*.png")}
@@ -251,7 +253,7 @@ def test_a_gantt_chart(atoll: Command, folder: Path) -> None:
     assert (folder / "gantt.png").is_file()
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS))
 def test_runs(atoll: Command, folder: Path, pattern: str) -> None:
     done = atoll("run", "small.toml", *sets(f"method.pattern={pattern}", "run.evaluate_every=5"))
     done.succeeded()

@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from atoll.settings.choices import CHOICES
 from atoll.settings.experiment_file import read_experiment
 from tests.cli.conftest import Command
 
 
+@pytest.mark.more
 def test_what_it_writes_runs_and_passes_its_test(process: Command, folder: Path) -> None:
     process("new", "mine").succeeded()
     assert sorted(path.name for path in (folder / "mine").iterdir()) == ["experiment.toml", "own.py", "test_own.py"]

@@ -252,6 +252,7 @@ def save_all(page: Any) -> dict[str, list[dict[str, str]]]:
     return found
 
 
+@pytest.mark.more
 def test_curves_and_found_clusters_are_saved_as_image_drawing_and_data(browser: Any, page_file: Path) -> None:
     with opened(browser, page_file) as page:
         until(page, CURVES, 2)
@@ -273,6 +274,7 @@ def test_curves_and_found_clusters_are_saved_as_image_drawing_and_data(browser: 
     assert len(saved["Test accuracy of each cluster's model"]) == 2 * 20
 
 
+@pytest.mark.more
 def test_a_networks_figures_are_saved(browser: Any, tmp_path: Path, atoll: Command) -> None:
     (tmp_path / "networked.toml").write_text(NETWORKED)
     atoll("run", "networked.toml", "--quiet").succeeded()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import TINY, Command
 from tests.made_runs import timeless
+from tests.tiers import thinned
 
 LONG = (
     TINY.replace("rounds = 2", "rounds = 60")
@@ -46,6 +47,7 @@ def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
     return child
 
 
+@pytest.mark.more
 def test_two_processes_give_equal_bits(process: Command, atoll: Command, folder: Path) -> None:
     process("run", "tiny.toml", "--out", "a").succeeded()
     atoll("run", "tiny.toml", "--out", "b").succeeded()
@@ -56,7 +58,7 @@ def test_two_processes_give_equal_bits(process: Command, atoll: Command, folder:
     assert rows(folder / "a") != rows(folder / "c")
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", thinned([signal.SIGKILL, signal.SIGINT, signal.SIGTERM], 1))
 def test_a_stopped_run_goes_on_to_the_same_bits(atoll: Command, folder: Path, how: signal.Signals) -> None:
     child = begin(folder)
     child.send_signal(how)
@@ -66,7 +68,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(atoll: Command, folder: Path, ho
     assert not (run / "summary.json").exists(), "the run was over before it was stopped"
     if how != signal.SIGKILL:
         assert child.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[how]
-        assert told == "interrupted; to go on from here: atoll run long.toml --resume\n"
+        assert told == "interrupted; to resume: atoll run long.toml --resume\n"
         assert int(last_checkpoint(run)[0][6:14]) >= rows(run)[-1]["event"], "what was done is in the checkpoint"
         assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == []
     with open(run / "metrics.jsonl", "a") as file:
@@ -85,6 +87,7 @@ def test_resume_after_the_end_changes_nothing(atoll: Command, folder: Path) -> N
     assert after == before
 
 
+@pytest.mark.more
 def test_resume_of_several_runs_of_which_one_is_finished(atoll: Command, folder: Path) -> None:
     (folder / "two.toml").write_text(TINY + "\n[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'b'\nmethod.name = 'fedavg'\n")
     atoll("run", "two.toml", "--out", "whole").succeeded()
@@ -193,6 +196,7 @@ def test_every_setting_that_differs_is_told(atoll: Command) -> None:
         assert told in sentence
 
 
+@pytest.mark.more
 def test_a_folder_in_use(atoll: Command, folder: Path) -> None:
     child = begin(folder)
     for words in (("--resume",), ("--overwrite",)):
@@ -206,6 +210,7 @@ def test_a_folder_in_use(atoll: Command, folder: Path) -> None:
     assert not (folder / "runs/tiny/.lock").exists()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_the_terminals_interrupt_lets_workers_finish(atoll: Command, folder: Path, how: signal.Signals) -> None:
     """Ctrl-C, and SIGTERM from a job scheduler, go to all processes of a group at once."""
@@ -213,7 +218,7 @@ def test_the_terminals_interrupt_lets_workers_finish(atoll: Command, folder: Pat
     os.killpg(child.pid, how)
     printed, told = child.communicate(timeout=60)
     assert (child.returncode, printed) == (128 + how, "")
-    assert told.startswith("interrupted; to go on from here: atoll run long.toml --set run.executor=cores")
+    assert told.startswith("interrupted; to resume: atoll run long.toml --set run.executor=cores")
     assert len(told.splitlines()) == 1
     changes = ("--set", "rounds=200", "--set", "run.executor=serial")
     atoll("run", "long.toml", *changes, "--resume").succeeded()
@@ -241,6 +246,7 @@ def test_one_cluster_is_fedavg(atoll: Command, folder: Path) -> None:
     assert last_checkpoint(folder / "one") == last_checkpoint(folder / "fedavg")
 
 
+@pytest.mark.more
 def test_a_loss_that_is_not_finite(process: Command, atoll: Command, folder: Path) -> None:
     words = ("run", "tiny.toml", "--set", "local.lr=1e25", "--set", "local.steps=1", "--set", "rounds=9")
     sentence = process(*words).refused(code=1)

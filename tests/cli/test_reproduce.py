@@ -17,6 +17,7 @@ from tests.cli.conftest import Command
 FOLDER = Path("runs/reproduce-quickstart-tiny")
 
 
+@pytest.mark.more
 def test_a_figure_from_nothing_to_a_page(atoll: Command) -> None:
     done = atoll("reproduce", "quickstart", "--jobs", "1", "--seeds", "2", "--json")
     made = json.loads(done.succeeded())
@@ -46,6 +47,7 @@ def test_a_figure_from_nothing_to_a_page(atoll: Command) -> None:
     assert len(list((FOLDER / "quickstart").glob("*-seed-*/summary.json"))) == 6
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_the_same_command_goes_on_after_a_kill(atoll: Command, jobs: str) -> None:
     """SIGKILL in the midst of runs: what is finished stays, the others go on, to the same numbers as without it."""
@@ -101,6 +103,7 @@ def test_data_that_is_not_there_is_told_once(atoll: Command, monkeypatch: pytest
     assert "cifar10 cannot be downloaded" in Path("runs/reproduce-cfl-mgd-table-2-tiny/index.html").read_text()
 
 
+@pytest.mark.more
 def test_a_failed_run_is_told_and_the_others_go_on(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     train = running._train
 
@@ -124,6 +127,6 @@ def test_bad_input(atoll: Command) -> None:
     assert atoll("reproduce", "all", "--jobs", "0").refused() == "--jobs 0: must be at least 1"
     assert atoll("reproduce", "all", "--device", "toaster").refused().startswith("run.device = 'toaster': is not")
     assert atoll("reproduce", "all", "--seeds", "0").refused() == "--seeds 0: must be at least 1"
-    assert "holds other files than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
+    assert "holds files other than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
     assert "holds no reproduced figures" in atoll("reproduce", "quickstart", "--no-run").refused()
     assert "holds other files" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()

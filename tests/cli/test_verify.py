@@ -23,6 +23,7 @@ def test_runs_repeat_on_this_machine(atoll: Command) -> None:
     assert any(check["difference"] > 0 for check in checks), "rounding shows somewhere, or nothing is compared"
 
 
+@pytest.mark.more
 def test_a_worker_that_computes_something_else_is_found(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     train = Cores.train
 

@@ -31,6 +31,7 @@ from atoll.methods.parts.parties import share_samples
 from atoll.methods.parts.party_trainer import PartyTrainer
 from atoll.support.arrays import Floats
 from tests.problems import as_vector, linear_module, linear_parties, pooled_least_squares, quadratics
+from tests.tiers import thinned
 
 CLUSTERING = Clustering(np.array([0, 1, 2, 0, 1, 2]), 3)
 METHODS: dict[str, Any] = {
@@ -67,7 +68,7 @@ def train_to_end(name: str, method: Method, population: Population, seed: int = 
     return as_vector(state.server)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", thinned(RULES, 1))
 @pytest.mark.parametrize("method", METHODS)
 def test_where_clients_agree_every_method_finds_the_optimum(method: str, rule: str) -> None:
     population = quadratics(noise=0.0)
@@ -93,7 +94,7 @@ def optimum(population: Population, method: str) -> Floats:
     return np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", thinned(METHODS, ("centralized",)))
 def test_where_clients_differ_every_method_gets_as_near_as_its_step_allows(method: str) -> None:
     """With a constant step the distance to the optimum falls with the step, at about its order."""
     population = quadratics(noise=0.5)

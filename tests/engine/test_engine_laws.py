@@ -68,6 +68,7 @@ def test_equal_seeds_give_equal_bits_and_other_seeds_others() -> None:
     assert not np.allclose(first, other)
 
 
+@pytest.mark.more
 @given(st.permutations(range(6)))
 def test_numbering_the_clients_otherwise_changes_nothing(order: list[int]) -> None:
     population, rule = quadratics(), LocalRule(sgd, 0.05, 3, "full")

@@ -159,6 +159,7 @@ def terms_of_the_regression(rounds: int) -> CflMgdTerms:
     )
 
 
+@pytest.mark.more
 def test_where_all_conditions_hold_the_error_is_below_the_bound() -> None:
     bounds = [cfl_mgd_bound(terms_of_the_regression(t + 1)) for t in range(ROUNDS)]
     assert all(bound.unmet == () for bound in bounds)

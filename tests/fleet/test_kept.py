@@ -111,6 +111,7 @@ def test_a_replay_in_simulation_gives_the_same_bits_where_replies_were_lost(name
     assert all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
 
 
+@pytest.mark.more
 def test_a_nodes_store_does_not_grow_with_the_run(tmp_path: Path) -> None:
     experiment = made("scaffold", rounds=30, method={"fraction": 1.0})
     sites = open_sites(experiment, tmp_path / "data")
@@ -195,7 +196,10 @@ def test_a_node_learns_of_no_other_client(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "probe": ({"run": {"probes": ["personal_model_accuracy"]}}, "run.probes = 'personal_model_accuracy': is measured"),
     "clients": ({"run": {"probes": ["client_accuracy"]}}, "run.probes = 'client_accuracy': is measured with what"),
-    "trained": ({"run": {"probes": ["trained_client_accuracy"]}}, "which never leaves their nodes with run.executor = 'fleet'"),
+    "trained": (
+        {"run": {"probes": ["trained_client_accuracy"]}},
+        "which never leaves their nodes with run.executor = 'fleet'",
+    ),
 }
 
 
@@ -213,7 +217,7 @@ def test_clusters_that_are_learned_from_states_are_refused_by_server_and_node() 
     with pytest.raises(InputError, match=message):
         make_method(experiment.settings, np.full(4, 10), experiment.module)
     with pytest.raises(InputError, match=message):
-        experiment.executor_choice  # noqa: B018
+        experiment.execution.choice  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from atoll.fleet.node.node import Reporting, make_method, open_site
 from atoll.fleet.node.shards import FORM, INPUTS, TARGETS, read_shard, write_shards
 from atoll.settings.experiment_file import compose
 from tests.fleets import agreement_of, small
+from tests.tiers import thinned
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def halved(population: Any, clustering: Any, rule: LocalRule, rounds: int, by: f
     return fedcluster(population, clustering, replace(rule, lr=rule.lr / by), rounds)
 
 
-@pytest.mark.parametrize("changes", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("changes", thinned(METHODS.values()), ids=METHODS)
 def test_a_node_comes_to_the_rule_of_the_server(changes: dict[str, Any], tmp_path: Path) -> None:
     experiment = small(**changes)
     theirs = experiment.method.rule

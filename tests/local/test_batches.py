@@ -73,6 +73,7 @@ def test_models_are_measured_as_one_by_one() -> None:
             assert found.accuracies[k, p] == (outputs.argmax(dim=1) == targets).double().mean().item()
 
 
+@pytest.mark.more
 @one_thread()
 def test_finding_the_cluster_costs_at_most_one_and_a_half_forward_passes_a_model() -> None:
     rng = np.random.default_rng(0)

@@ -139,6 +139,7 @@ def test_without_a_penalty_clients_train_alone_to_the_bit() -> None:
     assert all(found[k][name].equal(tensor) for k in alone for name, tensor in alone[k].items())
 
 
+@pytest.mark.more
 def test_it_ends_where_the_penalised_sum_is_least() -> None:
     """The minimiser of a quadratic: ``theta_i = (H_i + gamma)^-1 (b_i + gamma z)``, z their mean."""
     rule = LocalRule(sgd, 0.05, 5, "full")
@@ -165,6 +166,7 @@ def test_workers_give_the_same_bits() -> None:
     same_bits(run(method, Cores(make(method), 2, 1000)), run(method, Serial(make(method))))
 
 
+@pytest.mark.more
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
 def test_workers_of_ray_give_the_same_bits() -> None:
     method = bcd(POPULATION, RULE, 3, GAMMA, fraction=0.5)
@@ -186,6 +188,7 @@ WANTED = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 @pytest.mark.parametrize("executor", ["serial", "cores"])
 def test_killed_and_resumed_it_has_the_same_bits(tmp_path: Path, executor: str) -> None:
@@ -202,8 +205,8 @@ def test_killed_and_resumed_it_has_the_same_bits(tmp_path: Path, executor: str) 
 
 def test_it_costs_the_bytes_of_fedavg() -> None:
     ours, fedavgs = (Experiment(make_runs({**WANTED, "method": {"name": name}})[0]) for name in ("bcd", "fedavg"))
-    assert ours.message_bytes == fedavgs.message_bytes
-    assert ours.executor_choice.name in ("serial", "cores")
+    assert ours.traffic.message_bytes == fedavgs.traffic.message_bytes
+    assert ours.execution.choice.name in ("serial", "cores")
 
 
 @pytest.mark.parametrize(

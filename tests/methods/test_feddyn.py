@@ -51,6 +51,7 @@ def test_those_who_do_not_answer_count_for_nothing() -> None:
         np.testing.assert_allclose(server(state), theta, rtol=0, atol=1e-10)
 
 
+@pytest.mark.more
 def test_it_ends_where_the_sum_of_losses_is_least() -> None:
     """FedAvg with several local steps does not: see test_scaffold."""
     x, y = POPULATION.data.inputs, POPULATION.data.targets

@@ -56,6 +56,7 @@ def test_the_error_falls_by_a_constant_factor_until_its_floor() -> None:
         assert all(after <= 0.9 * before for before, after in pairwise(above))
 
 
+@pytest.mark.more
 def test_the_floor_shrinks_as_one_over_the_root_of_the_clients_samples() -> None:
     sizes = [25, 100, 400, 1600]
     floors = [np.mean([errors(n, 0.0, seed, 30, 0.2)[-1] for seed in range(4)]) for n in sizes]
@@ -63,6 +64,7 @@ def test_the_floor_shrinks_as_one_over_the_root_of_the_clients_samples() -> None
     assert slope <= -0.45  # -1/2, within what four seeds scatter
 
 
+@pytest.mark.more
 def test_momentum_reaches_twice_the_floor_in_fewer_rounds() -> None:
     def rounds_to_twice_the_floor(beta: float, seed: int) -> int:
         plain = errors(400, 0.0, seed)

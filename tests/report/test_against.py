@@ -65,6 +65,7 @@ def test_a_setting_that_tells_nothing_is_refused(setting: str, tmp_path: Path) -
         plot_against(made(tmp_path), setting)
 
 
+@pytest.mark.more
 def test_it_is_written_with_the_report(tmp_path: Path) -> None:
     runs = made(tmp_path / "runs")
     files = write_report(runs, tmp_path / "out", against="privacy.identity_epsilon")

@@ -242,6 +242,7 @@ class TestSpread:
 
 
 class TestFiles:
+    @pytest.mark.more
     def test_report_with_everything(self, tmp_path: Path) -> None:
         rows = [row | {"parameter_error": 0.5} for row in found_rows()]
         folders = [write_run(tmp_path / name, rows, label=label) for name, label in (("a", "IFCA 1"), ("b", "ifca/1"))]

@@ -313,6 +313,7 @@ def test_a_damaged_schedule_is_left_out(tmp_path: Path, bytes_: bytes) -> None:
     assert not [figure for figure in figures if figure["kind"] == "gantt"]
 
 
+@pytest.mark.more
 def test_single_clients_are_a_sorted_curve_beside_their_mean(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", make_rows(3))
     told = {"event": 3, "round": 3, "client_accuracy": {"clients": [0, 1, 4], "values": [0.75, 0.25, 0.5]}}

@@ -657,6 +657,7 @@ class TestFiles:
         assert json.loads(files[-1].read_text())[1]["targets"][-1]["round"] is None
         assert files[-4].read_text().startswith("| Run ")
 
+    @pytest.mark.more
     def test_runs_that_differ_in_bytes_an_update_are_drawn_against_bytes(self, tmp_path: Path) -> None:
         one, other = write_pair(tmp_path / "runs")
         coded = replace(other, rows=other.rows | {"bytes_up": other.rows["bytes_up"] / 4})

@@ -112,6 +112,7 @@ def test_failing_takes_more_where_a_claim_needs_more() -> None:
     assert settle([behind, level, level]) == "undecided"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seeds_", [3, 5])
 @pytest.mark.parametrize("rivals", [1, 2])
 def test_chance_alone_settles_a_claim_in_one_of_twenty_cases(seeds_: int, rivals: int) -> None:

@@ -58,6 +58,7 @@ def test_what_is_left_follows_the_rates_so_far(tasks: list[RecipeTask]) -> None:
     assert str(again).endswith("spent, nothing left")
 
 
+@pytest.mark.more
 def test_clusterings_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of("feduc-digits", "tiny", 3)
     task = RecipeTask("feduc-digits", "", tmp_path, tuple(settings), is_trained=False)

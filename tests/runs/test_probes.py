@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from atoll import Evaluator, Experiment, InputError, Population, RunError, State, find_runs, run, run_events
-from atoll.evaluation.scores import heterogeneity
+from atoll.evaluation.gradients import heterogeneity
 from atoll.fleet.memory import MemoryFleet
 from atoll.local.models import Model
 from atoll.report import page
@@ -172,7 +172,7 @@ def test_heterogeneity_is_a_probe_with_a_name(tmp_path: Path) -> None:
         for i, each in enumerate((by_name, switched))
     )
     assert first == second
-    (start,) = by_name.initial_models()
+    (start,) = by_name.training.initial_models()
     found = heterogeneity(by_name.population, by_name.clustering, by_name.module, start)
     assert first[0] == (found.device, found.cluster)
 
@@ -241,6 +241,7 @@ def test_a_probe_that_fails_on_the_way_keeps_what_there_is(tmp_path: Path, probe
     assert list((tmp_path / "run/checkpoint").iterdir()), "the event that was not measured is done again"
 
 
+@pytest.mark.more
 def test_reports_and_trackers_know_the_columns(tmp_path: Path) -> None:
     for seed in (0, 1):
         carry_out(experiment("several", "share_of_first", seed=seed), tmp_path / f"runs/{seed}")

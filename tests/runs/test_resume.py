@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from atoll import Experiment, make_runs, run_events
 from tests.killing import carry_to_end, count_steps, kill_after, kill_at
 from tests.made_runs import timeless
+from tests.tiers import thinned
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and /proc to name a descriptor's file")
 
@@ -149,7 +150,9 @@ def kill_often(whole: Whole, folder: Path, times: int, rng: np.random.Generator,
     return killed
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", thinned(METHODS, ("faults", "every minute", "cenasy", "stacked", "cfl-mgd models", "fedrep", "scaffold"))
+)
 def test_a_run_that_was_killed_where_it_writes(whole: Callable[[str], Whole], tmp_path: Path, method: str) -> None:
     """One kill somewhere, drawn for each method; the next tests kill everywhere."""
     rng = np.random.default_rng(list(METHODS).index(method))

@@ -21,6 +21,7 @@ from atoll.runs.spilling import Shelf, SpilledStates, files_in, place_states
 from atoll.support.errors import InputError, RunError
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.runs.test_resume import BASE, rows
+from tests.tiers import thinned
 
 ORIGIN = Fingerprint(seed=0, settings="abc", executor="serial")
 START = {"w": torch.zeros(3)}
@@ -194,7 +195,7 @@ def assert_same(folder: Path, whole: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("change", ["run.state_bytes=1", SOME])
+@pytest.mark.parametrize("change", thinned(["run.state_bytes=1", SOME], 1))
 def test_a_run_with_files_has_the_bits_of_one_without(tmp_path: Path, method: str, change: str) -> None:
     carry_to_end(run_of(method), tmp_path / "memory")
     carry_to_end(run_of(method, change), tmp_path / "files")
@@ -216,8 +217,8 @@ def test_a_run_may_go_on_with_another_number_of_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and /proc to name a descriptor's file")
-@pytest.mark.parametrize("method", ["scaffold", "fedper"])
-@pytest.mark.parametrize("change", ["run.state_bytes=1", SOME])
+@pytest.mark.parametrize("method", thinned(["scaffold", "fedper"], 1))
+@pytest.mark.parametrize("change", thinned(["run.state_bytes=1", SOME], 1))
 def test_a_run_with_files_that_was_killed_where_it_writes(tmp_path: Path, method: str, change: str) -> None:
     experiment = run_of(method, change)
     carry_to_end(run_of(method), tmp_path / "whole")

@@ -136,6 +136,7 @@ def taking_turns(events: int) -> Schedule:
     return cycling(POPULATION, Clustering(np.arange(CLIENTS) % 2, 2), events // 2, fraction=0.2)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("make", [asynchronous, taking_turns])
 def test_a_million_events_take_less_than_200_megabytes(
     make: Callable[[int], Schedule], monkeypatch: pytest.MonkeyPatch

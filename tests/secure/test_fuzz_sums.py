@@ -22,11 +22,12 @@ from atoll.fleet.server.replies import REASONS, Expected
 from atoll.fleet.server.secure_sums import STEPS, SecureSums
 from atoll.secure.roster import NotSummed
 from tests.fleets import agreement_of
-from tests.fuzzing import carry_out, few, many
+from tests.fuzzing import carry_out, few, fewest, many
 from tests.secure.fleet import carry_out as run
 from tests.secure.fleet import fleet_of, summed
 from tests.secure.nodes import identities
 from tests.secure.test_secure_fleet import ONE_CLUSTER, Wire
+from tests.tiers import as_more
 
 MADE = summed(**ONE_CLUSTER, rounds=1)
 TASKS = [step.task for step in STEPS]
@@ -63,7 +64,7 @@ def a_node(wire: Wire, task: str) -> Callable[[bytes], object]:
 
 def summation(wire: Wire, before: str) -> Summation:
     """Return a server's side of a sum, to which all that nodes replied before a step has been told."""
-    cohort = Cohort(0, 0, 0, 0, np.arange(6), np.full(6, 40.0), 240.0, MADE.initial_models()[0])
+    cohort = Cohort(0, 0, 0, 0, np.arange(6), np.full(6, 40.0), 240.0, MADE.training.initial_models()[0])
     known = identities(NAMES)["node-0"].peers
     made = begin(cohort, dict(enumerate(NAMES)), set(), agreement_of(MADE), known, {})
     sent = next(each for task, _, each in wire.sent if task == "sum-keys")
@@ -102,7 +103,10 @@ def the_server(wire: Wire, task: str) -> Callable[[bytes], None]:
     return read
 
 
-@pytest.mark.parametrize("often", [few, pytest.param(many, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+OFTEN = [fewest, as_more(few), pytest.param(many, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+
+
+@pytest.mark.parametrize("often", OFTEN, ids=["a little", "some", "much"])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_node_answers_whatever_it_is_sent(task: str, often: Any, tmp_path: Path) -> None:
     wire, request = stopped_at(task, tmp_path)
@@ -111,7 +115,7 @@ def test_a_node_answers_whatever_it_is_sent(task: str, often: Any, tmp_path: Pat
     carry_out(often, (request,), read)
 
 
-@pytest.mark.parametrize("often", [few, pytest.param(many, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("often", OFTEN, ids=["a little", "some", "much"])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_server_takes_a_reply_or_leaves_it(task: str, often: Any, tmp_path: Path) -> None:
     wire = Wire(fleet_of(MADE, tmp_path / "data"))

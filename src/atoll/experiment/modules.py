@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.population import Population
-from atoll.engine.chain import Chain, require_halves
+from atoll.engine.chain import Chain, chain_of, require_halves
 from atoll.engine.engine import Method
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
@@ -107,20 +107,21 @@ def make_chain(
     Raises:
         InputError: a user's trainer that cannot be made, or contradicts its class.
     """
-    given = module, population, method.rule, settings.seed, device, settings.run.precision, not settings.run.debug
+    given = module, population, settings.seed, device, settings.run.precision, not settings.run.debug, tolerant
     told = f"method.name = {settings.method.name!r}"
     try:
-        trainer = method.trained_by(*given, tolerant)
+        chain = chain_of(method, *given)
     except InputError:
         raise
     except Exception as error:  # whatever a user's trainer may raise
         raise InputError(f"{told}: making its trainer failed ({type(error).__name__}: {error})") from error
+    trainer = chain.trainer
     if trainer.keeps_state != method.trained_by.keeps_state:
         raise InputError(
             f"{told}: the method's trainer makes a {type(trainer).__name__}, whose keeps_state is "
             f"{trainer.keeps_state}; the trainer itself must say the same"
         )
-    return Chain(trainer, method.stages)
+    return chain
 
 
 def rehearse(settings: Settings, trainer: Chain, event: Event, start: Model) -> ClientUpdate | None:

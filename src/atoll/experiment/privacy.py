@@ -108,8 +108,8 @@ def plan_privacy(settings: Settings, mechanism: Mechanism, schedule: Schedule, c
 
 def hide(
     settings: Settings, mechanism: Mechanism, method: Method, sizes: Ids, module: nn.Module, noise: Noise
-) -> tuple[Method, Cost]:
-    """Return the method with its clients hidden, whatever that costs, and what an average costs each of them.
+) -> Method:
+    """Return the method with its clients hidden, whatever that costs.
 
     Args:
         settings: all settings.
@@ -125,11 +125,11 @@ def hide(
     require_accounting()
     _refuse_settings(settings, mechanism)
     refuse_module(module, mechanism)
-    private, cost = make_private(method, mechanism, shape_of(module, method.rule), sizes, noise)
+    private = make_private(method, mechanism, shape_of(module, method.rule), sizes, noise)
     if settings.run.executor == "fleet":  # whose nodes tell a cluster at random, before anything leaves them
         *before, stage = private.stages
         private = replace(private, stages=(*before, replace(stage, assign=None)))
-    return private, cost
+    return private
 
 
 def _until_spent(plan: Plan, epsilon: float, most: int) -> Plan:

@@ -4,7 +4,7 @@ The same stages are made for a simulation, for a fleet's server, and for each of
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import nn
 
@@ -22,7 +22,6 @@ from atoll.experiment.secure import masks_of
 from atoll.local.models import form_of, without
 from atoll.local.travel import staying
 from atoll.local.weights import bytes_of_form
-from atoll.privacy.mechanism import Cost
 from atoll.privacy.noise import Noise
 from atoll.secure.fixed import masked_form
 from atoll.settings.choices import method_kind
@@ -32,22 +31,9 @@ from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 
 
-@dataclass(frozen=True, eq=False)
-class Staged:
-    """A method with all its stages.
-
-    Attributes:
-        method: the method.
-        cost: what an average costs each client that takes part in it; None: nothing is hidden.
-    """
-
-    method: Method
-    cost: Cost | None = None
-
-
 def add_stages(
     settings: Settings, method: Method, sizes: Ids, module: nn.Module, noise: Noise, attacked: bool = True
-) -> Staged:
+) -> Method:
     """Return the method with the stages that the settings want, in the order of an update's way.
 
     These are the layers that stay, the attack, the noise of clients that trust nobody, `travel.stages`, `travel.codec`,
@@ -64,18 +50,18 @@ def add_stages(
     Raises:
         InputError: stages that do not go together, or with the method.
     """
-    method, mechanism, cost = let_stay(settings, method, module), read_mechanism(settings), None
+    method, mechanism = let_stay(settings, method, module), read_mechanism(settings)
     attack = attack_stage(settings, len(sizes)) if attacked else None
     method = method if attack is None else method.with_stage(attack)
     if mechanism is not None and mechanism.is_local:
-        method, cost = hide(settings, mechanism, method, sizes, module, noise)
+        method = hide(settings, mechanism, method, sizes, module, noise)
     for stage in sending_stages(settings):
         _require_updates(settings, stage)
         method = method.with_stage(stage)
     method = masks_of(settings, method, sizes, module)
     if mechanism is not None and not mechanism.is_local:
-        method, cost = hide(settings, mechanism, method, sizes, module, noise)
-    return Staged(method, cost)
+        method = hide(settings, mechanism, method, sizes, module, noise)
+    return method
 
 
 def sending_stages(settings: Settings) -> Iterator[Stage]:

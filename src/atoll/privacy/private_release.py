@@ -144,8 +144,8 @@ class NoisyClient:
         return ClientUpdate({name: moved[name] for name in trained.model}, float("nan"))
 
 
-def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids, noise: Noise) -> tuple[Method, Cost]:
-    """Return the method with its clients' updates clipped, and noise added where trust ends; and what an average costs.
+def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids, noise: Noise) -> Method:
+    """Return the method with its clients' updates clipped, and noise added where trust ends.
 
     Args:
         method: as it is without privacy, with the stages before the noise.
@@ -171,6 +171,7 @@ def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids,
         combine=SumOfUpdates(shape, None if local else mechanism.clip, adapts=adapts and not local),
         release=publisher,
         tells_loss=not local,
+        cost=publisher.cost,
         digest=asdict(mechanism),
         needs=(PROVEN | BY_CLIENTS) if local else (PROVEN | BY_SERVER),
         lacks={Need.BOUNDED: told} if local else {},
@@ -179,7 +180,7 @@ def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids,
     schedule = replace(
         method.schedule, events=pack(replace(e, weights=_weights(e, sizes, mechanism)) for e in method.schedule.events)
     )
-    return replace(method, schedule=schedule, arrivals=None), publisher.cost
+    return replace(method, schedule=schedule, arrivals=None)
 
 
 def _weights(event: Event, sizes: Ids, mechanism: Mechanism) -> Floats:

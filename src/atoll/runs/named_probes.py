@@ -10,7 +10,7 @@ from torch import nn
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.engine.engine import Method, State
-from atoll.evaluation import scores
+from atoll.evaluation import gradients, scores
 from atoll.evaluation.personal import OwnTests
 from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
@@ -25,7 +25,7 @@ Numbers = dict[str, float | None]
 
 def heterogeneity(population: Population, clustering: Clustering, module: nn.Module, model: Model) -> Numbers:
     """Measure H_device and H_cluster at the server's model."""
-    found = scores.heterogeneity(population, clustering, module, model)
+    found = gradients.heterogeneity(population, clustering, module, model)
     return {"h_device": found.device, "h_cluster": found.cluster}
 
 
@@ -47,10 +47,10 @@ def personal_model_accuracy(
     """Return the mean accuracy of personal models (`bcd`, `ditto`), over clients that have trained."""
     if not method.keeps_model:
         raise InputError("run.probes = 'personal_model_accuracy': clients keep no models; method.name = 'bcd' has them")
-    if not experiment.clients.data.classes:
+    if not experiment.clients.dealt.data.classes:
         raise InputError("run.probes = 'personal_model_accuracy': the data have no classes")
     require_states_here("personal_model_accuracy", experiment)
-    tests = OwnTests(experiment.clients, module, experiment.settings.data.partition == "natural")
+    tests = OwnTests(experiment.clients.dealt, module, experiment.settings.data.partition == "natural")
     models = whole_models(experiment, state, labels)
     found = np.array([tests.accuracies(model, [client])[0] for client, model in models])
     known = found[np.isfinite(found)]

@@ -8,7 +8,6 @@ the experiment file as ``probes = ["module:function"]``.
 
 import math
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -20,9 +19,9 @@ from atoll.engine.engine import State, init
 from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import Batches, measure_models
-from atoll.local.weights import place
 from atoll.runs.columns import SPENT, is_built_in
 from atoll.runs.named_probes import PROBES, Numbers, Probe, heterogeneity, parameter_error, spread_of
+from atoll.settings.choices import method_needs
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import REQUIRED, asks_for, parameters_of
 from atoll.support.arrays import Floats, Ids
@@ -69,7 +68,7 @@ class Probes:
         self.by_client = {}
         for name, function in self.functions.items():
             found = self._measure(name, function, state)
-            taken = {*columns, *((SPENT,) if self.experiment.private is not None else ())}
+            taken = {*columns, *((SPENT,) if self.experiment.planned.private is not None else ())}
             if clash := [key for key in found if key in taken or (is_built_in(key) and name not in PROBES)]:
                 raise InputError(
                     f"run.probes = {name!r}: the column {clash[0]!r} exists already; rename the function, or the "
@@ -86,7 +85,7 @@ class Probes:
         """
         if not self.experiment.settings.run.probes:
             return {}
-        return self.measure(init(self.experiment.method, *self.experiment.initial_models()))
+        return self.measure(init(self.experiment.method, *self.experiment.training.initial_models()))
 
     def offered(self, state: State) -> dict[str, Callable[[], Any]]:
         """Return a factory for each object that a probe may ask for; `docs/extending.md` explains them."""
@@ -94,7 +93,7 @@ class Probes:
         return {
             "experiment": lambda: experiment,
             "population": lambda: experiment.population,
-            "test_clients": lambda: experiment.test_clients,
+            "test_clients": lambda: experiment.clients.test,
             "clustering": lambda: self._clustering(state),
             "method": lambda: experiment.method,
             "evaluator": lambda: self.evaluator,
@@ -110,7 +109,7 @@ class Probes:
     @cached_property
     def evaluator(self) -> Evaluator:
         """Scores a model on all clients' data and the test set."""
-        return self.experiment.make_evaluator()
+        return self.experiment.execution.make_evaluator()
 
     @cached_property
     def module(self) -> nn.Module:
@@ -118,7 +117,7 @@ class Probes:
         return self._copy()
 
     def _copy(self) -> nn.Module:
-        return place(deepcopy(self.experiment.module), self.experiment.device)
+        return self.experiment.initial.copy()
 
     def _round_of(self, state: State) -> int:
         """Return the round of the last event; -1 before the first."""
@@ -133,10 +132,10 @@ class Probes:
 
     def _clustering(self, state: State) -> Clustering:
         """Return the current clustering, which changes if clients move."""
-        if not self.experiment.needs("phases"):
+        if not method_needs(self.experiment.settings, "phases"):
             return self.experiment.clustering
         done = self.experiment.method.schedule.rounds_done(state.events_done)
-        return [phase for phase in self.experiment.phases if phase.round <= done][-1].clustering
+        return [phase for phase in self.experiment.plan.phases if phase.round <= done][-1].clustering
 
     def _labels(self, state: State) -> Ids:
         """Return each client's cluster: as given, as learned (-1: none yet), or that of the lowest loss."""
@@ -217,7 +216,7 @@ def _has_planted(experiment: Experiment) -> bool:
     if planted is None:
         return False
     method = experiment.method
-    if method.schedule.has_server or (not method.finds_clusters and experiment.needs("phases")):
+    if method.schedule.has_server or (not method.finds_clusters and method_needs(experiment.settings, "phases")):
         return False
     parameters = sum(tensor.numel() for tensor in experiment.module.state_dict().values())
     return len(planted) <= method.schedule.clusters and planted.shape[1] == parameters

@@ -9,7 +9,7 @@ from atoll.runs.fingerprint import digest
 
 def account_of(experiment: Experiment) -> Account | None:
     """Return the account of the run's ledger; None without privacy."""
-    private = experiment.private
+    private = experiment.planned.private
     if private is None:
         return None
     return Account(
@@ -24,7 +24,7 @@ def account_of(experiment: Experiment) -> Account | None:
 
 def spent_in(experiment: Experiment, ledger: RunLedger | None) -> dict[str, Any]:
     """Return the summary's entry of a private run: what was spent, and what was planned for each cluster."""
-    private = experiment.private
+    private = experiment.planned.private
     if ledger is None or private is None:
         return {}
     return {"privacy": ledger.summary() | {"clusters": private.plan.table()}}

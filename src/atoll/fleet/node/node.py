@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from atoll.clustering.clustering import Clustering
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.chain import Chain
@@ -270,7 +270,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
         )
     require_states_apart(method)
     method = choose_clients(settings, method, given["population"], given["clock"])
-    return add_stages(settings, method, sizes, deepcopy(module), from_system, attacked=False).method
+    return add_stages(settings, method, sizes, deepcopy(module), from_system, attacked=False)
 
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
