@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.torch import load_file
 
 import atoll
-from atoll.evaluation.scores import client_gradient
+from atoll.evaluation.gradients import client_gradient
 from atoll.local.batches import Batches
 
 SHUFFLED = 1000

@@ -84,15 +84,14 @@ def bits(one: State, other: State) -> bool:
     return kept and all(equal(dict(own), dict(theirs)) for own, theirs in models)
 
 
-def compare(method: str, pairs: list[tuple[str, str]], *executors: str) -> tuple[list[str], int]:
-    """Return what is wrong with a method's pairs of stages, and how many of them ran."""
-    wrong, ran = [], 0
+def compare(method: str, pairs: list[tuple[str, str]], *executors: str) -> list[str]:
+    """Return what is wrong with a method's pairs of stages."""
+    wrong = []
     for pair in pairs:
         found = made(method, pair, "run.executor=serial")
         if isinstance(found, str):
             wrong += [] if names_both(found, pair) and "\n" not in found else [f"{method}, {pair}: {found}"]
             continue
-        ran += 1
         try:
             states = carry(found)
         except RunError as error:
@@ -106,20 +105,34 @@ def compare(method: str, pairs: list[tuple[str, str]], *executors: str) -> tuple
             assert not isinstance(other, str), other
             if not bits(carry(other)[-1], states[-1]):
                 wrong.append(f"{method}, {pair}: {executor} differs from serial")
-    return wrong, ran
+    return wrong
 
 
-@pytest.mark.parametrize("method", METHODS)
+FEW = ("fedavg", "ifca", "scaffold")
+"""Methods of different kinds: plain, with clusters that clients find, with a trainer and a state of its own."""
+
+
+@pytest.mark.parametrize("method", FEW)
 def test_pairs_with_a_codec_run_or_are_refused_with_both_names(method: str) -> None:
-    wrong, _ = compare(method, FIRST)
-    assert wrong == []
+    assert compare(method, FIRST) == []
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("method", METHODS)
-def test_every_pair_runs_to_the_same_bits_or_is_refused_with_both_names(method: str) -> None:
-    wrong, _ = compare(method, PAIRS, "cores")
-    assert wrong == []
+def test_every_pair_runs_and_resumes_or_is_refused_with_both_names(method: str) -> None:
+    assert compare(method, PAIRS) == []
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("method", FEW)
+def test_every_pair_runs_on_workers_to_the_bits_of_serial(method: str) -> None:
+    assert compare(method, PAIRS, "cores") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in FEW])
+def test_so_it_does_with_every_other_method(method: str) -> None:
+    assert compare(method, PAIRS, "cores") == []
 
 
 def test_pairs_that_go_together_do() -> None:

@@ -521,7 +521,7 @@ REFUSED: list[tuple[list[str], list[str]]] = [
     ([*LINKS, "network.recluster_every=10"], ["network.recluster_every", "network.file"]),
     ([*LINKS, "network.downloads=true"], ["network.downloads", "network.file"]),
     ([*LINKS, "data.clients=11"], ["links.csv", "unknown id '11'"]),
-    ([*LINKS, "data.clients=13"], ["links.csv", "client '12' reaches no aggregator"]),
+    ([*LINKS, "data.clients=13"], ["links.csv", "client '12' has no link to an aggregator"]),
     ([*LINKS, "clustering.clusters=3"], ["'links.csv'", "4 aggregators", "clustering.clusters = 3"]),
     ([*LINKS, "network.clients_file=few.csv"], ["few.csv", "has 11 clients", "data.clients = 12"]),
     (["network.file=absent.csv"], ["absent.csv", "No such file"]),

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import atoll
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.experiment.experiment import Experiment
 from atoll.runs.export import export_model, load_module
 from atoll.runs.saved import read_saved

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from atoll import Evaluator, Experiment, InputError, Population, RunError, State, find_runs, run, run_events
-from atoll.evaluation.scores import heterogeneity
+from atoll.evaluation.gradients import heterogeneity
 from atoll.fleet.memory import MemoryFleet
 from atoll.local.models import Model
 from atoll.report import page

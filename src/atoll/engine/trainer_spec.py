@@ -27,7 +27,7 @@ class TrainerSpec:
 
     @classmethod
     def of(cls, made: "Callable[..., ClientTrainer] | TrainerSpec | None") -> "TrainerSpec":
-        """Return the spec of a trainer class or a `functools.partial` of one; the class declares what its clients keep."""
+        """Return the spec of a trainer class, or of a `functools.partial` of one."""
         if isinstance(made, TrainerSpec):
             return made
         make, options = (made.func, made.keywords) if isinstance(made, partial) else (made, {})

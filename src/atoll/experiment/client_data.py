@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
 from atoll.data.named_datasets import DATASETS, stamp

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.engine.chain import Chain, chain_of, require_halves
 from atoll.engine.engine import Method

@@ -11,7 +11,8 @@ _ONE_UPDATE = "it is not proven that a client sends no more than one update"
 PROVEN = {
     Need.MEAN: "noise hides a client in a sum of clipped updates, and this rule combines them otherwise (robust rules "
     "move by an unknown length when one client does)",
-    Need.NO_STATE: "state that clients keep between tasks carries information from one release into others, which are not charged for it",
+    Need.NO_STATE: "state that clients keep between tasks carries information from one release into others, which are "
+    "not charged for it",
     Need.FIXED_CLUSTERS: "clusters would be learned from updates before there is noise in them",
     Need.NO_DRAWING: "who trains depends on losses, which are clients' data",
     Need.PLAIN_TRAINING: _ONE_UPDATE,

@@ -17,7 +17,7 @@ from torch import nn
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.engine.engine import Method, State, init
-from atoll.evaluation import scores
+from atoll.evaluation import gradients, scores
 from atoll.evaluation.personal import OwnTests
 from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
@@ -40,7 +40,7 @@ Numbers = dict[str, float | None]
 
 def heterogeneity(population: Population, clustering: Clustering, module: nn.Module, model: Model) -> Numbers:
     """Measure H_device and H_cluster at the server's model."""
-    found = scores.heterogeneity(population, clustering, module, model)
+    found = gradients.heterogeneity(population, clustering, module, model)
     return {"h_device": found.device, "h_cluster": found.cluster}
 
 

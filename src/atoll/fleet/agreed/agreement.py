@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from atoll.aggregation.fixed_point import FixedPoint
-from atoll.data.datasets import Dataset, Standard
+from atoll.data.dataset import Dataset, Standard
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.engine.stages import Stage, sent_form

@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from atoll.clustering.clustering import Clustering
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.chain import Chain
