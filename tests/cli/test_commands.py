@@ -213,6 +213,7 @@ def test_schedule(atoll: Command, folder: Path) -> None:
     assert [len(each["rows"]) for each in several] == [10, 1]
 
 
+@pytest.mark.more
 def test_report(atoll: Command, folder: Path) -> None:
     atoll("run", "tiny.toml", "--out", "a").succeeded()
     atoll("run", "tiny.toml", "--out", "b", "--set", "label=second").succeeded()

@@ -85,6 +85,7 @@ def test_no_key_is_refused(running: FlowerFleet, call: str) -> None:
     assert post(running.configuration, f"/v1/fleet/{call}").status_code == 401
 
 
+@pytest.mark.more
 def test_a_key_opens_no_other_nodes_messages(running: FlowerFleet, node: NodeConfiguration) -> None:
     from flwr.proto.fleet_pb2 import PullMessagesRequest
     from flwr.proto.node_pb2 import Node

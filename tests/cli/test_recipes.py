@@ -35,7 +35,7 @@ CASES = [(name, scale) for name in recipe_names() for scale in scales_of(read_ex
 FIRST = [case for case in CASES if case[1] == "tiny" and case[0] not in ("feduc-table-6", "baselines", "codecs")]
 
 
-@pytest.mark.parametrize(("name", "scale"), CASES)
+@pytest.mark.parametrize(("name", "scale"), thinned(CASES, FIRST))
 def test_settings_are_valid(name: str, scale: str) -> None:
     table = read_experiment(name)
     runs = [Experiment(settings) for settings in atoll.make_runs(table, scale)]

@@ -47,6 +47,7 @@ def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
     return child
 
 
+@pytest.mark.more
 def test_two_processes_give_equal_bits(process: Command, atoll: Command, folder: Path) -> None:
     process("run", "tiny.toml", "--out", "a").succeeded()
     atoll("run", "tiny.toml", "--out", "b").succeeded()
@@ -86,6 +87,7 @@ def test_resume_after_the_end_changes_nothing(atoll: Command, folder: Path) -> N
     assert after == before
 
 
+@pytest.mark.more
 def test_resume_of_several_runs_of_which_one_is_finished(atoll: Command, folder: Path) -> None:
     (folder / "two.toml").write_text(TINY + "\n[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'b'\nmethod.name = 'fedavg'\n")
     atoll("run", "two.toml", "--out", "whole").succeeded()

@@ -24,6 +24,7 @@ from atoll.fleet.server.joining import wait_for_nodes
 from atoll.fleet.server.replies import REASONS
 from atoll.local.models import Model
 from tests.fleets import agreement_of, join, open_sites, replying, sending, small
+from tests.tiers import thinned
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedcluster": {},
@@ -116,7 +117,7 @@ def run_events(experiment: Experiment, executor: FleetExecutor) -> list[Step]:
     return list(train(experiment.method, executor, first(experiment, executor)))
 
 
-@pytest.mark.parametrize("changes", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("changes", thinned(METHODS.values(), 10), ids=METHODS)
 def test_with_all_nodes_there_the_bits_are_those_of_simulation(changes: dict[str, Any], tmp_path: Path) -> None:
     experiment = small(**changes)
     executor = join(experiment, fleet := MemoryFleet(open_sites(experiment, tmp_path)))

@@ -19,6 +19,7 @@ from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.network.completion import completion_of
 from atoll.schedules.schedule_files import read_schedule
 from tests.fleets import agreement_of, open_sites
+from tests.tiers import thinned
 
 BASE = {
     "rounds": 12,
@@ -176,7 +177,7 @@ def test_reported_samples_weigh(make: Make, tmp_path: Path) -> None:
     assert dict(event.server.published) == pytest.approx(dict(enumerate(beta)))
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("stop", thinned([1, 2, 3, 4, 5]))
 def test_a_run_goes_on_with_the_clustering_in_force(
     make: Make, seconds: dict[int, float], tmp_path: Path, stop: int
 ) -> None:

@@ -20,6 +20,7 @@ from atoll.network.network import Network
 from atoll.settings.choices import uses_network
 from atoll.support.errors import SettingWarning
 from tests.made_runs import timeless
+from tests.tiers import thinned
 
 CLIENTS, AGGREGATORS, INTRA_ROUNDS, EVENTS = 12, 4, 2, 12
 BASE = {
@@ -401,7 +402,7 @@ def test_rounds_of_fedcluster_are_no_local_steps_and_need_be_no_multiple() -> No
     assert experiment.plan.problem.steps == 3 * 5 * 7
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS))
 @pytest.mark.parametrize(
     ("changes", "plain"),
     [

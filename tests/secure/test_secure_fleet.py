@@ -24,6 +24,7 @@ from atoll.secure.fixed import MASKED, flat
 from tests.fleets import agreement_of
 from tests.secure.fleet import SUMS, carry_out, fleet_of, last_model, last_row, same_bits, summed
 from tests.secure.test_protocol import looks_uniform
+from tests.tiers import thinned
 
 
 def feduc(pattern: str) -> dict[str, Any]:
@@ -41,7 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thinned(METHODS, 3))
 def test_the_bits_are_those_of_simulation(name: str, tmp_path: Path) -> None:
     """Of nodes with one client or two, which they sum themselves."""
     made = summed(**METHODS[name])
@@ -75,7 +76,7 @@ def lost_at(task: str) -> Fault:
 ONE_CLUSTER: dict[str, Any] = {"method": {"name": "fedavg", "fraction": 1.0}}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", thinned(TASKS))
 def test_as_many_as_may_be_lost_at_each_step(task: str, tmp_path: Path) -> None:
     """Two of six: the sum is that of those whose masked numbers came, as the replay has it, to the bit."""
     made = summed(**ONE_CLUSTER)
@@ -92,7 +93,7 @@ def test_as_many_as_may_be_lost_at_each_step(task: str, tmp_path: Path) -> None:
     assert same_bits(tmp_path / "fleet", tmp_path / "all") == (came == 6)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", thinned(TASKS))
 def test_one_more_and_nothing_of_the_cohort_counts(task: str, tmp_path: Path) -> None:
     made = summed(**ONE_CLUSTER, fleet={"wait_seconds": 5.0})
     fleet = fleet_of(made, tmp_path / "data", {f"node-{k}": lost_at(task) for k in (1, 3, 4)})

@@ -89,7 +89,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
     Raises:
         InputError: if one of them cannot, or several are to replay one schedule.
     """
-    from atoll.experiment.execution.choice import require_no_fleet
+    from atoll.experiment.executor_choice import require_no_fleet
     from atoll.runs.variants import replaying
 
     if schedule is not None:
