@@ -149,7 +149,7 @@ def test_models_of_clusters_without_one_of_all() -> None:
         ({"rounds": 0}, "rounds = 0"),
         ({"local": {"learning": 1}}, "local.learning: unknown"),
         ({"resume": True}, "resume=True: needs the folder"),
-        ({"run": {"trackers": ["tensorboard"]}}, "run.trackers: write into the run's folder"),
+        ({"run": {"trackers": ["tensorboard"]}}, "run.trackers: need the run's folder"),
         ({"only": "nothing"}, "no run has this"),
     ],
 )
