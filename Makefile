@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # On all cores, a file's tests together, since they share what is costly to set up. A worker takes about 1 GB.
 OPTIONS := -q -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(OPTIONS)
-FIRST := not slow and not more
+FIRST := --hypothesis-profile first -m "not slow and not more"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-more test-all quick durations chaos lint format bench-compare docs package lock sbom audit clean
+.PHONY: help demo test test-more test-both test-all quick durations chaos lint format bench-compare docs package lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -34,20 +34,23 @@ demo: .venv/.demo ## run the quickstart experiment into runs/quickstart
 	@$(BIN)/atoll run quickstart --overwrite --out runs/quickstart
 
 test: .venv/.stamp ## run the tests of the first tier (four minutes on two cores)
-	@$(PYTEST) -m "$(FIRST)"
+	@$(PYTEST) $(FIRST)
 
-test-more: .venv/.stamp ## run the tests that make test leaves out, without the slow ones
-	@$(PYTEST) -m "more and not slow"
+test-more: .venv/.stamp ## run what make test leaves out, and its laws with more examples; not what is slow
+	@$(PYTEST) -m "(more or hypothesis) and not slow"
+
+test-both: .venv/.stamp ## run what make test and make test-more run, in one go
+	@$(PYTEST) -m "not slow"
 
 test-all: .venv/.stamp ## run all tests
 	@$(PYTEST)
 
 quick: .venv/.stamp ## run the first tier's tests of the rooms that changed, and of those above them
-	@$(BIN)/python -m tests.quick $(OPTIONS) -m "$(FIRST)"
+	@$(BIN)/python -m tests.quick $(OPTIONS) $(FIRST)
 
 TIER ?= $(FIRST)
-durations: .venv/.stamp ## print where the time goes, by file, of the first tier or of TIER, as "not slow"
-	@$(PYTEST) -p tests.durations -m "$(TIER)"
+durations: .venv/.stamp ## print where the time goes, by file, of the first tier or of TIER='-m "not slow"'
+	@$(PYTEST) -p tests.durations $(TIER)
 
 chaos: .venv/.stamp ## disturb fleets of real processes, 200 times at least (about twenty minutes)
 	@$(BIN)/python -m tests.chaos --faults 200 --minutes 20 --seed 0

@@ -13,6 +13,7 @@ from tests.tiers import ALL
 
 # Times vary on a busy machine; in CI the same examples are drawn every time, so that it is red only for a reason.
 settings.register_profile("atoll", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("first", settings.get_profile("atoll"), max_examples=25)  # `make test`; the others draw 100
 settings.load_profile("atoll")
 
 

@@ -41,7 +41,7 @@ def rooms_above(rooms: set[str]) -> set[str]:
     return {above for room in rooms if room in arrows for above in nx.ancestors(arrows, room)} - rooms
 
 
-def test_files_for(files: Iterable[str]) -> set[Path]:
+def files_for(files: Iterable[str]) -> set[Path]:
     """Return the test files that changed, or that import something of `tests` that did, or that read pages that did."""
     tests, found = sorted(TESTS.rglob("*.py")), {ROOT / file for file in files if file.startswith("tests/")}
     if any(file.startswith("docs/") or file.endswith(".md") for file in files):
@@ -62,10 +62,10 @@ def places_for(files: list[str]) -> tuple[set[Path], str]:
         return {TESTS, ROOT / "src/atoll"}, f"all tests, since {whole[0]} changed"
     rooms = rooms_that_changed(files)
     above = rooms_above(rooms)
-    tests = {path for path in TESTS.rglob("test_*.py") if rooms_of(path) & (rooms | above)} | test_files_for(files)
-    doctests = {ROOT / "src/atoll" / room for room in (rooms | above) & rooms_there()}
+    tests = {path for path in TESTS.rglob("test_*.py") if rooms_of(path) & (rooms | above)} | files_for(files)
+    doctests = {path for path in (ROOT / "src/atoll").iterdir() if path.stem in (rooms | above) & rooms_there()}
     why = f"{said(rooms)} changed; above: {said(above)}" if rooms else "no room of src/atoll changed"
-    return tests | {path for path in doctests if path.is_dir()}, f"{why}; {len(tests)} files of tests"
+    return tests | doctests, f"{why}; {len(tests)} files of tests"
 
 
 def said(names: set[str]) -> str:

@@ -43,23 +43,39 @@ def loaded_by(code: str, folder: Path | None = None, heavy: Iterable[str] = HEAV
     return found
 
 
-def said_by(code: str) -> str:
+def said_by(code: str, folder: Path | None = None) -> str:
     """Return what some Python prints in a process of its own."""
     command = [sys.executable, "-c", f"import sys\n{code}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def loaded_by_command(words: str, folder: Path | None = None, code: int = 0) -> list[str]:
-    return loaded_by(f"from atoll.cli import main\nassert main({words.split()!r}) == {code}", folder)
+def loaded_by_command(words: str, folder: Path) -> list[str]:
+    return loaded_by(f"from atoll.cli import main\nassert main({words.split()!r}) == 0", folder)
+
+
+def loaded_by_commands(*lines: str, folder: Path | None = None, code: int = 0) -> dict[str, list[str]]:
+    """Run commands with this exit code in one process; return the heavy packages that are loaded after each."""
+    program = f"""
+import json
+from atoll.cli import main
+loaded = {{}}
+for line in {lines!r}:
+    assert main(line.split()) == {code}, line
+    if heavy := sorted(set(sys.modules) & {set(HEAVY)!r}):
+        loaded[line] = heavy
+print("\\n" + json.dumps(loaded))
+"""
+    found: dict[str, list[str]] = json.loads(said_by(program, folder).splitlines()[-1])
+    return found
 
 
 def test_importing_atoll_loads_nothing() -> None:
     assert loaded_by("import atoll\nassert atoll.__version__ and dir(atoll)") == []
 
 
-@pytest.mark.parametrize("words", ["--help", "recipes", "recipes show quickstart", "schema"])
-def test_what_only_prints_loads_nothing(words: str) -> None:
-    assert loaded_by_command(words) == []
+def test_what_only_prints_loads_nothing() -> None:
+    """All in one process, which names after each command what has been loaded by then."""
+    assert loaded_by_commands("--help", "recipes", "recipes show quickstart", "schema") == {}
 
 
 def test_no_help_page_loads_anything() -> None:
@@ -84,10 +100,10 @@ def test_completion_answers_without_loading_anything(words: str, given: str) -> 
     assert loaded_by(code) == []
 
 
-@pytest.mark.parametrize("words", ["run bad.toml", "schedule bad.toml", "run no-such-recipe", "run --no-such-option"])
-def test_bad_input_is_told_without_loading_anything(words: str, tmp_path: Path) -> None:
+def test_bad_input_is_told_without_loading_anything(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[local]\nlearning_rate = 0.1\n")
-    assert loaded_by_command(words, tmp_path, code=2) == []
+    lines = ("run bad.toml", "schedule bad.toml", "run no-such-recipe", "run --no-such-option")
+    assert loaded_by_commands(*lines, folder=tmp_path, code=2) == {}
 
 
 def test_what_settings_are_read_from_loads_nothing() -> None:

@@ -66,11 +66,12 @@ def rooms_there() -> set[str]:
 
 
 def rooms_of(path: Path) -> set[str]:
-    """Return the rooms that a file below `tests` tests: its folder's, and what it imports of those without a folder."""
-    if not path.is_relative_to(TESTS):
-        return set()
-    folder = path.relative_to(TESTS).parts[0]
-    return {room for room in imported_rooms(path) if not (TESTS / room).is_dir()} | ({folder} & rooms_there())
+    """Return the rooms that a file tests: its folder's, and those without a folder of tests that it imports."""
+    if path.is_relative_to(TESTS):
+        folder = path.relative_to(TESTS).parts[0]
+        return {room for room in imported_rooms(path) if not (TESTS / room).is_dir()} | ({folder} & rooms_there())
+    room = path.relative_to(ROOT / "src/atoll").with_suffix("").parts[0]
+    return set() if (TESTS / room).is_dir() else {room}
 
 
 def imported_rooms(path: Path) -> set[str]:

@@ -40,10 +40,10 @@ from atoll.engine.server_rule import ServerRule as ServerRule
 from atoll.engine.stages import Need as Need
 from atoll.engine.stages import Stage as Stage
 from atoll.engine.trainer_spec import TrainerSpec as TrainerSpec
+from atoll.evaluation.gradients import Heterogeneity as Heterogeneity
+from atoll.evaluation.gradients import heterogeneity as heterogeneity
 from atoll.evaluation.scores import Evaluator as Evaluator
-from atoll.evaluation.scores import Heterogeneity as Heterogeneity
 from atoll.evaluation.scores import Score as Score
-from atoll.evaluation.scores import heterogeneity as heterogeneity
 from atoll.evaluation.theory import CflMgdBound as CflMgdBound
 from atoll.evaluation.theory import CflMgdTerms as CflMgdTerms
 from atoll.evaluation.theory import FedClusterBound as FedClusterBound

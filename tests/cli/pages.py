@@ -53,3 +53,21 @@ def shell(command: str, folder: Path, seconds: float = 240) -> str:
     )
     assert done.returncode == 0, f"{command}\nexit code {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+# All command lines in one process, since starting PyTorch takes longer than these commands do.
+ONE_PROCESS = """
+import shlex, sys
+from atoll.cli import (main)
+for line in sys.argv[1:]:
+    if code := main(shlex.split(line, comments=True)[1:]):
+        raise SystemExit(f"{line}: exit code {code}")
+"""
+
+
+def run_together(lines: list[str], folder: Path, seconds: float = 240) -> str:
+    """Run `atoll` command lines in a folder, one after the other; return what they print."""
+    command = [sys.executable, "-c", ONE_PROCESS, *lines]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -253,7 +253,7 @@ MEANT = {
     "help": "No such command 'help'; did you mean atoll --help?",
     "run tiny.toml --set method.name=fedprox": "method.name = 'fedprox': unknown, did you mean 'fedavg'?",
     "recipes --show quickstart": "No such option '--show'; did you mean atoll recipes show?; see atoll recipes --help",
-    "data fetch quickstart": "NAME quickstart: is a recipe, not a data set; its data: atoll data fetch digits",
+    "data fetch quickstart": "NAME quickstart: is a recipe, not a data set; to get its data: atoll data fetch digits",
     "report runs --target 0": "--target 0: must be greater than 0 and at most 1",
 }
 

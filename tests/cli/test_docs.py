@@ -17,29 +17,14 @@ import atoll.cli  # noqa: F401  (registers the commands)
 from atoll.cli.common import app
 from atoll.network.completion import event_seconds
 from atoll.settings.sections import Settings
-from tests.cli.pages import ROOT, blocks, commands, shell, write_files
+from tests.cli.conftest import Command
+from tests.cli.pages import ROOT, blocks, commands, run_together, shell, write_files
 from tests.hooks import hook_of
 
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 LONG = 1200  # seconds for a page of many commands: minutes on idle cores, more where others share them
-
-# All command lines in one process, since starting PyTorch takes longer than these commands do.
-ONE_PROCESS = """
-import shlex, sys
-from atoll.cli import (main)
-for line in sys.argv[1:]:
-    if code := main(shlex.split(line)[1:]):
-        raise SystemExit(f"{line}: exit code {code}")
-"""
-
-
-def run_together(lines: list[str], folder: Path, seconds: float = 240) -> str:
-    command = [sys.executable, "-c", ONE_PROCESS, *lines]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.more
@@ -52,9 +37,9 @@ def test_every_file_on_the_extending_page_runs(tmp_path: Path) -> None:
         assert (tmp_path / "runs" / name.removesuffix(".toml") / "summary.json").is_file()
 
 
-def test_the_experiment_on_the_settings_page_is_valid(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(blocks_of("settings.md", "toml"))
-    rows = run_together(["atoll schedule mine.toml --scale small --set data.dataset=digits"], tmp_path)
+def test_the_experiment_on_the_settings_page_is_valid(atoll: Command, folder: Path) -> None:
+    (folder / "mine.toml").write_text(blocks_of("settings.md", "toml"))
+    rows = atoll("schedule", "mine.toml", "--scale", "small", "--set", "data.dataset=digits").succeeded()
     assert "M = 20" in rows
 
 

@@ -146,6 +146,7 @@ def test_own_functions_are_used(atoll: Command, folder: Path, command: str) -> N
         assert set(result["rows"][0]["cohort"]) < {1, 3, 5}
 
 
+@pytest.mark.more
 def test_a_probe_is_a_metric_of_a_sweep(atoll: Command, folder: Path) -> None:
     (folder / "own.py").write_text("def gap(evaluator, model):\n    return evaluator.score(model).train_loss / 2\n")
     words = ("sweep", "tiny.toml", "--over", "seed=0..1", "--set", 'run.probes=["own:gap"]')

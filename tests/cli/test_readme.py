@@ -11,17 +11,17 @@ from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.data.dealing.partition import PARTITIONS
 from atoll.methods.named_methods import METHODS
 from atoll.settings.experiment_file import make_runs, read_experiment
-from tests.cli.pages import ROOT, blocks, commands, shell, write_files
+from tests.cli.pages import ROOT, blocks, commands, run_together, write_files
 
 README = ROOT / "README.md"
 
 
 @pytest.fixture(scope="module")
 def toured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which all of the README's commands have run, in order, as one shell would."""
+    """The folder in which all of the README's commands have run, in order."""
     place = tmp_path_factory.mktemp("readme")
     write_files(README, place)
-    shell("\n".join(commands(README)), place)
+    run_together(commands(README), place)
     return place
 
 

@@ -47,6 +47,7 @@ def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
     return child
 
 
+@pytest.mark.more
 def test_two_processes_give_equal_bits(process: Command, atoll: Command, folder: Path) -> None:
     process("run", "tiny.toml", "--out", "a").succeeded()
     atoll("run", "tiny.toml", "--out", "b").succeeded()
@@ -67,7 +68,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(atoll: Command, folder: Path, ho
     assert not (run / "summary.json").exists(), "the run was over before it was stopped"
     if how != signal.SIGKILL:
         assert child.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[how]
-        assert told == "interrupted; to go on from here: atoll run long.toml --resume\n"
+        assert told == "interrupted; to resume: atoll run long.toml --resume\n"
         assert int(last_checkpoint(run)[0][6:14]) >= rows(run)[-1]["event"], "what was done is in the checkpoint"
         assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == []
     with open(run / "metrics.jsonl", "a") as file:
@@ -86,6 +87,7 @@ def test_resume_after_the_end_changes_nothing(atoll: Command, folder: Path) -> N
     assert after == before
 
 
+@pytest.mark.more
 def test_resume_of_several_runs_of_which_one_is_finished(atoll: Command, folder: Path) -> None:
     (folder / "two.toml").write_text(TINY + "\n[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'b'\nmethod.name = 'fedavg'\n")
     atoll("run", "two.toml", "--out", "whole").succeeded()
@@ -216,7 +218,7 @@ def test_the_terminals_interrupt_lets_workers_finish(atoll: Command, folder: Pat
     os.killpg(child.pid, how)
     printed, told = child.communicate(timeout=60)
     assert (child.returncode, printed) == (128 + how, "")
-    assert told.startswith("interrupted; to go on from here: atoll run long.toml --set run.executor=cores")
+    assert told.startswith("interrupted; to resume: atoll run long.toml --set run.executor=cores")
     assert len(told.splitlines()) == 1
     changes = ("--set", "rounds=200", "--set", "run.executor=serial")
     atoll("run", "long.toml", *changes, "--resume").succeeded()

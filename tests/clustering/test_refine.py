@@ -18,6 +18,7 @@ from atoll.network.completion import completion_of
 from atoll.network.network import Network
 from atoll.support.arrays import Ids
 from tests.clustering.test_feasible import default_network, small_problem
+from tests.tiers import thinned
 
 patterns = pytest.mark.parametrize("pattern", PATTERNS)
 
@@ -114,7 +115,7 @@ def nearest(problem: Problem) -> Ids:
 
 
 @patterns
-@pytest.mark.parametrize("refined", [False, True])
+@pytest.mark.parametrize("refined", thinned([False, True], 1))
 def test_the_search_for_a_time_is_never_worse_than_the_greedy_pass_and_the_nearest(
     pattern: Pattern, refined: bool
 ) -> None:

@@ -13,7 +13,7 @@ import atoll
 from atoll.data.files.folders import read_folder
 from atoll.data.files.torch_data import from_torch
 from atoll.data.population import Population
-from atoll.experiment.clients import make_clients, make_test_clients
+from atoll.experiment.client_data import make_clients, make_test_clients
 from atoll.settings.validation import validate
 
 Pair = tuple[np.ndarray, np.ndarray]

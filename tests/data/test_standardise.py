@@ -14,7 +14,7 @@ from atoll import Dataset, InputError
 from atoll.data.dataset import Standard
 from atoll.data.datasets import load
 from atoll.data.standardise import moments, standardise
-from atoll.experiment.clients import load_dataset, make_clients, make_test_clients
+from atoll.experiment.client_data import load_dataset, make_clients, make_test_clients
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.node.shards import read_shard, shard_folder, write_shards
 from atoll.local.batches import Batches

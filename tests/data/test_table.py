@@ -16,7 +16,7 @@ import pytest
 import atoll
 from atoll import Dataset, InputError, run
 from atoll.data.tabular.read import read_table
-from atoll.experiment.clients import make_clients, make_test_clients
+from atoll.experiment.client_data import make_clients, make_test_clients
 from atoll.experiment.experiment import Experiment
 from atoll.settings.validation import validate
 
@@ -215,7 +215,7 @@ def test_natural_clients_hold_their_rows(tmp_path: Path) -> None:
     tests = make_test_clients(settings, population)
     assert len(tests) == 30
     assert Experiment(settings).clustering.labels.tolist() == [k % 3 for k in range(30)]
-    with pytest.raises(InputError, match=r"takes the data's groups, of which there are 3; set clustering.clusters = 3"):
+    with pytest.raises(InputError, match=r"uses the data's groups, of which there are 3; set clustering.clusters = 3"):
         Experiment(validate(dict(settings) | {"clustering": {"method": "planted", "clusters": 4}})).check()
 
 

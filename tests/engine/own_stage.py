@@ -1,6 +1,7 @@
 """A stage of one's own: the signs of an update, and what they lose kept for the next one."""
 
 import torch
+from torch import nn
 
 import atoll
 from atoll.local.models import Form, Model
@@ -10,7 +11,7 @@ def sign() -> atoll.Stage:
     """Send one bit a number and a scale a tensor, with error feedback (Karimireddy et al. 2019)."""
 
     def send(task: atoll.ClientTask, update: atoll.ClientUpdate) -> atoll.ClientUpdate:
-        lost, sent = task.state or {}, {}
+        lost, sent = task.state or {}, Model()
         for name, own in update.model.items():
             wanted = own - task.start.get(name, torch.zeros_like(own)) + lost.get(name, torch.zeros_like(own))
             scale = wanted.abs().mean()
@@ -28,6 +29,11 @@ def sign() -> atoll.Stage:
         return {name: {**signs, **scales}[name] for base in form for name in (f"{base}.signs", f"{base}.scale")}
 
     return atoll.Stage(name="sign", told="sign", send=send, receive=receive, form=form, keeps_state=True)
+
+
+def layered() -> nn.Module:
+    """A small network with a layer that normalises, whose tensors are all floating point."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 10))
 
 
 def boastful() -> atoll.Stage:

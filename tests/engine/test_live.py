@@ -178,7 +178,7 @@ def shared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in gone and not k.startswith("refused_")} for row in rows]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", thinned(METHODS))
 def test_a_run_on_nodes_that_fail_is_replayed_to_the_same_bits(make: Make, tmp_path: Path, method: str) -> None:
     experiment, fleet = make(method)
     fleet.faults = {"node-0": failing(0.5), "node-3": failing(0.3)}
@@ -208,7 +208,7 @@ def test_on_nodes_that_all_answer_a_plan_has_the_bits_of_simulation(make: Make, 
     assert last_models(tmp_path / "live") == last_models(tmp_path / "simulated")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", thinned(METHODS))
 @pytest.mark.parametrize("stop", thinned([1, 3], 1))
 def test_a_run_on_nodes_is_stopped_and_goes_on(make: Make, tmp_path: Path, method: str, stop: int) -> None:
     experiment, fleet = make(method)

@@ -326,9 +326,9 @@ def test_auto_chooses_client_by_client() -> None:
     wanted = {"method": {"name": "scaffold:scaffold"}, "local": {"steps": 1}, "model": {"name": "linear"}}
     experiment = Experiment(make_runs(wanted)[0])
     experiment.check()
-    assert experiment.executor_choice.name in ("serial", "cores")
-    assert not experiment.executor_choice.whole
-    assert experiment.sent_bytes == 2 * experiment.model_bytes
+    assert experiment.execution.choice.name in ("serial", "cores")
+    assert not experiment.execution.choice.whole
+    assert experiment.traffic.sent_bytes == 2 * experiment.traffic.model_bytes
 
 
 def test_a_checkpoint_holds_what_clients_and_server_keep(tmp_path: Path) -> None:

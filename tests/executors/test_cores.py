@@ -54,12 +54,13 @@ from atoll.methods.parts.party_trainer import PartyTrainer
 from atoll.network.network import Network
 from atoll.support.arrays import Floats
 from tests.problems import classification, linear_module, linear_parties, network, quadratics
+from tests.tiers import thinned
 
 SEED = 5
 POPULATION = quadratics(clients=7)
 RULE = LocalRule(momentum, lr=0.05, steps=3, batch_size=4)
 BYTES = 10_000
-WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
+WORKERS = pytest.mark.parametrize("workers", thinned([1, 2, 3], (2,)))
 
 
 def assert_same(ours: Model, theirs: Model) -> None:

@@ -249,10 +249,10 @@ def experiment(**wanted: Any) -> Experiment:
 
 def test_the_choice_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executing, "count_cores", lambda: 3)
-    assert experiment().executor_choice.workers == 3
-    assert experiment(workers=2).executor_choice.workers == 2
-    assert experiment(address="host:1").executor_choice.workers == 0  # all that the cluster has
-    assert str(experiment().executor_choice) == "ray (as run.executor says)"
+    assert experiment().execution.choice.workers == 3
+    assert experiment(workers=2).execution.choice.workers == 2
+    assert experiment(address="host:1").execution.choice.workers == 0  # all that the cluster has
+    assert str(experiment().execution.choice) == "ray (as run.executor says)"
     with pytest.raises(InputError, match=r"run\.debug = true: .* run\.executor = 'ray' does not"):
         experiment(debug=True).check()
 
@@ -305,8 +305,8 @@ def test_clients_that_attack_and_drop_out(attack: str) -> None:
             small | {"method": method, "faults": faults, "run": {"executor": executor, "workers": 2}}
         )
         experiment = Experiment(settings)
-        with closing(experiment.make_executor()) as trains:
-            *_, last = train(experiment.method, trains, init(experiment.method, *experiment.initial_models()))
+        with closing(experiment.execution.make_executor()) as trains:
+            *_, last = train(experiment.method, trains, init(experiment.method, *experiment.training.initial_models()))
         ends.append(last.state)
     assert ends[0].refused == ends[1].refused
     assert bool(ends[0].refused) == (attack == "not-finite")
@@ -325,8 +325,8 @@ def test_clients_that_add_noise_and_code_what_they_send() -> None:
         changes = {"method": {"name": "fedavg"}, "privacy": private, "travel": {"codec": "int8"}, "run": run}
         (settings,) = make_runs(small | changes)
         experiment = Experiment(settings)
-        with closing(experiment.make_executor()) as trains:
-            *_, last = train(experiment.method, trains, init(experiment.method, *experiment.initial_models()))
+        with closing(experiment.execution.make_executor()) as trains:
+            *_, last = train(experiment.method, trains, init(experiment.method, *experiment.training.initial_models()))
         ends.append(experiment.method.global_model(last.state))
     assert_same(ends[1], ends[0])
 

@@ -117,7 +117,7 @@ def test_data_are_told_apart_by_what_they_hold() -> None:
     one, same, other = (Settings(data=letters(shift=shift)).data.dataset for shift in (0, 0, 1))
     assert one == same != other
     assert one.startswith("__main__:two_letters_")
-    assert atoll.Experiment(data={"dataset": letters(), "clients": 4}).clients.data.name == "two letters"
+    assert atoll.Experiment(data={"dataset": letters(), "clients": 4}).clients.dealt.data.name == "two letters"
 
 
 def test_settings_of_objects_are_copied_and_sent_within_a_process() -> None:

@@ -40,7 +40,7 @@ from tests.fuzzing import carry_out, fewest, many, some
 
 EXPERIMENT = small()
 DIGEST = agreement_of(EXPERIMENT).digest
-(START,) = EXPERIMENT.initial_models()
+(START,) = EXPERIMENT.training.initial_models()
 WRITTEN: dict[type[Header], bytes] = {
     DescribeRequest: encode(
         DescribeRequest(settings_digest=DIGEST, nonce="ab", settings=announce(EXPERIMENT.settings))

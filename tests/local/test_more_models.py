@@ -23,7 +23,7 @@ def test_sizes_are_those_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
-@pytest.mark.parametrize("shape", [(6,), (6, 3)])
+@pytest.mark.parametrize("shape", [(6,), pytest.param((6, 3), marks=pytest.mark.more)])
 def test_sequences_are_learned(name: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     inputs: Any = rng.integers(5, size=(200, *shape)).astype(np.uint8 if len(shape) == 1 else np.float32)

@@ -9,6 +9,7 @@ from atoll.methods.parts.learned import Linkage
 from atoll.support.arrays import Floats
 from tests.by_hand import FIRST, POPULATION, agglomerated, groups_of, mean_of, rounds_by_hand, run, starts, trained
 from tests.methods.twins import RULE
+from tests.tiers import thinned
 
 
 def distance(metric: Metric, a: Floats, b: Floats) -> float:
@@ -18,7 +19,7 @@ def distance(metric: Metric, a: Floats, b: Floats) -> float:
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "cosine"])
-@pytest.mark.parametrize("linkage", ["complete", "average", "single"])
+@pytest.mark.parametrize("linkage", thinned(["complete", "average", "single"], 1))
 @pytest.mark.parametrize("threshold", [None, 0.2, 1e9])
 def test_it_is_the_loop_by_hand(metric: Metric, linkage: Linkage, threshold: float | None) -> None:
     method = flhc(POPULATION, RULE, 9, 3, 2, linkage, metric, threshold, fraction=0.6)

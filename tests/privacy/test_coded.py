@@ -54,7 +54,7 @@ def coding_of(stage: Stage) -> Coding:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_epsilon_is_what_it_is_without(codec: str) -> None:
-    plain, coded = made(CLIENT, {}).private, made(CLIENT, CODECS[codec]).private
+    plain, coded = made(CLIENT, {}).planned.private, made(CLIENT, CODECS[codec]).planned.private
     assert plain is not None
     assert coded is not None
     assert coded.plan.cost == plain.plan.cost
@@ -77,10 +77,10 @@ def test_executors_have_the_same_bits(trust: str, tmp_path: Path) -> None:
 def test_what_is_coded_has_its_noise_already(codec: str) -> None:
     """By hand: the noisy client's own update, and then the codec's bytes of it, and what they lost the next time."""
     experiment = made(CLIENT, CODECS[codec])
-    trainer = experiment._make_trainer(experiment.method.rule)
+    trainer = experiment.training.trainer()
     noise, coder = experiment.method.stages
     noisy_clients, coding = Chain(trainer.trainer, [noise]), coding_of(coder)
-    (start,), lost = experiment.initial_models(), dict[str, torch.Tensor]()
+    (start,), lost = experiment.training.initial_models(), dict[str, torch.Tensor]()
     for event in range(3):
         task = ClientTask(event, event, 0, 0, 3, start)
         noisy = noisy_clients.train(task).model
@@ -97,9 +97,9 @@ def test_what_is_coded_has_its_noise_already(codec: str) -> None:
 def test_a_server_clips_what_it_has_decoded(codec: str) -> None:
     """However much longer a codec has made an update."""
     experiment = made(SERVER, CODECS[codec] | {"feedback": False})
-    combine, (start,) = experiment.method.combined_by, experiment.initial_models()
+    combine, (start,) = experiment.method.combined_by, experiment.training.initial_models()
     assert isinstance(combine, SumOfUpdates)
-    trainer = experiment._make_trainer(experiment.method.rule)
+    trainer = experiment.training.trainer()
     assert [stage.name for stage in trainer.stages if stage.is_at_client] == ["codec"]
     sent = trainer.train(ClientTask(0, 0, 0, 0, 3, start)).model
     longer = {name: start[name] + 100 * (sent[name] - start[name]) for name in sent}

@@ -217,7 +217,7 @@ def test_a_run_may_go_on_with_another_number_of_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and /proc to name a descriptor's file")
-@pytest.mark.parametrize("method", ["scaffold", "fedper"])
+@pytest.mark.parametrize("method", thinned(["scaffold", "fedper"], 1))
 @pytest.mark.parametrize("change", thinned(["run.state_bytes=1", SOME], 1))
 def test_a_run_with_files_that_was_killed_where_it_writes(tmp_path: Path, method: str, change: str) -> None:
     experiment = run_of(method, change)

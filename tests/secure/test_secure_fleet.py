@@ -24,6 +24,7 @@ from atoll.secure.fixed import MASKED, flat
 from tests.fleets import agreement_of
 from tests.secure.fleet import SUMS, carry_out, fleet_of, last_model, last_row, same_bits, summed
 from tests.secure.test_protocol import looks_uniform
+from tests.tiers import thinned
 
 
 def feduc(pattern: str) -> dict[str, Any]:
@@ -41,7 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thinned(METHODS, 3))
 def test_the_bits_are_those_of_simulation(name: str, tmp_path: Path) -> None:
     """Of nodes with one client or two, which they sum themselves."""
     made = summed(**METHODS[name])
@@ -75,7 +76,7 @@ def lost_at(task: str) -> Fault:
 ONE_CLUSTER: dict[str, Any] = {"method": {"name": "fedavg", "fraction": 1.0}}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", thinned(TASKS))
 def test_as_many_as_may_be_lost_at_each_step(task: str, tmp_path: Path) -> None:
     """Two of six: the sum is that of those whose masked numbers came, as the replay has it, to the bit."""
     made = summed(**ONE_CLUSTER)
@@ -92,7 +93,7 @@ def test_as_many_as_may_be_lost_at_each_step(task: str, tmp_path: Path) -> None:
     assert same_bits(tmp_path / "fleet", tmp_path / "all") == (came == 6)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", thinned(TASKS))
 def test_one_more_and_nothing_of_the_cohort_counts(task: str, tmp_path: Path) -> None:
     made = summed(**ONE_CLUSTER, fleet={"wait_seconds": 5.0})
     fleet = fleet_of(made, tmp_path / "data", {f"node-{k}": lost_at(task) for k in (1, 3, 4)})
@@ -104,7 +105,7 @@ def test_one_more_and_nothing_of_the_cohort_counts(task: str, tmp_path: Path) ->
     )
     row = last_row(tmp_path / "fleet")
     assert (row["client_updates"], row["refused_gone"], row["refused_too_few"]) == (0, 6, 6)
-    ours, first = last_model(tmp_path / "fleet"), made.initial_models()[0]
+    ours, first = last_model(tmp_path / "fleet"), made.training.initial_models()[0]
     assert all(torch.equal(ours[f"0/{name}"], tensor) for name, tensor in first.items())
 
 
@@ -160,7 +161,8 @@ def test_what_leaves_a_node_looks_random(tmp_path: Path) -> None:
     sent = [decode(reply, MaskedReply)[1][0][MASKED].numpy() for task, _, reply in wire.replies if task == "sum-masked"]
     assert len(sent) == 6
     assert all(looks_uniform(numbers) for numbers in sent)
-    fixed, (start,), after = made.method.combine.fixed, made.initial_models(), last_model(tmp_path / "fleet")  # type: ignore[attr-defined]
+    fixed, (start,), after = made.method.fixed, made.training.initial_models(), last_model(tmp_path / "fleet")
+    assert fixed is not None
     unmasked = fixed.encode({name: after[f"0/{name}"] for name in start}, start)
     assert not looks_uniform(flat(unmasked, agreement_of(made).form))
     assert not any(task in ("train", "losses") for task, _, _ in wire.sent)
@@ -258,7 +260,7 @@ def code_of(content: bytes) -> str:
 def test_a_node_sends_no_model_by_itself(tmp_path: Path) -> None:
     made = summed()
     site = fleet_of(made, tmp_path / "data").sites["node-1"]
-    digest, (start,) = agreement_of(made).digest, made.initial_models()
+    digest, (start,) = agreement_of(made).digest, made.training.initial_models()
     common: dict[str, Any] = {"settings_digest": digest, "nonce": "ab", "round": 0, "client": 1}
     request = TrainRequest(**common, event=0, drawn_as=0, repeat=0, cluster=0)
     assert code_of(answer(site, MemoryStore(), "train", encode(request, pack([start])))) == "not_allowed"

@@ -10,23 +10,23 @@ from atoll.support.errors import RunError
 from atoll.support.process import one_thread
 
 MOST = 2**63
-"""Sums must be smaller in size, or they would wrap around."""
+"""Sums must be smaller in magnitude, or they would wrap around."""
 
 
 class OutOfRange(RunError):
-    """An update that the fixed point does not hold."""
+    """An update that does not fit into the fixed-point range."""
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """What numbers of updates are as whole numbers, and what a secure sum asks for.
+    """How updates are encoded as whole numbers, and the requirements of a secure sum.
 
     Attributes:
-        range: no number of an update is larger in size.
-        fraction_bits: a number is rounded to a multiple of 2 to the minus this.
-        threshold: share of a cohort's nodes that must answer in each step (`roster.threshold_of`).
-        least_nodes: that a cohort must be on.
-        by_samples: clients weigh as their samples; else alike.
+        range: the largest magnitude of a number in an update.
+        fraction_bits: numbers are rounded to multiples of 2 to the minus this.
+        threshold: share of a cohort's nodes that must reply in each step (`roster.threshold_of`).
+        least_nodes: the smallest number of nodes in a cohort.
+        by_samples: whether clients are weighted by their samples; if not, equally.
     """
 
     range: float
@@ -37,15 +37,15 @@ class FixedPoint:
 
     @property
     def largest(self) -> int:
-        """The size that no whole number of an update exceeds."""
+        """The largest magnitude of a whole number in an update."""
         return int(self.range * 2**self.fraction_bits)
 
     @one_thread()
     def encode(self, model: Model, start: Model) -> Model:
-        """Return what each tensor of a model has changed by, as whole numbers (int64).
+        """Return the change of each tensor of a model, as whole numbers (int64).
 
         Raises:
-            OutOfRange: a number is beyond the range, or not finite.
+            OutOfRange: if a number is beyond the range, or not finite.
         """
         return {name: self._encoded(model[name].double() - start[name].double()) for name in start}
 
@@ -59,7 +59,7 @@ class FixedPoint:
         }
 
     def why_overflow(self, weight: float) -> str:
-        """Return why clients of so much weight together may be too many for one sum; an empty text if they are not."""
+        """Return why one sum over clients of this total weight may overflow; empty if it cannot."""
         if weight * self.largest < MOST:
             return ""
         return (

@@ -14,14 +14,14 @@ class Clipper:
     """The client half.
 
     Attributes:
-        longest: norm that an update may have.
+        longest: largest norm of an update.
     """
 
     longest: float
 
     @torch.no_grad()
     def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
-        """Return the model, no further than this from the one that the client was sent; moments as they are."""
+        """Return the model, at most this far from the start model; moments are unchanged."""
         norm = update_norm(update.model, task.start)
         if not norm > self.longest:
             return update
@@ -34,5 +34,5 @@ class Clipper:
 
 
 def clip_updates(longest: float) -> Stage:
-    """Return the stage at which an update longer than this is scaled down."""
+    """Return the stage that scales down updates longer than this."""
     return Stage(name="clip", told="clip", send=Clipper(longest).send)

@@ -1,4 +1,4 @@
-"""The stage that sends an update as a codec's bytes, and may make good in the next one what was lost by it."""
+"""The stage that sends updates as a codec's bytes, optionally with error feedback."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +16,14 @@ from atoll.support.seeds import generator
 class Coder:
     """Both halves of the stage.
 
-    With W what the client was sent, w what it trained and e what it kept, ``d = decode(encode(w - W + e))`` makes the
-    server's ``W + d``, and ``e <- (w - W + e) - d`` is kept (Seide et al. 2014; Karimireddy et al. 2019).
+    With the start model W, the trained model w and the kept error e, the server gets ``W + d``, where
+    ``d = decode(encode(w - W + e))``, and the client keeps ``e <- (w - W + e) - d`` (Seide et al. 2014; Karimireddy et
+    al. 2019).
 
     Attributes:
         coding: codes updates.
-        feedback: whether e is kept; else it is zero.
-        seed: what a codec's random numbers are derived from, with the task.
+        feedback: whether e is kept; otherwise it is zero.
+        seed: for the codec's random numbers, together with the task.
     """
 
     coding: Coding
@@ -30,7 +31,7 @@ class Coder:
     seed: int
 
     def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
-        """Return the update's bytes, and e to keep.
+        """Return the encoded update, and e as the state.
 
         Raises:
             InputError: the codec fails.
@@ -41,10 +42,10 @@ class Coder:
         return ClientUpdate(as_sent(payload), update.loss, lost)
 
     def receive(self, sent: Model, start: Model, form: Form) -> Model:
-        """Return the model that the bytes make of the one that was sent.
+        """Return the start model plus the decoded update.
 
         Raises:
-            Undecodable: they make none.
+            Undecodable: the bytes are not an encoded update.
         """
         return add(start, self.coding.decode(as_received(sent), form))
 
@@ -59,9 +60,9 @@ def code_updates(coding: Coding, feedback: bool, seed: int, is_own: bool = False
 
     Args:
         coding: codes updates.
-        feedback: whether clients keep what their updates lose, and add it to the next.
-        seed: what a codec's random numbers are derived from, with the task.
-        is_own: whether the codec is a user's own.
+        feedback: whether clients keep what compression loses and add it to their next update.
+        seed: for the codec's random numbers, together with the task.
+        is_own: whether the codec is user code.
         digest: what server and nodes must agree on.
     """
     coder = Coder(coding, feedback, seed)
@@ -77,7 +78,7 @@ def code_updates(coding: Coding, feedback: bool, seed: int, is_own: bool = False
         keeps_state=feedback,
         digest=digest,
         needs={
-            Need.NUMBERS: "updates have been coded before",
+            Need.NUMBERS: "updates are already encoded by then",
             Need.UPDATES: "clients send nothing",
             Need.FIXED_CLUSTERS: "clusters are found from updates as clients trained them",
         },

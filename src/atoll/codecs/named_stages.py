@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def clip(clip_norm: PositiveFloat = 1.0) -> "Stage":
-    """Clients scale an update down to this norm if it is longer: ``W + min(1, C / ||w - W||) (w - W)``.
+    """Clients scale longer updates down to this norm: ``W + min(1, C / ||w - W||) (w - W)``.
 
     Args:
-        clip_norm: C, the longest that an update may be.
+        clip_norm: C, the largest norm of an update.
     """
     from atoll.codecs.clip_stage import clip_updates  # needs PyTorch, which settings do not wait for
 

@@ -1,4 +1,4 @@
-"""A trainer whose clients' updates pass through stages (`Method.stages`)."""
+"""A trainer with stages around it (`Method.stages`)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,33 +17,33 @@ from atoll.support.errors import InputError
 
 
 class Chain:
-    """Trains as a trainer does, and passes each update through the client half, then the server half, of every stage.
+    """Trains with another trainer, then passes each update through the client and server halves of every stage.
 
-    It is a `ClientTrainer`; what clients measure passes through no stage.
+    It is a `ClientTrainer`. Losses that clients measure pass through no stage.
     """
 
     def __init__(self, trainer: ClientTrainer, stages: Sequence[Stage]) -> None:
-        """Put the stages around a trainer, the first one next to it."""
+        """Wrap a trainer; the first stage is the innermost."""
         self.trainer = trainer
         self.precision = trainer.precision
         self.stages = tuple(stages)
         at_client = [stage for stage in stages if stage.is_at_client]
         self.keeps_state = trainer.keeps_state or any(stage.keeps_state for stage in stages)
-        one_by_one = f"{at_client[-1].told} changes each client's update by itself" if at_client else ""
+        one_by_one = f"{at_client[-1].told} changes each client's update separately" if at_client else ""
         self.why_one_by_one = one_by_one or trainer.why_one_by_one
         self.module: nn.Module = getattr(trainer, "module", nn.Module())  # which `run.debug` watches
         self._is_at_client = bool(at_client)
         self._train: Train = next((stage.trains(trainer) for stage in at_client if stage.trains), trainer.train)
 
     def for_executors(self) -> ClientTrainer:
-        """Return itself, or the trainer alone, of which many may train at once, where no stage has a client half."""
+        """Return itself, or the bare trainer, which may train many clients at once, if no stage has a client half."""
         return self if self._is_at_client else self.trainer
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return what the server makes of what the client sends.
+        """Return the update as the server reconstructs it.
 
         Raises:
-            InputError: a stage's server half fails on what its client half has sent.
+            InputError: a stage's server half rejects what its client half sent.
         """
         update, forms = self.pass_through(task, self.stages, self._train)
         model = update.model
@@ -57,11 +57,11 @@ class Chain:
         return self.pass_through(task, self.stages, self._train)[0]
 
     def train_alone(self, task: ClientTask) -> ClientUpdate:
-        """Return what the client has trained, and kept of its model, before anything is sent."""
+        """Return the trained model before anything is sent, with the part of it that the client keeps."""
         return self.pass_through(task, [stage for stage in self.stages if stage.keeps_model], self.trainer.train)[0]
 
     def pass_through(self, task: ClientTask, stages: Sequence[Stage], train: Train) -> tuple[ClientUpdate, list[Form]]:
-        """Return what the last of these stages sends, and the form of what each of them was given."""
+        """Return what the last of these stages sends, and the form of each stage's input."""
         if not stages:
             return train(replace(task, state=self._kept(task.state, None))), []
         *inner, stage = stages
@@ -75,7 +75,7 @@ class Chain:
         return replace(sent, state=_joined(update.state, self._named(sent.state, stage))), forms
 
     def _kept(self, state: Model | None, stage: Stage | None) -> Model | None:
-        """Return what a stage, or the trainer, has kept."""
+        """Return the part of the client state that belongs to a stage; None: to the trainer."""
         if not state or (stage is not None and not stage.keeps_state):
             return None
         if stage is not None and not stage.keeps_model:
@@ -108,28 +108,28 @@ class Chain:
 
 
 def chain_of(method: Method, module: nn.Module, population: Population, seed: int, *given: Any, **named: Any) -> Chain:
-    """Return what trains a method's clients: its trainer, with the method's stages around it.
+    """Return a method's trainer with the method's stages around it.
 
     Args:
-        method: whose trainer, rule and stages they are.
-        module: what is trained.
+        method: provides the trainer, the local rule and the stages.
+        module: the model to train.
         population: the clients.
-        seed: what random numbers are derived from.
-        given: what else `atoll.Trainer` takes, in order.
-        named: the same by name.
+        seed: for all random numbers.
+        given: further positional arguments of `atoll.Trainer`.
+        named: further keyword arguments of `atoll.Trainer`.
     """
     return Chain(method.trained_by(module, population, method.rule, seed, *given, **named), method.stages)
 
 
 def require_halves(chain: Chain, task: ClientTask) -> None:
-    """Carry every stage out once, and refuse one whose halves disagree on the form of what is sent.
+    """Run every stage once, and reject one whose halves disagree on the form of the message.
 
     Raises:
         InputError: names the stage.
     """
     for count, stage in enumerate(chain.stages, 1):
         if stage.fixed is not None or not (stage.send or stage.receive or stage.form):
-            continue  # masks are the fleet's
+            continue  # nodes of a fleet mask, not the chain
         sent, forms = chain.pass_through(task, chain.stages[:count], chain.trainer.train)
         given, found = forms[-1], form_of(sent.model)
         if found != (wanted := sent_form([stage], given)):
@@ -149,7 +149,7 @@ def _received(stage: Stage, sent: Model, start: Model, form: Form) -> Model:
     try:
         return stage.receive(sent, start, form)
     except ValueError as error:
-        raise InputError(f"{stage.told}: its server half refuses what its client half has sent: {error}") from error
+        raise InputError(f"{stage.told}: its server half rejects what its client half sent: {error}") from error
 
 
 def _joined(one: Model | None, other: Model | None) -> Model | None:

@@ -1,4 +1,4 @@
-"""Releases: what stands between clients' results and all who see what is made of them, such as noise."""
+"""Releases: how a combined result becomes a cluster's published model, for example with noise added."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Stages: what becomes of an update on its way from a client to its cluster, one after the other (`Method.stages`)."""
+"""Stages: the steps that each update passes through between its client and its cluster (`Method.stages`)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ Train = Callable[[ClientTask], ClientUpdate]
 
 
 class Need(StrEnum):
-    """What a stage may need of the method, or of the stages before it, and what these may lack."""
+    """What a stage may need from the method or from earlier stages, and what these may lack."""
 
     MEAN = "the cluster's model is the mean of its clients' models or gradients"
     MEAN_OF_MODELS = "the cluster's model is the mean of its clients' models"
@@ -32,44 +32,44 @@ class Need(StrEnum):
     NO_LOSSES = "no client's losses decide whether it trains, or in which cluster"
     NO_DRAWING = "no client's losses decide whether it trains"
     FIXED_CLUSTERS = "clusters are not learned from updates"
-    NO_SCREENING = "no result is left out for what is in it"
+    NO_SCREENING = "no result is rejected because of its content"
     OWN_LAYERS = "clusters share no layers"
     ONE_START = "there is one start, not the best of several"
     MERGED_MODELS = "the server merges clusters' models, not single clients' updates"
-    HONEST = "clients send what they have trained"
+    HONEST = "clients send what they trained"
     NUMBERS = "what a client sends has the form of its model"
-    BOUNDED = "its numbers have a range that is known before training"
-    KNOWN_CODE = "each update is made from its client's alone, by code of Atoll"
+    BOUNDED = "its numbers have a range known before training"
+    KNOWN_CODE = "each update is derived from one client's data alone, by code of Atoll"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage:
-    """One stage of an update's way. It has a half at the client and a half at the server, either of which may be None.
+    """One step between a client and its cluster, with a client half and a server half; either may be None.
 
-    The client halves are carried out in the order of the stages, the server halves in the opposite one. What a stage's
-    clients keep is its own: its halves see no other stage's state, nor the trainer's.
+    Client halves run in the order of the stages, server halves in reverse. Each stage has its own client state: it sees
+    neither the trainer's nor another stage's.
 
     Attributes:
-        name: of the stage, unique in its chain; what clients keep of it is saved as ``name@...``.
-        told: the setting that asks for it, for errors, such as ``travel.codec = 'int8'``.
-        begin: client half before training: returns the task that the stages before it, and the trainer, are given.
-        send: client half after training: returns what leaves the client, given its task and its update, and in `state`
-            what the client keeps for its next task. Random numbers come from `atoll.generator` with `task.key`.
-        receive: server half: returns the model, given what was sent, the model that the client was sent, and the
-            form of the update that `send` was given. It raises ValueError for what `send` would not have returned.
-        form: returns the form of what `send` returns, given the form of the update; None: the same.
-        trains: returns what trains clients in the trainer's place, given the trainer; None: the trainer does.
-        assign: replaces the method's assignment; None: it stays.
-        combine: replaces the method's combine rule; None: it stays.
-        release: makes what clusters publish of what was combined; None: they publish that.
-        fixed: the fixed point in which nodes of a fleet sum their updates under masks; None: each is sent by itself.
+        name: unique in the chain; the stage's client state is saved as ``name@...``.
+        told: the setting that asks for it, for error messages, such as ``travel.codec = 'int8'``.
+        begin: client half before training; returns the task for earlier stages and the trainer.
+        send: client half after training; given the task and the update, returns what leaves the client, with the state
+            to keep for its next task. Draw random numbers from `atoll.generator` with `task.key`.
+        receive: server half; returns the model, given the message, the start model, and the form of the update that
+            `send` was given. Raises ValueError if `send` could not have produced the message.
+        form: maps the form of the update to the form of the message; None: they are equal.
+        trains: replaces the trainer's `train`, given the trainer; None: it is kept.
+        assign: replaces the method's assignment; None: it is kept.
+        combine: replaces the method's combine rule; None: it is kept.
+        release: turns the combined result into the model that the cluster publishes; None: it is published unchanged.
+        fixed: the fixed-point format in which nodes of a fleet sum masked updates; None: updates are sent one by one.
         keeps_state: whether `send` returns a state.
         keeps_model: whether that state is part of the client's model, under the names of its tensors.
-        tells_loss: whether the client still tells its training loss.
-        cost: what a release costs each client in it, where updates are hidden (`privacy.mechanism.Cost`).
-        digest: what server and nodes must agree on, as JSON has it.
-        needs: what the method and the stages before it must not lack, and why.
-        lacks: what is lacking once this stage is there, and the setting that takes it away.
+        tells_loss: whether the client still reports its training loss.
+        cost: privacy cost of a release to each participating client (`privacy.mechanism.Cost`); None: no privacy.
+        digest: what server and nodes must agree on, as JSON values.
+        needs: what the method and earlier stages must not lack, with the reason.
+        lacks: what later stages cannot have because of this one, with the setting that is responsible.
     """
 
     name: str
@@ -93,19 +93,19 @@ class Stage:
 
     @property
     def is_at_client(self) -> bool:
-        """Whether it changes what clients do, so that each must train by itself."""
+        """Whether it has a client half, so that clients must train one by one."""
         return self.begin is not None or self.send is not None or self.trains is not None
 
 
 def require_chain(stages: Sequence[Stage], lacking: Callable[[Need], str]) -> None:
-    """Refuse stages that do not go together, with the method or with each other.
+    """Reject stages that are incompatible with the method or with each other.
 
     Args:
         stages: in their order.
-        lacking: returns the setting by which the method lacks this, or an empty text if it does not.
+        lacking: returns the setting because of which the method lacks something; empty if it does not.
 
     Raises:
-        InputError: names the stage and the setting, or the stage, that lacks what it needs, and says why.
+        InputError: names the stage and the setting or stage that it is incompatible with, and says why.
     """
     names: dict[str, Stage] = {}
     before: dict[Need, str] = {}
@@ -120,23 +120,23 @@ def require_chain(stages: Sequence[Stage], lacking: Callable[[Need], str]) -> No
 
 
 def sent_form(stages: Iterable[Stage], form: Form) -> Form:
-    """Return the form of what leaves a client, given that of its update."""
+    """Return the form of what leaves a client, given the form of its update."""
     for stage in stages:
         form = form if stage.form is None else stage.form(form)
     return form
 
 
 def receive(stages: Sequence[Stage], sent: Model, start: Model, form: Form) -> Model:
-    """Return the model that a client's message makes of the one that it was sent.
+    """Return the model that the server reconstructs from a client's message.
 
     Args:
         stages: in their order.
-        sent: what the client sent, of the `sent_form` of `form`.
-        start: the model that it was sent.
-        form: of its update before the first stage.
+        sent: the message; its form is `sent_form(stages, form)`.
+        start: the model that the client started from.
+        form: form of the update before the first stage.
 
     Raises:
-        ValueError: no client half would have sent it.
+        ValueError: no client half could have produced the message.
     """
     forms = [form]
     for stage in stages:

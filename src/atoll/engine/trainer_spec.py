@@ -1,4 +1,4 @@
-"""How a method's trainers are made, and what they say of themselves."""
+"""How a method makes its trainers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainerSpec:
-    """What makes trainers, and the options that it is given, by which server and nodes know that theirs are the same.
+    """Makes a method's trainers. Its options are explicit, so that server and nodes can compare them.
 
     Attributes:
-        make: makes one from what `atoll.Trainer` takes, and the options; None: `atoll.Trainer`.
-        options: what it is given besides.
+        make: called with the arguments of `atoll.Trainer` and the options; None: `atoll.Trainer`.
+        options: further keyword arguments.
         keeps_state: whether clients keep a state from task to task.
         keeps_model: whether that state takes the place of what a client is sent of the same names.
     """
@@ -27,7 +27,7 @@ class TrainerSpec:
 
     @classmethod
     def of(cls, made: "Callable[..., ClientTrainer] | TrainerSpec | None") -> "TrainerSpec":
-        """Return the spec of a trainer's class, or of a `functools.partial` of one, which says itself what it keeps."""
+        """Return the spec of a trainer class, or of a `functools.partial` of one."""
         if isinstance(made, TrainerSpec):
             return made
         make, options = (made.func, made.keywords) if isinstance(made, partial) else (made, {})

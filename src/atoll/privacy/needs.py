@@ -1,4 +1,4 @@
-"""What must hold for the accounting to be true; what is not proven is refused, and the sentence says why."""
+"""What privacy accounting requires; anything without a proof is rejected, and the message says why."""
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -7,36 +7,37 @@ from atoll.engine.stages import Need
 from atoll.privacy.mechanism import Mechanism
 from atoll.support.errors import InputError
 
-_ONE_UPDATE = "what clients send is not proven to be one update of theirs"
+_ONE_UPDATE = "it is not proven that a client sends no more than one update"
 PROVEN = {
     Need.MEAN: "noise hides a client in a sum of clipped updates, and this rule combines them otherwise (robust rules "
     "move by an unknown length when one client does)",
-    Need.NO_STATE: "what clients keep between tasks carries what one release was not charged for into others",
+    Need.NO_STATE: "state that clients keep between tasks carries information from one release into others, which are "
+    "not charged for it",
     Need.FIXED_CLUSTERS: "clusters would be learned from updates before there is noise in them",
-    Need.NO_DRAWING: "who trains hangs on losses, which are clients' data",
+    Need.NO_DRAWING: "who trains depends on losses, which are clients' data",
     Need.PLAIN_TRAINING: _ONE_UPDATE,
-    Need.NO_SCREENING: "results that are left out tell of clients' data",
-    Need.OWN_LAYERS: "layers that clusters share are weighed by how many clients chose each cluster, without noise",
+    Need.NO_SCREENING: "rejected results reveal something about clients' data",
+    Need.OWN_LAYERS: "layers that clusters share are weighted by how many clients chose each cluster, without noise",
     Need.ONE_START: "the best of several starts is chosen by clients' losses, without noise",
     Need.MERGED_MODELS: "the server adds single clients' updates",
 }
-"""What no accounting goes without, and why."""
+"""What every mechanism requires, and why."""
 
 BY_SERVER = {
     Need.SINGLE_UPDATES: "a server that clips must see single updates",
     Need.KNOWN_CODE: "a function of your own may mix one client's update with another's",
 }
-"""What a server besides needs that clips updates, and adds the noise."""
+"""What a server that clips updates and adds the noise requires as well."""
 
 BY_CLIENTS = {
     Need.HONEST: "clients that attack would neither clip their updates nor add noise",
     Need.NUMBERS: "noise is added to numbers, which coded updates are not",
 }
-"""What clients besides need that do so themselves."""
+"""What clients that do this themselves require as well."""
 
 
 def require_hidden_choice(mechanism: Mechanism, counts: bool) -> None:
-    """Refuse clients that choose their cluster where the choice would be seen.
+    """Reject clients that choose their cluster if others would see the choice.
 
     Args:
         mechanism: what is hidden, and how.

@@ -1,4 +1,4 @@
-"""Secure sums: updates as whole numbers (`FixedPoint`), which nodes of a fleet mask, and a model made of their sum."""
+"""Secure sums: updates become integers (`FixedPoint`), nodes of a fleet mask them, and their sum becomes a model."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,7 +23,7 @@ MASKED = "masked"
 class SumOfIntegers:
     """The combine rule whose result is the weighted sum of updates as whole numbers; `Averaged` makes a model of it.
 
-    On a fleet nodes and server make the same sum without anybody's knowing a single update.
+    On a fleet, nodes and server compute the same sum without revealing any single update.
     """
 
     fixed: FixedPoint
@@ -65,9 +65,9 @@ class Averaged:
 
 
 def sum_securely(fixed: FixedPoint) -> Stage:
-    """Return the stage at which updates are summed as whole numbers, which nodes of a fleet mask.
+    """Return the stage that sums updates as integers, which nodes of a fleet mask.
 
-    It has no client half here: in simulation the combine rule makes whole numbers of updates, on a fleet the node does
+    It has no client half: in simulation the combine rule converts updates to integers, on a fleet the node does
     (`fleet.node.secure_sum`).
     """
     told = "secure.sums = true"
@@ -85,16 +85,16 @@ def sum_securely(fixed: FixedPoint) -> Stage:
 
 
 _NEEDS = {
-    Need.FIXED_CLUSTERS: "clusters would be learned from single clients' updates",
-    Need.NO_LOSSES: "who trains, or in which cluster, hangs on losses that single clients tell",
-    Need.MEAN_OF_MODELS: "this rule must see each client's model, of which nobody sees any",
-    Need.NO_STATE: "what clients keep between tasks goes by what became of their last one, which nobody learns",
-    Need.NO_MOMENTS: "for momentum that travels with models there is no range",
-    Need.PLAIN_TRAINING: "what clients send is more than an update",
-    Need.NO_SCREENING: "results would be left out one by one",
-    Need.MERGED_MODELS: "the server adds single clients' updates",
     Need.NUMBERS: "masked numbers look random, and coded ones cannot be summed",
     Need.BOUNDED: "noise has no range",
+    Need.FIXED_CLUSTERS: "clusters would be learned from single clients' updates",
+    Need.NO_LOSSES: "who trains, or in which cluster, depends on losses that single clients report",
+    Need.MEAN_OF_MODELS: "this rule must see each client's model, of which nobody sees any",
+    Need.NO_STATE: "what clients keep between tasks depends on what became of their last update, which nobody learns",
+    Need.NO_MOMENTS: "momentum that travels with models has no range",
+    Need.PLAIN_TRAINING: "clients send more than an update",
+    Need.NO_SCREENING: "results would be left out one by one",
+    Need.MERGED_MODELS: "the server adds single clients' updates",
 }
 
 

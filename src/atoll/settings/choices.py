@@ -105,6 +105,19 @@ def method_kind(settings: Settings) -> MethodKind:
     return kind_of(resolve("method.name", settings.method.name, _load("atoll.methods.named_methods:METHODS")))
 
 
+def method_needs(settings: Settings, name: str) -> bool:
+    """Return whether the method asks for an object of this name, such as ``clustering`` or ``network``."""
+    return asks_for(method_kind(settings).make, name)
+
+
+def uses_network(settings: Settings) -> bool:
+    """Return whether the method, or its clustering, asks for a network."""
+    rules = _load("atoll.clustering.named_clusterings:CLUSTERINGS")
+    rule = resolve("clustering.method", settings.clustering.method, rules)
+    asks = asks_for(rule, "network") or asks_for(rule, "problem")
+    return method_needs(settings, "network") or (method_needs(settings, "clustering") and asks)
+
+
 def chosen(table: Table) -> dict[NamedChoice, Function]:
     """Return the functions that a table of settings names; a tuple where it names a list.
 

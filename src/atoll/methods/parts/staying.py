@@ -1,4 +1,4 @@
-"""The stage at which a part of the model stays with each client."""
+"""The stage that keeps a part of the model at each client."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Staying:
-    """The client half: a model that is sent is completed by the client's own tensors, which do not leave it again.
+    """The client half: completes the start model with the client's own tensors, which never leave the client.
 
     Attributes:
-        initial: what they begin as.
+        initial: their initial values.
     """
 
     initial: Model
@@ -29,12 +29,12 @@ class Staying:
         return replace(task, start=task.start | self._own(task))
 
     def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
-        """Return what travels of the model, and the client's own tensors to keep."""
+        """Return the communicated part of the model, and the client's own tensors as its state."""
         sent = {name: tensor for name, tensor in update.model.items() if name not in self.initial}
         return ClientUpdate(sent, update.loss, {name: update.model[name] for name in self._own(task)})
 
     def form(self, form: Form) -> Form:
-        """Return the form of what travels."""
+        """Return the form of the communicated part."""
         return {name: each for name, each in form.items() if name not in self.initial}
 
     def _own(self, task: ClientTask) -> Model:
@@ -45,10 +45,10 @@ class Staying:
 
 
 def keep_at_clients(method: Method, names: Collection[str], module: "nn.Module", told: str) -> Method:
-    """Return the method with these tensors left out of what travels: each client keeps its own, as its state.
+    """Return the method with these tensors kept at the clients, each client's as its state, and not communicated.
 
-    Frozen parameters are everybody's and never change, so of them nobody keeps anything. Without names the method is
-    returned as it is.
+    Frozen parameters are the same everywhere, so they are not kept as state. Without names the method is returned
+    unchanged.
 
     Args:
         method: trains by the local rule alone, or already keeps a part (and then only frozen parameters may be added).
@@ -91,8 +91,8 @@ def keep_at_clients(method: Method, names: Collection[str], module: "nn.Module",
 
 
 _NEEDS = {
-    Need.NO_STATE: "its clients keep something else",
-    Need.NO_LOSSES: "clients find their clusters by models that lack what they keep",
-    Need.FIXED_CLUSTERS: "clients find their clusters by models that lack what they keep",
-    Need.NO_MOMENTS: "the optimiser's state travels with the model",
+    Need.NO_STATE: "clients already keep a state of their own",
+    Need.NO_LOSSES: "clients would find their clusters by models without the layers that they keep",
+    Need.FIXED_CLUSTERS: "clients would find their clusters by models without the layers that they keep",
+    Need.NO_MOMENTS: "the optimiser's state is communicated with the model",
 }
