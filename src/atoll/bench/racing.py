@@ -12,7 +12,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from queue import Empty, Queue
 from threading import Thread
-from types import TracebackType
 from typing import IO, Any, Self
 
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, ROUNDED, contenders_for
@@ -97,10 +96,8 @@ def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[RaceR
                 racer.run_round()
         for racer in racers:
             racer.measure_memory()
-    for name in (PLAIN, MATRIX_PRODUCT):
-        _needed(racers, name)
-    rest = [racer for racer in racers if racer is not product]
-    return [_result(case, racer, plain, product) for racer in [*rest, product]]
+    plain, product = (_needed(racers, name) for name in (PLAIN, MATRIX_PRODUCT))
+    return [_result(case, racer, plain, product) for racer in sorted(racers, key=lambda racer: racer is product)]
 
 
 def _needed(racers: Sequence["Racer"], name: str) -> "Racer":
@@ -140,7 +137,7 @@ class Racer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
         self._errors.close()
 
@@ -187,10 +184,9 @@ class Racer:
     def run_round(self) -> None:
         """Train one timed round."""
         self._ask()
+        seconds = self._hear("seconds")
         if not self.failure:
-            seconds = self._hear("seconds")
-            if not self.failure:
-                self.seconds.append(seconds)
+            self.seconds.append(seconds)
 
     def measure_memory(self) -> None:
         """Measure how much memory the rounds took."""
@@ -222,10 +218,9 @@ class Racer:
 
     def _listen(self, answers: IO[str] | None) -> None:
         """Collect the messages of the process; an empty one means that it has closed its output."""
-        if answers:
-            for line in answers:
-                if line.startswith(('{"ready"', '{"seconds"')):  # libraries print other things
-                    self._lines.put(line)
+        for line in answers or ():
+            if line.startswith(('{"ready"', '{"seconds"')):  # libraries print other things
+                self._lines.put(line)
         self._lines.put("")
 
     def _fail(self, what: str) -> None:

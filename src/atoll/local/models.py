@@ -4,7 +4,7 @@ A user's own function has the same form and is named in the experiment file as `
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from atoll.data.dataset import Dataset
@@ -54,7 +54,9 @@ def lr(shape: Shape, classes: int) -> "nn.Module":
     return dense(shape, HIDDEN["lr"], classes)
 
 
-def dense(shape: Shape, hidden: tuple[int, ...], classes: int, bias: bool = True) -> "nn.Module":
+def dense(
+    shape: Shape, hidden: Sequence[int], classes: int, bias: bool = True, layer_norm: bool = False
+) -> "nn.Sequential":
     """Return dense layers of the given widths with ReLU between them; `bias` applies to the last one.
 
     >>> import torch
@@ -66,7 +68,7 @@ def dense(shape: Shape, hidden: tuple[int, ...], classes: int, bias: bool = True
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(shape)
     for units in hidden:
-        layers += [nn.Linear(width, units), nn.ReLU()]
+        layers += [nn.Linear(width, units), *([nn.LayerNorm(units)] if layer_norm else []), nn.ReLU()]
         width = units
     return nn.Sequential(*layers, nn.Linear(width, classes, bias=bias))
 
@@ -91,10 +93,7 @@ def cnn(shape: Shape, classes: int) -> "nn.Module":
         nn.Conv2d(first, second, 5),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(second * (rows // 2) * (columns // 2), units),
-        nn.ReLU(),
-        nn.Linear(units, classes),
+        *dense((second, rows // 2, columns // 2), (units,), classes),
     )
 
 
@@ -120,17 +119,8 @@ def alexnet(shape: Shape, classes: int, channels: int = 64, response_norm: bool 
         norm: list[nn.Module] = [nn.LocalResponseNorm(9, alpha=0.001, beta=0.75)] if response_norm else []
         return [nn.Conv2d(width, channels, 5, padding=2), nn.MaxPool2d(3, 2), nn.ReLU(), *norm]
 
-    return nn.Sequential(
-        Standardize(28),
-        *block(inputs),
-        *block(channels),
-        nn.Flatten(),
-        nn.Linear(channels * 6 * 6, 384),
-        nn.ReLU(),
-        nn.Linear(384, 192),
-        nn.ReLU(),
-        nn.Linear(192, classes),
-    )
+    blocks = [*block(inputs), *block(channels)]
+    return nn.Sequential(Standardize(28), *blocks, *dense((channels, 6, 6), (384, 192), classes))
 
 
 @_checked
@@ -140,14 +130,7 @@ def tabular(shape: Shape, classes: int, hidden: list[Positive] | None = None) ->
     Args:
         hidden: widths of the hidden layers; an empty list makes a linear model; unset: 128 and 64.
     """
-    from torch import nn
-
-    layers: list[nn.Module] = [nn.Flatten()]
-    width = math.prod(shape)
-    for units in (128, 64) if hidden is None else hidden:
-        layers += [nn.Linear(width, units), nn.LayerNorm(units), nn.ReLU()]
-        width = units
-    return nn.Sequential(*layers, nn.Linear(width, classes))
+    return dense(shape, (128, 64) if hidden is None else hidden, classes, layer_norm=True)
 
 
 @_checked
