@@ -167,7 +167,7 @@ def test_data_that_are_no_images_are_refused() -> None:
     for data, skew, told in (
         (flat, "rotation", r"data.skew = 'rotation': needs images, inputs have the shape \[3\]"),
         (flat, "colour", r"data.skew = 'colour': needs images of one or three channels, flat has \[3\]"),
-        (tokens, "noise", r"data.skew = 'noise': needs inputs that are pixels or real numbers, they are int64"),
+        (tokens, "noise", r"data.skew = 'noise': needs inputs that are pixels or real numbers, not int64"),
     ):
         with pytest.raises(InputError, match=told):
             Experiment(data={"dataset": data, "skew": skew, "clients": 4}).clients.dealt  # noqa: B018

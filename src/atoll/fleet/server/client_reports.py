@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.dealing.partition import exact_counts
+from atoll.data.dealing.class_counts import exact_counts
 from atoll.data.population import Population, Stated, slot_table
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.randomised_response import estimate
