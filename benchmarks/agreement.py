@@ -1,11 +1,11 @@
-"""Run methods in Atoll and in other libraries from equal starts, data and batches, and say how far the models differ.
+"""Run methods in Atoll and in other libraries from equal starts, data and batches, and show how far the models differ.
 
 Run:  python benchmarks/agreement.py --envs DIR [--out FILE] [--only TEXT]
 
 Libraries: FedLab, CFLA, Flower and APPFL, in one virtual environment that this command makes below --envs and keeps;
 NumPy and PyTorch are those of the interpreter that runs it. One that cannot be installed is skipped with the reason.
-All runs are in double precision. Where a library computes something else than the paper, the comparison is made twice:
-as it stands, and with what its script in `peers` puts right. Prints a Markdown table, and writes it to --out.
+All runs are in double precision. Where a library departs from the paper, the comparison is made twice:
+with the library as it is, and as corrected by its script in `peers`. Prints a Markdown table, and writes it to --out.
 """
 
 import argparse
@@ -116,7 +116,7 @@ ENVIRONMENT = Peer("agreement", (), "")
 
 
 def comparisons() -> list[Comparison]:
-    """Return all of them."""
+    """Return all comparisons."""
     return [*with_fedlab(), *with_cfla(), *with_flower(), *with_appfl()]
 
 
@@ -198,7 +198,7 @@ def with_appfl() -> Iterator[Comparison]:
 
 
 def install(envs: Path) -> dict[str, str]:
-    """Make the environment, unless it is there; return each library's reason why it cannot be had, or an empty text."""
+    """Make the environment unless it exists; return why each library cannot be installed, or an empty text."""
     python, folder = python_of(ENVIRONMENT, envs), envs / ENVIRONMENT.name
     if not python.is_file():
         venv.create(folder, with_pip=True)
@@ -262,7 +262,7 @@ def as_markdown(found: Sequence[Found]) -> str:
 
 
 def measure(envs: Path, only: str = "") -> list[Found]:
-    """Make the environment and run all comparisons with this in their method's or library's name."""
+    """Make the environment, and run all comparisons with this in the name of their method or library."""
     reasons, chosen = (
         install(envs),
         [one for one in comparisons() if only.lower() in f"{one.name} {one.library}".lower()],

@@ -49,7 +49,7 @@ EVEN, UNEVEN, MANY = clients_with((1,) * 10), clients_with(UNEVEN_BLOCKS), clien
 
 
 def starts_of(method: Method) -> list[nn.Module]:
-    """Return as many different networks as the method starts from."""
+    """Return as many different networks as the method starts with."""
     torch.manual_seed(SEED)
     return [
         nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()

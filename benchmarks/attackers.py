@@ -1,11 +1,11 @@
-"""Print what the combine rules bear, the table of docs/faults.md, from the runs of a sweep over seeds.
+"""Print how combine rules withstand attacks, the table of docs/faults.md, from a sweep over seeds.
 
 Run:  atoll sweep attackers --scale small --over seed=0..4 --out sweeps/attackers
       python benchmarks/attackers.py sweeps/attackers
 
 A row for each rule, a column for each attack: test accuracy after the last round in per cent, mean over the seeds and
-half the 95 % interval by Student's t; bold is 3 points or more below the first rule where nobody attacks. Below it, of
-each rule the worst difference to that, paired by seed, over all attacks but the last. Unfinished runs are left out.
+half the 95 % interval by Student's t; bold is 3 points or more below the first rule without attackers. Below the table:
+each rule's worst difference from that, paired by seed, over all attacks but the last. Unfinished runs are left out.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Measure how FedUC's clustering grows in seconds and memory with clients and aggregators, and plot it.
+"""Measure how the time and memory of FedUC's clustering grow with clients and aggregators, and plot them.
 
 Run:  python benchmarks/clustering.py --out DIR [--largest 100000]
 
 Every case runs in a process of its own, with one thread: class-share deviations of ten classes, aggregators on a
 square grid, and a time limit of twice what clusters of equal size with mean uploads would take. Writes growth.json and
-growth.png; seconds are those of the processor, which other programs on the machine disturb least.
+growth.png; seconds are processor time, which other programs on the machine disturb least.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def some_problem(pattern: Pattern, clients: int, aggregators: int) -> Problem:
 
 
 def measure(pattern: Pattern, clients: int, aggregators: int) -> dict[str, Any]:
-    """Cluster once in this process; the memory is the process's peak, with the problem and the libraries."""
+    """Cluster once in this process; the memory is the process's peak, problem and libraries included."""
     problem = some_problem(pattern, clients, aggregators)
     began, wall_began = time.process_time(), time.perf_counter()
     labels = feduc_labels(problem)

@@ -1,10 +1,10 @@
-"""Race this checkout against another commit's: what a change did to the speed of training.
+"""Race this checkout against another commit: how a change affected training speed.
 
 Run:  python benchmarks/compare.py [--base REV] [--only TEXT] [--rounds 9] [--quick]
 
 The other commit is checked out into a temporary folder, and both trees' executors train the same rounds in turn, beside
 one plain loop. For each the median over rounds of "before over now" is printed with a 95 % interval (bootstrap over
-rounds); above 1 the change made it faster.
+rounds); above 1, the change made it faster.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Measure what part of a run evaluation takes, with a row of metrics a round, and what part finding clusters does.
+"""Measure the share of a run that evaluation takes, with a row of metrics per round, and that of cluster assignment.
 
 Run:  python benchmarks/evaluation.py [--only TEXT] [--set KEY=VALUE] [--events 40]
 
-Six recipes, at tiny scale where they have one, evaluated after every round, each up to so many events. Seconds of
-evaluation are those in which rows are measured; of identity, those in which the losses of clusters' models on clients'
+Six recipes, at tiny scale where they have one, evaluated after every round, each for --events events. Evaluation is the
+time in which rows are measured; identity (cluster assignment), that in which the losses of clusters' models on clients'
 samples are. Prints the shares.
 """
 
@@ -27,7 +27,7 @@ RECIPES = ("quickstart", "fedcluster-mnist", "feduc-digits", "feduc-mnist", "cfl
 
 @dataclass
 class Stopwatch:
-    """Adds up the seconds that calls of some methods take."""
+    """Adds up the seconds that calls of certain methods take."""
 
     seconds: float = 0.0
 
@@ -57,7 +57,7 @@ def shares_of(recipe: str, changes: list[str], events: int, evaluating: Stopwatc
         rows = sum(each.row is not None for each in islice(progress, events))
         seconds = time.perf_counter() - began
     return (
-        f"{recipe:20}{experiment.executor_choice.name:10}{rows:5}{seconds:9.2f}{evaluating.seconds / seconds:12.1%}"
+        f"{recipe:20}{experiment.execution.choice.name:10}{rows:5}{seconds:9.2f}{evaluating.seconds / seconds:12.1%}"
         f"{finding.seconds / seconds:12.1%}"
     )
 
@@ -65,7 +65,7 @@ def shares_of(recipe: str, changes: list[str], events: int, evaluating: Stopwatc
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", metavar="TEXT", help="only the recipes with TEXT in their name")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting; may be repeated")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting; repeatable")
     parser.add_argument("--events", type=int, default=40, help="of each recipe")
     given = parser.parse_args()
     recipes = [recipe for recipe in RECIPES if given.only in recipe]

@@ -1,11 +1,11 @@
-"""Measure how many events a second Atoll, FLGo and Plato train, in turn with the plain loop.
+"""Measure how many events per second Atoll, FLGo and Plato train, in turn with the plain loop.
 
 Run:  python benchmarks/events.py --envs DIR [--only TEXT] [--rounds 5]
 
 An asynchronous event is one client's work and its merge, ``w <- (1 - 1/10) w + w_k / 10``: 10 clients of the same
-speed, each of which starts again from what it has merged into. A hierarchical event is all of six edge servers' work,
-some averages over six clients each, and the mean over them. FLGo and Plato (asynchronous alone) are installed below
---envs. Nobody evaluates.
+speed, each of which starts again from the model it was merged into. A hierarchical event is the work of all six edge
+servers, several averages over six clients each, and their mean. FLGo and Plato (asynchronous only) are installed below
+--envs. Nothing is evaluated.
 """
 
 import argparse

@@ -4,8 +4,8 @@ Run:  python benchmarks/fleet.py [--nodes N] [--turns N] [--out DIR]
 
 Prints, as medians over the turns:
 - seconds of an exchange (a payload to every node at once, and as many other bytes back from each) by payload;
-- bytes that Flower counts an exchange, beside those of the payloads;
-- seconds until the superlink answers and until the nodes are there;
+- bytes per exchange that Flower counts, beside those of the payloads;
+- seconds until the superlink answers and until the nodes are online;
 - memory of the server, the superlink and a node.
 With --out it writes fleet.json. Nodes compute nothing, so all of it is the transport's cost.
 """
@@ -48,14 +48,14 @@ def main() -> None:
 
 
 def be_node(folder: Path) -> None:
-    """Be a node that sends back as many bytes as it is sent."""
+    """Run a node that sends back as many bytes as it receives."""
     from atoll.fleet.flower.flower_node import serve
 
     serve(read_node(folder), lambda task, payload: os.urandom(len(payload)), lambda sentence: None)
 
 
 def measure(nodes: int, turns: int) -> dict[str, object]:
-    """Return what a fleet of so many nodes costs."""
+    """Return the costs of a fleet with this many nodes."""
     with tempfile.TemporaryDirectory() as place:
         plan = FleetPlan(nodes, "127.0.0.1", listen="127.0.0.1", port=free_port())
         configuration, children = init_fleet(Path(place) / "fleet", plan), []

@@ -1,12 +1,12 @@
-"""Load one superlink with many nodes that compute nothing, over TLS on this machine, and see what gives way first.
+"""Load one superlink with many nodes that compute nothing, over TLS on this machine, and see what fails first.
 
 Run:  python benchmarks/fleet_load.py [--nodes N ...] [--turns N] [--bytes N ...] [--seconds S] [--out DIR]
 
-All nodes are threads of one process, each with its own key and connection, and make the calls that a real one makes.
+All nodes are threads of one process, each with its own key and connection, and make the same calls as a real node.
 Prints a row for each number of nodes and length of payload:
-- seconds until all nodes were there, or how many were after --seconds, which also bounds an exchange;
+- seconds until all nodes were online, or how many were after --seconds, which also limits an exchange;
 - median and longest seconds of an exchange (a payload to every node at once, as many other bytes back from each);
-- answers that did not come, and calls that the superlink refused, by status;
+- missing answers, and calls that the superlink refused, by status;
 - the most memory that server, superlink and the nodes' process had, MB, and the superlink's seconds of CPU.
 With --out it writes fleet_load.json.
 """
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def be_nodes(folder: Path) -> None:
-    """Be all nodes of a fleet; each sends back as many bytes as it is sent."""
+    """Run all nodes of a fleet; each sends back as many bytes as it receives."""
     from atoll.fleet.flower.flower_node import serve
 
     def be(place: Path) -> None:
@@ -91,7 +91,7 @@ def measure(nodes: int, sizes: list[int], turns: int, most: float) -> list[dict[
 
 
 def wait_for(fleet: FlowerFleet, nodes: int, most: float) -> dict[str, float]:
-    """Return how many nodes were there after how many seconds, at most this many."""
+    """Return how many nodes were online, and after how many seconds, at most this many."""
     began = time.monotonic()
     while (there := len(fleet.nodes())) < nodes and time.monotonic() - began < most:
         time.sleep(0.5)

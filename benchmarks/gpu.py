@@ -1,11 +1,11 @@
-"""Measure how fast Atoll trains on a graphics card, all in one command of at most some minutes, and write one JSON.
+"""Measure how fast Atoll trains on a GPU, in one command that takes a few minutes, and write one JSON file.
 
 Run:  python benchmarks/gpu.py --out gpu.json [--minutes 8] [--device cuda] [--quick]
 
 Per case (models, 10, 100 and 1,000 clients of 20 steps, and a FedAvg round over 60,000 samples), precision and
 executor (stacked, also with CUDA graphs, and one by one): the seconds of a round, its operations a second, their share
-of what the card's own matrix product reaches in that precision, and the memory that it took. What the minutes do not
-suffice for is listed as such. `--device cpu` tries it out without a card.
+of what the card's own matrix product reaches in that precision, and the memory that it took. Cases that
+do not fit into the minutes are listed as such. `--device cpu` tries it out without a GPU.
 """
 
 import argparse
@@ -47,7 +47,7 @@ ROUNDS, PRODUCTS, SIDE = 5, 10, 8192
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write, anew after every case")
-    parser.add_argument("--minutes", type=float, default=8.0, help="begin nothing more after so many")
+    parser.add_argument("--minutes", type=float, default=8.0, help="start no further case after this many")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try it out")
     parser.add_argument("--quick", action="store_true", help="one small case, for tests")
     given = parser.parse_args()
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def plan(cases: list[Case], precisions: list[Precision]) -> Iterator[tuple[str, Case, Precision]]:
-    """Yield what is measured, what says most first: stacked clients, then the other precisions, then one by one."""
+    """Yield the cases, most informative first: stacked clients, then the other precisions, then one by one."""
     for precision in precisions:
         for case in cases:
             yield "stacked", case, precision
@@ -99,7 +99,7 @@ def measure(
 
 
 def time_rounds(name: str, case: Case, precision: Precision, device: str, until: float) -> list[float]:
-    """Return the seconds of each timed round; one before them warms up."""
+    """Return the seconds of each timed round, after one that warms up."""
     module = make_module(case)
     model = read_model(module)
     train = make_executor_round(case, EXECUTORS[name](make_trainer(case, module, device=device, precision=precision)))
@@ -132,7 +132,7 @@ def products_rate(device: str, precision: Precision, side: int) -> float:
 
 
 def wait_for(device: str) -> None:
-    """Wait until the card has done all that it was told."""
+    """Wait until the GPU has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
 

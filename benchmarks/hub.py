@@ -2,8 +2,8 @@
 
 Run:  python benchmarks/hub.py --envs DIR
 
-`datasets` is in a virtual environment that this command makes below --envs and keeps; all else there is that of the
-interpreter which runs it. Nothing is fetched but the package. Each data set is made by `datasets`, kept by it, read by
+`datasets` is in a virtual environment that this command makes below --envs and keeps; everything else there is that of
+the interpreter that runs it. Only the package is downloaded. Each data set is made by `datasets`, kept by it, read by
 Atoll, and must come out with the values that went in. Prints a line for each, and ends with an error if one does not.
 """
 
@@ -23,7 +23,7 @@ ENVIRONMENT = Peer("hub", ((f"datasets=={VERSION}",),), "hub_datasets.py")
 
 
 def make_environment(envs: Path) -> Path:
-    """Return the environment's interpreter; the environment is made if it is not there."""
+    """Return the environment's interpreter, making the environment if need be."""
     python = python_of(ENVIRONMENT, envs)
     if not python.is_file():
         venv.create(envs / ENVIRONMENT.name, with_pip=True)

@@ -3,10 +3,10 @@
 Run:  python benchmarks/overhead.py [--out DIR] [--events 100000]
 
 Two measures, in one thread:
-- asynchronous and synchronous patterns with an executor that gives the start models back, so that all processor seconds
-  are the engine's, for schedules of 10,000 events of one cluster of 6 clients (or as many clusters' works);
+- asynchronous and synchronous patterns with an executor that returns the start models, so that all processor time is
+  the engine's, for schedules of 10,000 events of one cluster of 6 clients (or as many clusters' works);
 - FedCluster's cycles on the MLP, 10 clients x 20 steps x batch 30, less what the trainer takes: the median cycle.
-Prints also the memory of the schedules. Ends with exit code 1 when an asynchronous event costs 1 ms or more, or the
+Prints also the memory of the schedules. The exit code is 1 if an asynchronous event costs 1 ms or more, or the
 engine 2 % or more of FedCluster's cycles. With --out it writes overhead.json.
 """
 
@@ -52,7 +52,7 @@ LARGEST_SHARE = 0.02  # of FedCluster's cycles
 
 
 class Idle:
-    """An executor that gives every cohort's start model back."""
+    """An executor that returns every cohort's start model."""
 
     bits = "idle"
 
@@ -147,7 +147,7 @@ def measure_cycles() -> float:
 
 
 def measure_memory(events: int) -> dict[str, float]:
-    """Return the megabytes of schedules of so many events of `COHORT` clients: asynchronous, and cycling."""
+    """Return the megabytes of schedules with this many events of `COHORT` clients: asynchronous, and cycling."""
     population = some_population(600, 5, 4)
     made: dict[str, float] = {}
 
@@ -168,7 +168,7 @@ def measure_memory(events: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="folder for overhead.json")
-    parser.add_argument("--events", type=int, default=100_000, help="of the schedules whose memory is measured")
+    parser.add_argument("--events", type=int, default=100_000, help="events in the schedules whose memory is measured")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'pattern':10}{'clusters':>9}{'microseconds an event':>24}")

@@ -1,13 +1,13 @@
-"""Deal pools out by Atoll and by Flower Datasets, draw by draw, and test whether the partitions are distributed alike.
+"""Partition pools with Atoll and with Flower Datasets, draw by draw, and test whether the distributions agree.
 
 Run:  python benchmarks/partitions.py --envs DIR [--out FILE] [--draws 500]
 
 Flower Datasets is in a virtual environment that this command makes below --envs and keeps. Each draw deals a shuffled
 pool of 2,000 samples of 10 classes out to 10 clients, with the same alpha and sizes in both. Of each draw four numbers
 are kept: one client's size, how many classes it has, and the entropy of its classes (the client changes from draw to
-draw), and the deviation of all sizes. So numbers of different draws are independent, and two-sample
-Kolmogorov-Smirnov tests hold. Power is how often such a test, on samples of as many draws, tells Atoll's partition from
-one that differs as the table says. Prints a Markdown table, and writes it to --out. Ends with exit code 1 where a test
+draw), and the deviation of all sizes. So the numbers of different draws are independent, and two-sample
+Kolmogorov-Smirnov tests are valid. Power is how often such a test, on samples of as many draws, tells Atoll's partition
+from one that differs as the table says. Prints a Markdown table, and writes it to --out. The exit code is 1 if a test
 rejects at 1 % after Holm's correction.
 """
 
@@ -126,7 +126,7 @@ def numbers_of(counts: Counts) -> npt.NDArray[np.float64]:
 
 
 def pvalues(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return each number's p; 1 where nothing varies and all is the same."""
+    """Return each number's p-value; 1 if all values are the same."""
     rounded = np.round(one, 9), np.round(other, 9)  # entropies of the same counts may differ in their last bit
     return np.array(
         [ks_2samp(mine, theirs, method="asymp").pvalue for mine, theirs in zip(rounded[0].T, rounded[1].T, strict=True)]
@@ -145,7 +145,7 @@ def power(case: Case, labels: npt.NDArray[np.int64], ours: npt.NDArray[np.float6
 
 
 def flowers(chosen: list[Case], labels: npt.NDArray[np.int64], envs: Path) -> list[Counts]:
-    """Deal the pools out by Flower Datasets, in its environment, which is made if it is not there."""
+    """Partition the pools with Flower Datasets, in its environment, which is made if need be."""
     python, folder = python_of(ENVIRONMENT, envs), envs / ENVIRONMENT.name
     if not python.is_file():
         venv.create(folder, with_pip=True)

@@ -1,4 +1,4 @@
-"""Measure how long the schedules of many plans take to make and to compare, and the memory.
+"""Measure the time and memory that it takes to make and compare the schedules of many plans.
 
 Run:  python benchmarks/planning.py [--clients 100000] [--aggregators 1000] [--over SECTION.KEY=VALUES ...]
 

@@ -3,12 +3,12 @@
 Run:  python benchmarks/progress.py [--networks 5] [--seeds 3] [--patterns censyn ...] [--mnist] [--out rows.jsonl]
 
 The network is FedUC's: 100 clients of one label each, 16 aggregators, T' = 5. A network is where clients are and how
-fast they compute and send; a seed is who has which data, and the training. The data are the digits, with seconds a
+fast they compute and send; a seed decides who has which data, and the training. The data are the digits, with seconds a
 sample and a bandwidth that make computing and sending as long as with MNIST and the paper's network; `--mnist` takes
 MNIST itself (recipe feduc-table-6 at scale tiny), which takes minutes a run. Every synchronous event is a probe, and
 every eighth asynchronous one. In the decentralised patterns the accuracy is the aggregators' mean. A run ends at the
 last target, or after 600 s. "feduc" is Algorithm 2 as printed, "opened" the same with a client at every aggregator;
-ComAw is the nearest aggregator. With `--out` rows that are there already are not run again.
+ComAw is the nearest aggregator. With `--out`, existing rows are not run again.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def table_of(is_mnist: bool, seed: int, pattern: str, clustering: str) -> dict[s
 
 def write_network(settings: Settings, path: Path) -> None:
     """Write where these settings' clients are, how strongly they send, and how long they take on a sample."""
-    xy = Experiment(settings).networks[0].clients_xy
+    xy = Experiment(settings).conditions.networks[0].clients_xy
     assert xy is not None
     watts = draw_watts(len(xy), generator(settings.seed, "powers"), *settings.network.client_milliwatts)
     columns = (range(len(xy)), *xy.T.tolist(), (1000 * watts).tolist(), speeds(settings, len(xy)).tolist())
@@ -113,7 +113,7 @@ def until_met(steps: Iterable[RunProgress], column: str) -> Iterator[dict[str, A
 
 
 def seconds_of(row: dict[str, Any]) -> list[float]:
-    """Return the virtual seconds to each target; inf where it is missed."""
+    """Return the virtual seconds to each target; inf if it is missed."""
     return [next((s for s, level, _ in row["probes"] if level >= target), math.inf) for target in TARGETS]
 
 
@@ -138,7 +138,7 @@ def report(rows: list[dict[str, Any]]) -> None:
 
 
 def with_interval(values: list[float], digits: int) -> str:
-    """Return a mean with its 95 % interval over all runs; only how many met the target where some did not."""
+    """Return a mean with its 95 % interval over all runs, or how many met the target if some did not."""
     if not np.isfinite(values).all():
         return f"{np.isfinite(values).sum()} of {len(values)}"
     found = estimate(values)

@@ -1,4 +1,4 @@
-"""Measure what the planner's race picks, and what it takes, against running every plan on the paper's network.
+"""Measure what the planner's race picks, and its cost, against running every plan on the paper's network.
 
 Run:  python benchmarks/race.py rows.jsonl [--networks 5] [--seeds 1 3], once `progress.py --out rows.jsonl` is done
 

@@ -1,11 +1,11 @@
-"""Measure what the executor `ray` costs, against `cores`, with two workers on this machine.
+"""Measure the cost of the executor `ray` against `cores`, with two workers on this machine.
 
 Run:  python benchmarks/ray_overhead.py [--out DIR] [--turns N]
 
 Two measures, the executors taking turns, medians over the turns:
 - seconds of an event of 20 clients that train nothing, with a model of 6.6 MB: all of it is the executors' cost;
 - seconds of an event of 20 clients with AlexNet on images of CIFAR-10's size, and their ratio.
-Ends with exit code 1 when `ray` takes more than 1.5 times as long as `cores` on AlexNet. With --out it writes
+The exit code is 1 if `ray` takes more than 1.5 times as long as `cores` on AlexNet. With --out it writes
 ray-overhead.json.
 """
 
@@ -38,7 +38,7 @@ LARGEST_RATIO = 1.5
 
 
 class Idle(Trainer):
-    """Sends the start model back."""
+    """Returns the start model."""
 
     def train(self, task: ClientTask) -> ClientUpdate:
         return ClientUpdate({name: tensor.clone() for name, tensor in task.start.items()}, 1.0)
@@ -58,7 +58,7 @@ def event_of(start: Model, number: int) -> Cohort:
 
 
 def time_events(trainer: Trainer, turns: int) -> dict[str, list[float]]:
-    """Return the seconds of an event of each executor, turn by turn; their models must be equal to the bit."""
+    """Return the seconds of an event of each executor, turn by turn; their models must be bit-identical."""
     start = read_model(trainer.module)
     makes: dict[str, Callable[[], Executor]] = {
         "cores": lambda: Cores(trainer, WORKERS, count_bytes(start)),

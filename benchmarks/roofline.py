@@ -4,8 +4,8 @@ Run:  python benchmarks/roofline.py [--only TEXT] [--turns 30]
 
 For each model of the benchmark, in float32 and bfloat16, in one thread: the operations of a step and the bytes that its
 products must read and write at least; the seconds of each product's kernels alone, forward and backward, on data that
-lie ready; and those of the whole step. Everything takes turns, and so does the float32 product of two matrices of
-1024 x 1024, whose rate is the unit: other programs on the machine slow all alike. Seconds are the thread's processor's.
+lie ready; and those of the whole step. Everything takes turns, and so does the float32 product of two matrices of 1024
+x 1024, whose rate is the unit: other programs on the machine slow all alike. Seconds are the thread's processor time.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Kernels:
-    """The products of a step, and the bytes of what they are given and give."""
+    """The products of a step, and the bytes of their inputs and outputs."""
 
     works: list[Work]
     moved: int

@@ -1,11 +1,11 @@
-"""Measure how an event's seconds, the set-up and the memory grow with clients, cohort, model and clusters, and plot it.
+"""Measure how an event's time, the set-up and the memory grow with clients, cohort, model and clusters, and plot them.
 
 Run:  python benchmarks/scale.py --out DIR [--largest 1000000]
 
 Runs are carried out as `atoll run` does, on a synthetic pool of MNIST's size and one thread. A sweep's runs take turns
-in one process, an event each, so that other programs on the machine disturb all of them alike; seconds are those of the
-processor. Set-up and peak memory are those of a process of its own for each run. Writes scale.json and scale.png. Ends
-with exit code 1 when an event's seconds grow with the number of clients outside the cohort.
+in one process, an event each, so that other programs on the machine disturb all of them alike; seconds are processor
+time. Set-up and peak memory are those of a process of its own for each run. Writes scale.json and scale.png. The exit
+code is 1 if an event's time grows with the number of clients outside the cohort.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def make_experiment(case: Case) -> Experiment:
 
 
 def take(progress: Generator[RunProgress], events: int) -> float:
-    """Return the processor seconds an event of the next events of a run."""
+    """Return the processor seconds per event of a run's next events."""
     began = time.process_time()
     for _ in range(events):
         next(progress)
@@ -107,7 +107,7 @@ def measure_alone(case: Case) -> dict[str, Any]:
 
 
 def measure_in_turns(cases: list[Case]) -> npt.NDArray[np.float64]:
-    """Return the processor seconds an event, [repeats, cases]; a first turn of all runs does not count."""
+    """Return the processor seconds per event, [repeats, cases], after a first turn of all runs that does not count."""
     with tempfile.TemporaryDirectory() as folder:
         runs = [run_events(make_experiment(case), Path(folder) / str(i)) for i, case in enumerate(cases)]
         for progress in runs:
@@ -138,7 +138,7 @@ def growth_of(clients: list[int], seconds: npt.NDArray[np.float64]) -> tuple[flo
 
 
 def fault_of(slope: float, ratio: float) -> str | None:
-    """Return the sentence that tells of an event's cost growing with the clients, or None if it does not."""
+    """Return a sentence if an event's cost grows with the clients, else None."""
     if slope <= LARGEST_SLOPE and ratio <= LARGEST_RATIO:
         return None
     return (
@@ -191,7 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="folder for scale.json and scale.png")
     parser.add_argument("--largest", type=int, default=1_000_000, help="leave out runs with more clients")
-    parser.add_argument("--only", choices=SWEEPS, action="append", help="measure this sweep only; may be repeated")
+    parser.add_argument("--only", choices=SWEEPS, action="append", help="measure this sweep only; repeatable")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     parser.add_argument("--turns", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -3,10 +3,10 @@
 Run:  python benchmarks/speed.py --envs DIR --out DIR [--only TEXT] [--without NAME] [--quick]
 
 Peers: Flower's simulation, pfl, FedLab, APPFL, BlazeFL and FedJAX, each in an environment that this command makes below
---envs and keeps; one that cannot be made, or does not run, is skipped with the reason. BlazeFL runs on another Python
-than Atoll, which is looked for on PATH. Everyone does the same work: FedAvg
-on the same random data, each client 20 steps of SGD with batches of 30 from its 600 samples. Start-up and the first
-round, in which libraries compile, are not counted. Writes speed.md, speed.json and speed.png.
+--envs and keeps; one that cannot be made, or does not run, is skipped with the reason. BlazeFL needs another Python
+than Atoll, searched for on PATH. All do the same work: FedAvg on the same random data, each client 20 steps of SGD with
+batches of 30 from its 600 samples. Start-up and the first round, in which libraries compile, are not counted. Writes
+speed.md, speed.json and speed.png.
 """
 
 import argparse
@@ -53,7 +53,7 @@ class Peer:
     """Another library: what pip installs for it, in turn, and how its runner is started.
 
     Attributes:
-        name: what tables call it.
+        name: its name in tables.
         installs: the words after `pip install`, one tuple a call.
         runner: its script below `peers`.
         launch: what comes between the interpreter and the script.
@@ -100,7 +100,7 @@ ALL_PEERS = (
 
 
 def make_environment(peer: Peer, envs: Path) -> str:
-    """Make a peer's environment, unless it is there as it should be; return why it cannot be, or an empty text."""
+    """Make a peer's environment unless it exists and is up to date; return why it cannot be made, or an empty text."""
     folder = envs / peer.name.lower()
     stamp, wanted = folder / "installed.json", json.dumps(peer.installs)
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
@@ -121,7 +121,7 @@ def make_environment(peer: Peer, envs: Path) -> str:
 
 
 def find_interpreter(peer: Peer) -> str:
-    """Return a Python for a peer's environment: this one, or the first that it names; an empty text without any."""
+    """Return a Python for a peer's environment: this one, or the first that it names; else an empty text."""
     if not peer.pythons:
         return sys.executable
     found = filter(None, map(shutil.which, peer.pythons))
@@ -168,7 +168,7 @@ def write(results: Sequence[RaceResult], out: Path) -> None:
 
 
 def plot(results: Sequence[RaceResult]) -> Figure:
-    """Draw how many times as fast as the plain loop everyone is, one panel a case."""
+    """Plot each contender's speed relative to the plain loop, one panel per case."""
     shown = [result for result in results if not result.failure and result.contender != MATRIX_PRODUCT]
     cases = list(dict.fromkeys(result.case for result in shown))
     own = {contender.name for case in CASES for contender in own_contenders(case)}
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--envs", type=Path, required=True, help="folder of the peers' virtual environments")
     parser.add_argument("--out", type=Path, required=True, help="folder for speed.md, speed.json and speed.png")
     parser.add_argument("--only", default="", help="only cases with this in their name, such as 'mlp' or '10 clients'")
-    parser.add_argument("--without", action="append", default=[], help="leave out a peer; may be repeated")
+    parser.add_argument("--without", action="append", default=[], help="leave out a peer; repeatable")
     parser.add_argument("--quick", action="store_true", help="fewer local steps and rounds")
     given = parser.parse_args()
     cases = [quick(case) if given.quick else case for case in [*COHORTS, *ONE_STEP] if given.only in case.name]

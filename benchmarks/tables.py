@@ -1,12 +1,12 @@
-"""Measure how long a table takes to become clients, how much memory, and what an event costs then.
+"""Measure the time and memory that it takes to turn a table into clients, and the cost of an event.
 
 Run:  python benchmarks/tables.py --out DIR [--rows 5000000] [--clients 100000]
 
 Writes tables of 20 columns (a client, a class, a category of 8 and 17 numbers), a client's rows all over the file, as
 Parquet and as CSV into the folder, and a hundredth of the same. Each is loaded in a process of its own, from the
-settings to a population, whose peak memory is told, libraries included; then FedAvg's events of 100 clients are timed,
-the median of 15 in processor seconds. Writes tables.json. Ends with exit code 1 where the whole table takes 60 s or
-2 GB or more, or its event 1.1 times as long as the small table's or more.
+settings to a population, whose peak memory is reported, libraries included; then FedAvg's events of 100 clients are
+timed, the median of 15 in processor seconds. Writes tables.json. The exit code is 1 if the whole table takes 60 s or 2
+GB or more, or its event 1.1 times as long as the small table's or more.
 """
 
 import argparse
@@ -71,9 +71,9 @@ def measure(file: Path, clients: int) -> dict[str, float]:
     population = experiment.population
     seconds, worked = time.perf_counter() - begin, time.process_time() - worked
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    executor = experiment.make_executor()
+    executor = experiment.execution.make_executor()
     times = [time.process_time()]
-    for _ in train(experiment.method, executor, init(experiment.method, experiment.initial_models()[0])):
+    for _ in train(experiment.method, executor, init(experiment.method, experiment.training.initial_models()[0])):
         times.append(time.process_time())
     executor.close()
     event = statistics.median(np.diff(times).tolist())
@@ -117,7 +117,7 @@ def main() -> int:
 
 
 def judge(found: list[dict[str, float]]) -> int:
-    """Return 1 where something is over its limit."""
+    """Return 1 if something exceeds its limit."""
     slow = [each for each in found if each["load_seconds"] >= MOST_SECONDS or each["peak_bytes"] >= MOST_BYTES]
     ratios = [large["event_seconds"] / small["event_seconds"] for small, large in (found[:2], found[2:])]
     print("an event's ratio:", ", ".join(f"{ratio:.2f}" for ratio in ratios))

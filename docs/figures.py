@@ -46,7 +46,7 @@ INK = "#222222"
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the drawn files to those of the site; MkDocs calls this once a build."""
+    """Add the drawn files to those of the site; MkDocs calls this once per build."""
     for name, svg in drawn().items():
         files.append(File.generated(config, f"figures/{name}.svg", content=svg))
     return files
@@ -68,7 +68,7 @@ def drawn() -> dict[str, bytes]:
 
 
 def as_svg(figure: Figure) -> bytes:
-    """Return a figure as SVG, equal figures as equal bytes."""
+    """Return a figure as SVG; equal figures give equal bytes."""
     stream = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "atoll"}):
         figure.savefig(stream, format="svg", metadata={"Date": None})
@@ -81,7 +81,7 @@ def quickstart() -> list[Experiment]:
 
 
 def quickstart_curves() -> Figure:
-    """Carry out the recipe and draw what `atoll run quickstart` draws."""
+    """Run the recipe and draw what `atoll run quickstart` draws."""
     with tempfile.TemporaryDirectory() as folder:
         for number, experiment in enumerate(quickstart()):
             for _ in run_events(experiment, Path(folder) / str(number)):
@@ -127,17 +127,17 @@ def peers() -> Figure:
 
 
 def plan_figures() -> Iterator[tuple[str, Figure]]:
-    """Draw the network, the completions and the schedule of the experiment that planning.md writes down."""
+    """Draw the network, the completions and the schedule of the experiment on planning.md."""
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         for name, text in _FILE.findall(PLAN.read_text(encoding="utf-8")):
             Path(name).write_text(text, encoding="utf-8")
         (settings,) = config.make_runs(config.read_experiment("fleet.toml"))
         experiment = Experiment(settings)
-        network, plan = experiment.networks[0], experiment.plan
+        network, plan = experiment.conditions.networks[0], experiment.plan.summary
         positions = (network.clients_xy, network.aggregators_xy, experiment.clustering.labels, network.server_xy)
         yield "plan-map", plot_map(*positions)  # type: ignore[arg-type]  # drawn, so there are positions
         seconds = [cluster.completion_seconds for cluster in plan.clusters]
-        yield "plan-completion", plot_completion(seconds, experiment.problem.limits)
+        yield "plan-completion", plot_completion(seconds, experiment.plan.problem.limits)
         yield "plan-gantt", plot_gantt(bars_of(experiment.method.schedule.until(120.0)))
 
 
@@ -146,7 +146,7 @@ def _timeline(pattern: Pattern) -> Callable[[], Figure]:
 
 
 def timeline(pattern: Pattern) -> Figure:
-    """Draw a pattern's events for three clusters in a row, each with its own pace, and who hears of whom in a merge."""
+    """Draw a pattern's events for three clusters in a row, each with its own pace, and who takes part in each merge."""
     network = three_clusters()
     schedule = schedule_of(pattern, network)
     seconds = event_seconds(network, np.arange(3), pattern, 1)
@@ -173,13 +173,13 @@ def timeline(pattern: Pattern) -> Figure:
 
 
 def three_clusters() -> Network:
-    """Return a network of one client a cluster, so that its pace is the client's; 1 is the neighbour of 0 and of 2."""
+    """Return a network with one client per cluster, which sets its pace; 1 is the neighbour of 0 and of 2."""
     uploads = np.zeros((3, 3))
     return matrix_network(PACES, uploads, np.zeros(3), np.zeros((3, 3)), ((1,), (0, 2), (1,)))
 
 
 def schedule_of(pattern: Pattern, network: Network) -> Schedule:
-    """Return a little more of a pattern's schedule than is drawn."""
+    """Return slightly more of a pattern's schedule than is drawn."""
     population = atoll.make_population(atoll.load("digits"), np.arange(30).reshape(3, 10))
     phase = Phase(0, atoll.Clustering(np.arange(3), 3), network)
     return hierarchical_schedule(population, [phase], pattern, rounds=20, intra_rounds=1).until(SHOWN_SECONDS + 10)
@@ -190,7 +190,7 @@ def _work(event: Event) -> list[tuple[int, float]]:
 
 
 def _draw_merge(axes: Axes, event: Event, network: Network) -> None:
-    """Draw a line between all whose models meet, a star where the server moves, and dots at those that start anew."""
+    """Draw a line between merging clusters, a star where the server moves, and dots at new starts."""
     started = [cluster for cluster, _ in event.starts]
     rows: list[float] = [*event.active, *started]
     if event.server is not None:

@@ -1,6 +1,6 @@
 """MkDocs hook: draws the rooms of `src/atoll` from their imports, and lists them, in the page architecture.md.
 
-A room is a folder of `src/atoll`, or a file at its top. An arrow is an import, wherever in the file it stands.
+A room is a folder of `src/atoll`, or a file at its top. An arrow is an import, anywhere in the file.
 """
 
 import ast
@@ -19,7 +19,7 @@ WIDTH, BOX, HEIGHT, GAP, FLOOR = 520, 118, 34, 24, 72  # a floor's height includ
 
 
 class Import(NamedTuple):
-    """An import between two modules of the package; `at_once` when the module that imports is imported itself."""
+    """An import between two modules of the package; `at_once` if it happens when the importing module is imported."""
 
     by: str
     of: str
@@ -54,9 +54,13 @@ def room_of(module: str) -> str:
 
 @cache
 def imports() -> tuple[Import, ...]:
-    """Return every import of the package by the package, also by name (`importlib`, tables of lazy imports)."""
+    """Return every import of the package within the package, also by name (`importlib`, tables of lazy imports)."""
     return tuple(
-        each for module, path in modules().items() for each in _imports_of(module, ast.parse(path.read_bytes()))
+        each
+        for module, path in modules().items()
+        for file in (path, path.with_suffix(".pyi"))
+        if file.is_file()
+        for each in _imports_of(module, ast.parse(file.read_bytes()))
     )
 
 
@@ -69,7 +73,7 @@ def _imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
 
 
 def _runs_later(node: ast.AST) -> bool:
-    """Return whether what is inside is not carried out on import: a function's body, or a block for type checkers."""
+    """Return whether a node's content does not run on import: a function's body, or a block for type checkers."""
     if isinstance(node, ast.If):
         return ast.unparse(node.test).endswith("TYPE_CHECKING")
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -99,7 +103,7 @@ def house_of(found: Iterable[Import]) -> "nx.DiGraph[str]":
 
 
 def floors_of(house: "nx.DiGraph[str]") -> list[list[str]]:
-    """Return the rooms by floor, the ground first: a room stands one floor above the highest that it imports.
+    """Return the rooms by floor, ground floor first: a room stands one floor above the highest that it imports.
 
     Raises:
         networkx.NetworkXUnfeasible: rooms import each other in a circle.
@@ -117,18 +121,18 @@ def sentence_of(room: str) -> str:
 
 
 def figures(house: "nx.DiGraph[str]") -> str:
-    """Return the sentence that counts."""
+    """Return the sentence with the counts."""
     floors, arrows = len(floors_of(house)), house.number_of_edges()
     shown = nx.transitive_reduction(house).number_of_edges()
     upward = 0  # else there were no floors
     return (
         f"{len(house)} rooms on {floors} floors, {arrows} arrows, {upward} of them upward. "
-        f"The {shown} that no longer way implies are drawn."
+        f"The drawing shows the {shown} that no longer path implies."
     )
 
 
 def rooms_table(house: "nx.DiGraph[str]") -> str:
-    """Return a table of the rooms, the ground first, each with its sentence."""
+    """Return a table of the rooms, ground floor first, each with its sentence."""
     lines = ["| Floor | Room | What is in it | Lines |", "|---:|---|---|---:|"]
     for level, rooms in enumerate(floors_of(house)):
         for room in rooms:
@@ -146,7 +150,7 @@ def _lines_in(room: str) -> int:
 
 
 def drawing(house: "nx.DiGraph[str]") -> str:
-    """Return the drawing as SVG inside the page, so that it takes the page's colours."""
+    """Return the drawing as SVG inside the page, so that it uses the page's colours."""
     direct = nx.transitive_reduction(house)
     layers, edges = _layered(direct, floors_of(house))
     _untangle(layers, edges)
@@ -167,7 +171,7 @@ Edges = list[tuple[Node, Node]]
 
 
 def _layered(direct: "nx.DiGraph[str]", floors: list[list[str]]) -> tuple[Layers, Edges]:
-    """Return the floors with a bend on each that an arrow passes, and the arrows' parts, from above to below."""
+    """Return the floors with a bend on each that an arrow passes, and the arrows' parts, from top to bottom."""
     layers: Layers = [list(rooms) for rooms in floors]
     level = {room: i for i, rooms in enumerate(floors) for room in rooms}
     edges: Edges = []
@@ -180,7 +184,7 @@ def _layered(direct: "nx.DiGraph[str]", floors: list[list[str]]) -> tuple[Layers
 
 
 def _untangle(layers: Layers, edges: Edges) -> None:
-    """Order each floor by the mean place of what it is joined to, a few times down and up."""
+    """Order each floor by the mean position of its neighbours, in a few sweeps down and up."""
     joined = nx.Graph(edges)
     for sweep in range(12):
         ordered = layers if sweep % 2 else layers[::-1]
@@ -191,7 +195,7 @@ def _untangle(layers: Layers, edges: Edges) -> None:
 
 
 def _columns(layer: list[Node]) -> Iterator[tuple[Node, float]]:
-    """Yield each node of a floor with the middle of its place, the floor in the middle of the drawing."""
+    """Yield each node of a floor with its centre, the floor being centred in the drawing."""
     widths = [BOX if isinstance(node, str) else 0 for node in layer]
     x = (WIDTH - sum(widths) - GAP * (len(layer) - 1)) / 2
     for node, width in zip(layer, widths, strict=True):
@@ -200,7 +204,7 @@ def _columns(layer: list[Node]) -> Iterator[tuple[Node, float]]:
 
 
 def _ways(direct: "nx.DiGraph[str]", edges: Edges) -> Iterator[list[Node]]:
-    """Yield each arrow's nodes from above to below."""
+    """Yield each arrow's nodes from top to bottom."""
     bends: dict[tuple[str, str], list[Node]] = {}
     for _, node in edges:
         if not isinstance(node, str):

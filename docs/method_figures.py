@@ -31,7 +31,7 @@ _TITLES = {**NAMES, "fedcluster": "FedCluster", "ifca": "IFCA", "fedbcd": "FedBC
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the drawn files to those of the site; MkDocs calls this once a build."""
+    """Add the drawn files to those of the site; MkDocs calls this once per build."""
     for name, svg in drawn().items():
         files.append(File.generated(config, f"figures/{name}.svg", content=svg))
     return files
@@ -48,7 +48,7 @@ def drawn() -> dict[str, bytes]:
 
 
 def schedule(name: str) -> Schedule:
-    """Return a little more of a method's schedule, of three clusters, clients or parties, than is drawn."""
+    """Return slightly more of a method's schedule, for three clusters, clients or parties, than is drawn."""
     if name in PATTERNS:
         return schedule_of(name, three_clusters())
     population = atoll.make_population(atoll.load("digits"), np.arange(30).reshape(3, 10))
@@ -73,7 +73,7 @@ def links(name: str) -> set[tuple[int, int]]:
 
 
 def timeline(name: str) -> Figure:
-    """Draw who works when, and what meets at the end, for three that take 4, 6 and 10 s."""
+    """Draw who works when, and what merges at the end, for three that take 4, 6 and 10 s."""
     shown = TWO_ROUNDS if name == "fedcluster" else SHOWN_SECONDS
     one, above, below = {
         "fedcluster": ("Cluster", "Server", ""),
@@ -96,13 +96,13 @@ def timeline(name: str) -> Figure:
 
 
 def _bars(event: Event) -> list[tuple[int, float, float, int]]:
-    """Return the work of an event's clients, one a row: from when it began as long as each takes."""
+    """Return the work of an event's clients, one per row: start and duration."""
     began = event.began[0]
     return [(int(client), began, began + PACES[client], event.round) for client in event.cohort]
 
 
 def _draw_meeting(axes: Axes, name: str, event: Event) -> None:
-    """Draw a line between all that meet at an event's end, a star where a model is made, and dots at new starts."""
+    """Draw a line between all that merge at an event's end, a star where a model is made, and dots at new starts."""
     groups = [(SERVER, [*event.active, *(cluster for cluster, _ in event.starts)])]
     if name == "ifca":
         groups = [(row, [k for k in range(3) if GROUPS[k] == model]) for model, row in ((0, -1), (1, 3))]
@@ -118,7 +118,7 @@ def _draw_meeting(axes: Axes, name: str, event: Event) -> None:
 
 
 def connections(name: str) -> Figure:
-    """Draw who sends models to whom: clients below, aggregators and server above; dashed, who is used one at a time."""
+    """Draw who sends models to whom: clients below, aggregators and server above; dashed: used one at a time."""
     figure = Figure(figsize=(3.6, 2.6), layout="constrained")
     axes = figure.subplots()
     axes.set(xlim=(-0.6, 2.6), ylim=(-0.45, 2.45), title=_TITLES[name])

@@ -1,6 +1,6 @@
-"""MkDocs hook: makes the Python reference, a page for each public name and one for each module inside.
+"""MkDocs hook: makes the Python reference, a page for each public name and one for each internal module.
 
-Pages may link to what a name is called in the code, as in ``api.md#atoll.engine.engine.Method``: such links lead to the
+Pages may link to a name's place in the code, as in ``api.md#atoll.engine.engine.Method``: such links lead to the
 page that shows it. In api.md, ``<!-- objects: run run_all -->`` becomes a table of these names.
 """
 
@@ -24,7 +24,7 @@ _ROOMS = "<!-- rooms -->"
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the pages; MkDocs calls this once a build."""
+    """Add the pages; MkDocs calls this once per build."""
     for name, text in pages().items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -49,13 +49,13 @@ def pages() -> dict[str, str]:
 
 @cache
 def public() -> dict[str, Any]:
-    """Return what `atoll` has, by name."""
+    """Return the public objects of `atoll`, by name."""
     return {name: getattr(atoll, name) for name in atoll.__all__ if name != "__version__"}
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Return the files of the package's modules by name, but for the commands'; a package's is its ``__init__.py``."""
+    """Return the files of the package's modules by name, except the commands'; a package's is its ``__init__.py``."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
@@ -66,7 +66,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def shown() -> dict[str, str]:
-    """Return the path of the page on which each public object is shown, by what it is called in the code."""
+    """Return the path of the page that shows each public object, by its name in the code."""
     found = {}
     for name, value in public().items():
         if inspect.ismodule(value):
@@ -76,10 +76,10 @@ def shown() -> dict[str, str]:
 
 
 def page_of(code: str) -> str:
-    """Return the path of the page that shows what has this name in the code, with the place in it.
+    """Return the path of the page that shows the object with this name in the code, with its anchor.
 
     Raises:
-        KeyError: nothing has.
+        KeyError: there is no such name.
     """
     if code in shown():
         return shown()[code]
@@ -90,7 +90,7 @@ def page_of(code: str) -> str:
 
 
 def _place(name: str) -> str:
-    """Return what a public name is called in the code."""
+    """Return a public object's name in the code."""
     value = public()[name]
     return value.__name__ if inspect.ismodule(value) else _code(value)
 
@@ -100,7 +100,7 @@ def _code(value: Any) -> str:
 
 
 def _functions(module: Any) -> dict[str, Any]:
-    """Return the functions of a public module: its own or, of a module that collects others', all."""
+    """Return the functions of a public module: its own or, if it only collects others', all."""
     found = {
         name: value
         for name, value in vars(module).items()
@@ -130,7 +130,7 @@ def _public_page(name: str) -> str:
 
 
 def _inner_page(name: str) -> str:
-    """Return the page of a module: what it defines, but for what is public, to which it links."""
+    """Return the page of a module: what it defines, with links to the public objects."""
     elsewhere = [each for each in shown() if each.rpartition(".")[0] == name]
     members = [each for each in _defined(modules()[name]) if f"{name}.{each}" not in elsewhere]
     *above, _ = name.split(".")[1:]
@@ -154,7 +154,7 @@ def _inner(module: str) -> str:
 
 
 def _defined(file: Path) -> list[str]:
-    """Return the names that a module defines at its top, in order, but for its own use."""
+    """Return the names that a module defines at its top, in order, without private ones."""
     names = []
     for node in ast.parse(file.read_bytes()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):

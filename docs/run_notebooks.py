@@ -1,6 +1,6 @@
-"""MkDocs hook: carries out the notebooks of docs/notebooks while the site is built, and shows each as a page.
+"""MkDocs hook: runs the notebooks of docs/notebooks while the site is built, and shows each as a page.
 
-They are kept without outputs, so what a page shows is what the notebook gives with this version of Atoll.
+They are kept without outputs, so a page shows what the notebook gives with this version of Atoll.
 """
 
 import os
@@ -25,7 +25,7 @@ Page = tuple[str, dict[str, bytes]]
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add a page for each notebook, with its pictures; the notebook itself is there to download."""
+    """Add a page for each notebook, with its pictures; the notebook itself can be downloaded."""
     for notebook in sorted(FOLDER.glob("*.ipynb")):
         text, pictures = carried_out(notebook)
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))
@@ -53,7 +53,7 @@ def carried_out(path: Path) -> Page:
 
 
 def page_of(notebook: Any, name: str) -> Page:
-    """Return a notebook that has been carried out as a page."""
+    """Return an executed notebook as a page."""
     parts, pictures = list[str](), dict[str, bytes]()
     numbers = count(1)
     for cell in notebook.cells:
@@ -75,7 +75,7 @@ def page_of(notebook: Any, name: str) -> Page:
 
 
 def _shown(output: Any) -> str:
-    """Return a text or a table that a cell put out."""
+    """Return a cell's output, a text or a table."""
     data = output.get("data", {})
     if "text/html" in data:
         table = _STYLE.sub("", data["text/html"]).replace(' border="1" class="dataframe"', "")

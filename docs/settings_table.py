@@ -1,4 +1,4 @@
-"""MkDocs hook: puts the tables of all settings, made from where they are checked, into the page settings.md."""
+"""MkDocs hook: puts the tables of all settings, made from the code that checks them, into the page settings.md."""
 
 from typing import Any, get_args
 
@@ -18,7 +18,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def settings_tables() -> str:
-    """Return a table of the settings at the top of the file, and for each section of its own and of each choice."""
+    """Return tables of the settings at the top of the file and, for each section, of its own and of each choice."""
     plain = {name: field for name, field in Settings.model_fields.items() if not _section(field)}
     parts = ["## Top of the file", _table(plain)]
     for name, field in Settings.model_fields.items():
@@ -28,7 +28,7 @@ def settings_tables() -> str:
 
 
 def _choices(section: str) -> list[str]:
-    """Return what each function takes that the section may name."""
+    """Return the settings of each function that the section may name."""
     whole = _section(full_model().model_fields[section])
     assert whole is not None
     parts = []
@@ -65,7 +65,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _kind(annotation: Any) -> str:
-    """Name a type as TOML does."""
+    """Return a type's name in TOML."""
     names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
     parts = [part for part in get_args(annotation) if part is not type(None)]
     if annotation in names:

@@ -1,7 +1,7 @@
-"""MkDocs hook: puts the verdicts on the papers' claims, as `atoll reproduce` gave them, into papers/verdicts.md.
+"""MkDocs hook: puts the verdicts on the papers' claims, from `atoll reproduce`, into papers/verdicts.md.
 
-The files of `papers/verdicts/` are what the command leaves beside its page, as they are. A claim that several files
-know has a row from each that has judged it.
+The files of `papers/verdicts/` are those that the command writes beside its page. A claim in several files
+has a row from each that has judged it.
 """
 
 import json
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 class Key(NamedTuple):
-    """What tells claims apart."""
+    """The fields that identify a claim."""
 
     recipe: str
     source: str
@@ -48,7 +48,7 @@ def tables(files: Sequence[dict[str, Any]]) -> str:
     """Return the tables as Markdown.
 
     Raises:
-        ValueError: a verdict is on a claim that is no longer there; its file has to be made again with --no-run.
+        ValueError: a verdict is on a claim that no longer exists; make its file again with --no-run.
     """
     papers = [read_paper(name) for name in PAPERS]
     measured = _by_claim(files)

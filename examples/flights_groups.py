@@ -1,8 +1,8 @@
-"""Ask which grouping of the flights' clients their gradients bear out: by airport, carrier, time zone or shift.
+"""Test which grouping of the flights' clients their gradients support: by airport, carrier, time zone or shift.
 
 Run:  atoll run flights --scale small && python examples/flights_groups.py runs/flights/fedavg
 
-At the run's model clients' gradients differ from their mean by H_device, of which H_cluster lies between groups. The
+At the run's model, clients' gradients differ from their mean by H_device, of which H_cluster lies between groups. The
 share is compared with that of groups of the same sizes whose members are shuffled a thousand times.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.torch import load_file
 
 import atoll
-from atoll.evaluation.scores import client_gradient
+from atoll.evaluation.gradients import client_gradient
 from atoll.local.batches import Batches
 
 SHUFFLED = 1000
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def groupings(settings: atoll.Settings, clients: atoll.Population) -> dict[str, np.ndarray]:
-    """Return labels of the clients by what groups them."""
+    """Return the clients' labels for each grouping."""
     carriers = [name.partition(" / ")[0] for name in clients.data.names["owners"]]
     zones = {"method": "timezone", "clusters": 2, "local_hour": 6.5}
     wanted = {"time zone": zones, "shift": {"method": "availability", "clusters": 6}}

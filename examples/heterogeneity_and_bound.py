@@ -1,9 +1,9 @@
 """Theorem 1 of FedCluster on a regression problem whose constants are known.
 
-40 clients of four kinds each fit their own line; local SGD runs as the theorem asks: full participation, batch size 1,
-learning rate (T M E)^(-1/2). Clusters of equal clients have a large H_cluster, mixed ones a small one. The script
-prints, for both, H_device, H_cluster, the mean squared gradient norm at the starts of rounds, and the theorem's bound
-on it. The constants are the largest values met at those models.
+40 clients of four kinds each fit their own line; local SGD runs as the theorem requires: full participation, batch size
+1, learning rate (T M E)^(-1/2). Clusters of equal clients have a large H_cluster, mixed ones a small H_cluster. The
+script prints, for both, H_device, H_cluster, the mean squared gradient norm at the starts of rounds, and the theorem's
+bound on it. The constants are the largest values met at those models.
 
 python examples/heterogeneity_and_bound.py --rounds 100
 """
@@ -30,7 +30,7 @@ def make_population(rng: np.random.Generator) -> atoll.Population:
 
 
 def measure(population: atoll.Population, clustering: atoll.Clustering, rounds: int) -> str:
-    """Run FedCluster; return one line that compares what was measured with the bound."""
+    """Run FedCluster; return a line that compares the measurement with the bound."""
     inputs, targets = population.data.inputs, population.data.targets
     lr = (rounds * clustering.clusters * STEPS) ** -0.5
     rule = atoll.LocalRule(atoll.optimizers.sgd, lr, STEPS, batch_size=1)

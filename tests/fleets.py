@@ -40,7 +40,7 @@ def open_sites(experiment: Experiment, folder: Path, reporting: Reporting | None
 
 
 def agreement_of(experiment: Experiment) -> Agreement:
-    return agree(experiment.settings, experiment.clients.data, experiment.module, experiment.method)
+    return agree(experiment.settings, experiment.clients.dealt.data, experiment.module, experiment.method)
 
 
 def join(experiment: Experiment, fleet: MemoryFleet, deadline_seconds: float = 30.0) -> FleetExecutor:

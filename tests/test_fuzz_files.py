@@ -41,7 +41,7 @@ from atoll.schedules.recorded import lines_of
 from atoll.schedules.schedule_files import read_schedule
 from atoll.support.errors import AtollError
 from atoll.support.files import line_as_bytes
-from atoll.sweep.sweep_plan import read_note
+from atoll.sweep.sweep_folder import read_note
 from tests.fuzzing import carry_out, few, fewest, many, some
 from tests.made_runs import make_rows
 

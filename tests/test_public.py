@@ -14,11 +14,13 @@ from tests.hooks import hook_of
 
 
 def names_for_type_checkers() -> dict[str, tuple[str, str]]:
-    """Return (module, name in it) by the name that `atoll` gives it, as the TYPE_CHECKING block has them."""
-    tree = ast.parse(Path(str(atoll.__file__)).read_text())
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.asname or alias.name: (str(node.module), alias.name) for node in imports for alias in node.names}
+    """Return (module, name in it) by the name that `atoll` gives it, as the stub has them."""
+    tree = ast.parse(Path(str(atoll.__file__)).with_suffix(".pyi").read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    told = {alias.name: (str(node.module), alias.name) for node in imports for alias in node.names}
+    again = [node for node in tree.body if isinstance(node, ast.Assign)]
+    renamed = {ast.unparse(node.targets[0]): told.pop(ast.unparse(node.value)) for node in again}
+    return told | renamed
 
 
 def test_type_checkers_see_what_python_does() -> None:
@@ -41,7 +43,7 @@ def test_no_name_hides_a_room() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'fedsomething'"):
-        atoll.fedsomething  # noqa: B018
+        atoll.fedsomething  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_every_public_function_and_class_says_what_it_is() -> None:

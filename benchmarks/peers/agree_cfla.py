@@ -118,7 +118,7 @@ def started(case: Case) -> Network:
 
 
 class Recording:
-    """Keeps all clients' models after each round, in the place of CFLA's tables of tests."""
+    """Keeps all clients' models after each round, instead of CFLA's tables of tests."""
 
     clients: list[Any]
     cluster_centers: list[dict[str, Tensor]]

@@ -58,7 +58,7 @@ def join(arrays: list[np.ndarray]) -> Tensor:
 
 
 def descend(case: Case, start: Tensor, job: Job) -> Tensor:
-    """Return what plain SGD makes of a model on the job's batches, for libraries that bring no trainer."""
+    """Return a model after plain SGD on the job's batches, for libraries without a trainer."""
     module = filled(start)
     optimizer = torch.optim.SGD(module.parameters(), case.settings["lr"])
     for inputs, targets in job.batches:

@@ -46,11 +46,11 @@ def tables() -> datasets.DatasetDict:
 def read(dataset: str, root: Path | None, **data: Any) -> Any:
     """Return the data set that Atoll reads."""
     wanted = {"dataset": dataset, "clients": 4, **({} if root is None else {"root": str(root)}), **data}
-    return Experiment(make_runs({"data": wanted})[0]).clients.data
+    return Experiment(make_runs({"data": wanted})[0]).clients.dealt.data
 
 
 def require_table(data: Any, rows: int = ROWS, tested: int = TESTED, names: tuple[str, ...] = ("well", "ill")) -> None:
-    """Refuse other rows, encodings or names than those that were made."""
+    """Reject rows, encodings or names other than those that were made."""
     own, tests = made(ROWS, 0), made(TESTED, 1)
     assert (len(data.inputs), len(data.test_inputs)) == (rows, tested)
     assert data.names["targets"] == names, data.names["targets"]

@@ -17,7 +17,7 @@ from torch_models import copies, count, datasets, distance  # noqa: E402
 
 
 def accuracy(targets: Any, outputs: Any) -> float:
-    """Return the share of right answers, without which its trainer does not train."""
+    """Return the accuracy, without which its trainer does not train."""
     return float((outputs.argmax(axis=1) == targets.reshape(-1)).mean())
 
 

@@ -17,7 +17,7 @@ from torch_models import MODELS, count, datasets, distance
 
 
 def make_client_app(text: str) -> ClientApp:
-    """Return what a node runs; it takes the case as text, since other processes load it."""
+    """Return the client app; it takes the case as text, since other processes load it."""
     app = ClientApp()
 
     @app.train()
@@ -41,7 +41,7 @@ def make_client_app(text: str) -> ClientApp:
 
 
 class Paced(FedAvg):
-    """Begins a round when it is asked for."""
+    """Starts a round when asked to."""
 
     def __init__(self, pace: work.WorkRate, arrays: dict[str, list[Tensor]], **settings: Any) -> None:
         super().__init__(**settings)

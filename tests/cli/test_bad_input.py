@@ -70,7 +70,7 @@ SETTINGS = [
     ("locl.lr=0.1", ["locl", "did you mean 'local'?"]),
     ("lr=0.1", ["lr", "did you mean local.lr?"]),
     ("method=fedavg", ["method = 'fedavg'", "is a section", "method.name"]),
-    ("runs=1", ["runs", "stands only at the top"]),
+    ("runs=1", ["runs", "is allowed only at the top"]),
     ("model.thickness=5", ["model.thickness", "unknown"]),
     ("method.beta=0.5", ["method.beta", "is taken by method.name = 'cfl-mgd', not by method.name = 'fedcluster'"]),
     ("model.name=alexnet", ["model.name = 'alexnet'", "28x28", "[1, 8, 8]"]),
@@ -141,7 +141,7 @@ FILES = [
     ("scales.small = 5", ["scales", "[scales.NAME]"]),
     ("[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'A'", ["runs", "'a', 'A'", "of its own"]),
     ("[[runs]]\nlabel = 'report'\n[[runs]]\nlabel = 'b'", ["runs", "other than 'report'"]),
-    ("[[runs]]\nlabel = 'a'\nruns = 5", ["runs", "stands only at the top"]),
+    ("[[runs]]\nlabel = 'a'\nruns = 5", ["runs", "is allowed only at the top"]),
 ]
 
 
@@ -253,7 +253,7 @@ MEANT = {
     "help": "No such command 'help'; did you mean atoll --help?",
     "run tiny.toml --set method.name=fedprox": "method.name = 'fedprox': unknown, did you mean 'fedavg'?",
     "recipes --show quickstart": "No such option '--show'; did you mean atoll recipes show?; see atoll recipes --help",
-    "data fetch quickstart": "NAME quickstart: is a recipe, not a data set; its data: atoll data fetch digits",
+    "data fetch quickstart": "NAME quickstart: is a recipe, not a data set; to get its data: atoll data fetch digits",
     "report runs --target 0": "--target 0: must be greater than 0 and at most 1",
 }
 

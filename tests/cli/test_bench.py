@@ -14,7 +14,7 @@ from tests.cli.conftest import Command
 
 def test_a_case_that_is_not_there_is_refused(atoll: Command) -> None:
     sentence = atoll("bench", "--only", "resnet").refused()
-    assert sentence.startswith("--only resnet: no case has this in its name; they are mlp, 10 clients; mlp, 100")
+    assert sentence.startswith("--only resnet: no case has this in its name; the cases are mlp, 10 clients; mlp, 100")
 
 
 def test_a_processor_without_bfloat16_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +25,7 @@ def test_a_processor_without_bfloat16_is_told_of(monkeypatch: pytest.MonkeyPatch
     words = " ".join(done.stderr.split())
     assert (
         words
-        == "--bfloat16: this processor has no such products; one of matrices takes 6.3 times as long as in float32"
+        == "--bfloat16: this processor has no bfloat16 products; a matrix product takes 6.3 times as long as in float32"
     )
 
 

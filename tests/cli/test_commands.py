@@ -268,9 +268,9 @@ def test_what_clients_hold_is_shown_of_each_run(atoll: Command, folder: Path) ->
         line for line in printed.splitlines() if line in ("tiny, a; tiny, b", "tiny, c") or "6 clients" in line
     ] == [
         "tiny, a; tiny, b",
-        "6 clients, 48 samples (8 to 8 a client) from a pool of 1437",
+        "6 clients, 48 samples (8 to 8 per client) from a pool of 1437",
         "tiny, c",
-        "6 clients, 54 samples (9 to 9 a client) from a pool of 1437",
+        "6 clients, 54 samples (9 to 9 per client) from a pool of 1437",
     ]
     shown = json.loads(atoll("data", "inspect", "several.toml", "--json").succeeded())
     assert [(run["label"], run["samples"][0]) for run in shown] == [("a", 8), ("b", 8), ("c", 9)]

@@ -60,9 +60,7 @@ def test_disk_full_in_the_middle(atoll: Command, mount: Mount) -> None:
     disk = mount("size=256k")  # room for the folder and one checkpoint of two models of 60 kB, not for two
     words = ("run", "tiny.toml", "--out", disk / "run", "--set", "run.checkpoint_every=1", "--set", "rounds=5")
     sentence = atoll(*words).refused(code=1)
-    assert sentence.endswith(
-        "No space left on device; make room, and the same command with --resume goes on from there"
-    )
+    assert sentence.endswith("No space left on device; free some space and give the same command with --resume")
     assert "checkpoint" in sentence
     kept = [json.loads(line) for line in (disk / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["event"] for row in kept] == [0, 2, 4]

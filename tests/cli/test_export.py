@@ -14,7 +14,7 @@ from tests.cli.pages import ROOT, blocks, shell, write_files
 def test_export(atoll: Command) -> None:
     atoll("run", "tiny.toml", "--out", "run").succeeded()
     assert atoll("export", "run").succeeded() == (
-        "run/model.safetensors: 15,010 numbers, after 4 events\nInputs: stored values times 0.0625\n"
+        "run/model.safetensors: 15,010 parameters, after 4 events\nInputs: stored values times 0.0625\n"
     )
     assert safetensors.torch.load_file("run/model.safetensors")["1.weight"].shape == (200, 64)
     made = json.loads(atoll("export", "run", "--format", "state-dict", "--json").succeeded())

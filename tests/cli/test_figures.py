@@ -59,7 +59,7 @@ def test_a_bad_width_is_one_sentence(atoll: Command, width: str) -> None:
 
 @pytest.mark.parametrize("name", ["gantt.jpg", "new/gantt.EPS", "page.html"])
 def test_another_kind_of_image_is_refused_before_the_work(tmp_path: Path, atoll: Command, name: str) -> None:
-    told = f"--plot {name}: must end in .pdf, .svg or .png, or have no such ending, for a PNG and an SVG"
+    told = f"--plot {name}: must end in .pdf, .svg or .png, or have no ending, for a PNG and an SVG"
     assert atoll("schedule", "quickstart", "--plot", name).refused() == told
     assert not (tmp_path / "new").exists()
 

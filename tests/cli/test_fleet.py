@@ -242,7 +242,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.wait()
-    assert "--resume goes on from here" in (tmp_path / "told").read_text()
+    assert "to resume, give the same command with --resume" in (tmp_path / "told").read_text()
     wait_until(lambda: not _processes_of("atoll-fleet-") & mine, 10)
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["event"] >= 4
 
@@ -307,7 +307,7 @@ def test_a_key_is_taken_back_and_another_given(atoll: Command, fleet: FleetConfi
     key = fleet.folder / "nodes" / "node-1" / "node.key"
     before = key.read_bytes()
     told = atoll("fleet", "rotate", "node-1", "--config", "fleet").succeeded()
-    assert "no server is running, the next one will know" in told
+    assert "no server is running; the next one will use the change" in told
     assert (stat.S_IMODE(key.stat().st_mode), key.read_bytes() == before) == (0o600, False)
     now = read_fleet(fleet.folder)
     shown = subprocess.run(["ssh-keygen", "-y", "-f", key], capture_output=True, text=True, check=True).stdout

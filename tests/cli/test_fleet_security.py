@@ -610,7 +610,7 @@ def test_a_running_server_knows_of_a_key_that_is_taken_back_or_given(tmp_path: P
             with linked(read_node(place / "nodes" / "node-0")):
                 assert list(fleet.nodes()) == ["node-0"]
                 told = CliRunner().invoke(fleet_app, [word, "node-0", "--config", str(place)])
-                assert (told.exit_code, "the running server knows" in told.output) == (0, True), told.output
+                assert (told.exit_code, "the running server has been told" in told.output) == (0, True), told.output
                 assert fleet.nodes() == {}
             with pytest.raises(RunError, match="its key is not registered there"):
                 be(read_node(tmp_path / "old"))

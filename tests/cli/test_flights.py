@@ -136,7 +136,7 @@ def test_airports_are_aggregators_where_they_are(flights: Path) -> None:
         atoll.read_experiment("flights"), "tiny", ["data.clients=4", "clustering.clusters=2", "local.steps=20"]
     )
     made = {each.label: atoll.Experiment(each) for each in settings}
-    network = made["By airport"].networks[0]
+    network = made["By airport"].conditions.networks[0]
     assert made["By airport"].clustering.labels.tolist() == [0, 1, 0, 1]  # AA / EWR, AA / JFK, UA / EWR, UA / JFK
     assert network.clients_xy is not None
     assert network.aggregators_xy is not None

@@ -97,10 +97,10 @@ def test_the_bound_and_each_of_its_terms_can_be_read(atoll: Command, pattern: st
     assert set(made) >= OF_PLAN
     labels = np.array(made["membership"])
     assert labels.tolist() == experiment.clustering.labels.tolist()
-    bound = evaluate(experiment.problem, labels)
+    bound = evaluate(experiment.plan.problem, labels)
     assert (made["kappa"], made["delta"], made["bound"]) == (bound.kappa, bound.delta, bound.bound)
     assert made["bound"] == pytest.approx(made["kappa"] * made["initial_gap"] + made["delta"])
-    counts, network = experiment.population.class_counts(), experiment.networks[0]
+    counts, network = experiment.population.class_counts(), experiment.conditions.networks[0]
     assert len(made["clusters"]) == 4
     for j, cluster in enumerate(made["clusters"]):
         assert set(cluster) >= OF_CLUSTER
@@ -175,7 +175,7 @@ def test_refining_never_makes_the_bound_worse(atoll: Command, pattern: str) -> N
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_objective_time_is_best_at_its_time(atoll: Command, pattern: str) -> None:
     words = (f"method.pattern={pattern}", "clustering.mu=0.05", "clustering.seconds=60")
-    timed = replace(experiment_of(*words).problem, seconds=60.0)
+    timed = replace(experiment_of(*words).plan.problem, seconds=60.0)
     bounds = {}
     for objective in ("time", "bound"):
         made = planned(atoll, *words, f"clustering.objective={objective}")

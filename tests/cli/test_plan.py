@@ -131,7 +131,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
     over = ("--over", "method.pattern=censyn,cenasy", "--seconds", "10", "--seeds", "1")
     done = atoll(*PLAN, *over, "--target", "0.99", "--out", "plan", "--quiet")
     assert done.code == 1
-    assert "error: --target 0.99: no plan reaches it in the budget; the furthest: " in done.err
+    assert "error: --target 0.99: no plan reaches it within the budget; the closest: " in done.err
     assert str(Path("plan/index.html")) in done.err
     assert not (folder / "plan/experiment.toml").exists()
 
@@ -144,7 +144,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
         (("--target", "80"), "--target 80: must be greater than 0 and at most 1"),
         (("--seeds", "0"), "--seeds 0: must be at least 1"),
         (("--seconds", "0.5"), "--seconds 0.5: no plan's first event fits"),
-        (("--bytes", "5"), "--bytes 5: no plan's first event fits; the least that one needs: "),
+        (("--bytes", "5"), "--bytes 5: no plan's first event fits; for example, "),
         (("--over", "method.pattern=cenasy", "--over", "method.pattern=censyn"), "is given twice"),
         (("--over", "method.patern=censyn"), "method.patern: unknown, did you mean 'pattern'?"),
         (("--set", "network.file=u.csv"), "network.file"),
@@ -178,12 +178,12 @@ TRACE = "client,seconds,up\nanna,0,up\nben,0,up\ncarl,99,up\n"
         ),
         ("ben,north,5", "ben,north,", "links.csv: row 2: has neither of 'up_mbps' and 'up_seconds'"),
         ("anna,0.01", "anna,0", "sites.csv: row 1: 'seconds_per_sample' is '0'"),
-        ("carl,south,5,20\n", "", "links.csv: client 'carl' reaches no aggregator"),
-        ("ben,north", "bne,north", "links.csv: client 'ben' reaches no aggregator"),
+        ("carl,south,5,20\n", "", "links.csv: client 'carl' has no link to an aggregator"),
+        ("ben,north", "bne,north", "links.csv: client 'ben' has no link to an aggregator"),
         ("ben,north,5,20\n", "ben,north,5,20\nbne,south,5,20\n", "links.csv: row 3: unknown id 'bne'"),
         ("ben,0,up", "bne,0,up", "trace.csv: row 2: unknown client 'bne'"),
-        ("south,server,50,50\nnorth,south,50,50\n", "", "is in parts: aggregator 'south' has no path to 'server'"),
-        ("carl,99", "carl,9", "trace.csv': ends at 9 s, but plans are for 60 s; plan for as long with --seconds 9"),
+        ("south,server,50,50\nnorth,south,50,50\n", "", "aggregator 'south' has no path to 'server'"),
+        ("carl,99", "carl,9", "trace.csv': ends at 9 s, but plans are for 60 s; set --seconds 9"),
     ],
 )
 def test_files_that_make_no_plan(words: str, instead: str, told: str, atoll: Command, folder: Path) -> None:
@@ -223,4 +223,4 @@ def test_a_fault_of_a_file_is_told_once(atoll: Command, folder: Path) -> None:
 
 
 def test_one_run_is_planned(atoll: Command) -> None:
-    assert "chooses for one run, the experiment has 12" in atoll("plan", "feduc-digits").refused()
+    assert "plans for one run, but the experiment has 12" in atoll("plan", "feduc-digits").refused()

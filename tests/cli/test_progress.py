@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from atoll.cli import common, sweep_progress
+from atoll.cli import common, options, sweep_progress
 from atoll.cli import run_progress as progress
 from atoll.settings.sections import Settings
 from atoll.sweep.sweep_worker import Job, News
@@ -187,6 +187,6 @@ def test_the_list_of_commands_breaks_no_sentence_off(
     ],
 )
 def test_settings_are_completed(begun: str, offered: str) -> None:
-    found = common._complete_setting(begun)
+    found = options._complete_setting(begun)
     assert offered in found
     assert all(word.startswith(begun) for word in found)

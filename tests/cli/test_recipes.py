@@ -5,7 +5,7 @@ Recipes on MNIST or CIFAR-10 need their files: set ATOLL_DATA to a folder that h
 
 import json
 import os
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 import atoll
 from atoll.data.datasets import BUILT_IN, find
+from atoll.experiment.clients import Clients
 from atoll.experiment.experiment import Experiment
 from atoll.runs.run import name_folders
 from atoll.settings.experiment_file import overlay, read_experiment, recipe_names, resolved
@@ -73,20 +74,17 @@ def require_files(dataset: str) -> None:
 
 def experiment(settings: atoll.Settings) -> Experiment:
     """Return the experiment with its clients and its clustering, which runs share that differ in nothing they need."""
-    made = Experiment(settings)
-    vars(made)["clients"] = _clients(settings.data.model_dump_json(), settings.seed)  # as if it had made them
+    clients = next((each for each in dealt if each.serve(settings)), Clients(settings))
+    if clients not in dealt:
+        dealt.append(clients)
+    made = Experiment(settings, clients=clients)
     key = settings.model_dump_json(exclude={"name", "description", "panel", "label", "rounds", "run"})
-    vars(made)["clustering"] = clusterings.get(key) or made.clustering
-    clusterings[key] = made.clustering
-    return made
+    clusterings[key] = clusterings.get(key) or made.clustering
+    return replace(made, fixed_clustering=clusterings[key])
 
 
+dealt: list[Clients] = []
 clusterings: dict[str, atoll.Clustering] = {}
-
-
-@cache
-def _clients(data: str, seed: int) -> atoll.Population:
-    return Experiment(atoll.make_runs({"data": json.loads(data), "seed": seed})[0]).clients
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -236,7 +234,7 @@ def test_combinations_run(atoll: Command, folder: Path, file: str, changes: list
 def test_test_clients_are_of_every_group(folder: Path) -> None:
     """Though 8 clients hold so little of the pool that their share of the test samples is less than one client."""
     settings = settings_of("data.clients=8", "data.samples=8", "data.partition=rotated", "method.name=ifca")
-    assert Experiment(settings).test_clients.groups().tolist() == [0, 1, 2, 3]
+    assert Experiment(settings).clients.test.groups().tolist() == [0, 1, 2, 3]
 
 
 def settings_of(*changes: str) -> atoll.Settings:

@@ -68,7 +68,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(atoll: Command, folder: Path, ho
     assert not (run / "summary.json").exists(), "the run was over before it was stopped"
     if how != signal.SIGKILL:
         assert child.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[how]
-        assert told == "interrupted; to go on from here: atoll run long.toml --resume\n"
+        assert told == "interrupted; to resume: atoll run long.toml --resume\n"
         assert int(last_checkpoint(run)[0][6:14]) >= rows(run)[-1]["event"], "what was done is in the checkpoint"
         assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == []
     with open(run / "metrics.jsonl", "a") as file:
@@ -218,7 +218,7 @@ def test_the_terminals_interrupt_lets_workers_finish(atoll: Command, folder: Pat
     os.killpg(child.pid, how)
     printed, told = child.communicate(timeout=60)
     assert (child.returncode, printed) == (128 + how, "")
-    assert told.startswith("interrupted; to go on from here: atoll run long.toml --set run.executor=cores")
+    assert told.startswith("interrupted; to resume: atoll run long.toml --set run.executor=cores")
     assert len(told.splitlines()) == 1
     changes = ("--set", "rounds=200", "--set", "run.executor=serial")
     atoll("run", "long.toml", *changes, "--resume").succeeded()

@@ -95,15 +95,15 @@ def test_wrong_uses(atoll: Command, live: Path, folder: Path) -> None:
     told = atoll("run", "live.toml", "--set", "run.executor=serial", "--out", "live", "--resume").refused()
     assert "was run on a fleet, and can only go on with one" in told
     told = atoll("run", "tiny.toml", "--set", "clustering.clusters=3", "--schedule", happened).refused()
-    assert told == "--schedule: the schedule has 2 clusters, the experiment 3; give one of a run of this experiment"
+    assert told == "--schedule: the schedule has 2 clusters, the experiment 3; give one from a run of this experiment"
     told = atoll("run", "tiny.toml", "--schedule", "metrics.jsonl").refused()
     assert told == "--schedule metrics.jsonl: cannot be read (No such file or directory)"
     told = atoll("run", "tiny.toml", "--schedule", live / "metrics.jsonl").refused()
-    assert told.endswith("metrics.jsonl: line 1 is no event of a run (format: field required)")
+    assert told.endswith("metrics.jsonl: line 1 is not an event of a run (format: field required)")
     told = atoll("run", "tiny.toml", "--schedule", live).refused()
     assert told == f"--schedule {live}: cannot be read (Is a directory)"
     (folder / "two.toml").write_text(TINY + "\n[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'b'\n")
     told = atoll("run", "two.toml", "--schedule", happened).refused()
-    assert told == "--schedule: is for one run, the experiment has 2; choose one with --only"
+    assert told == "--schedule: is for one run, but the experiment has 2; choose one with --only"
     shutil.copy(happened, "other.txt")
     atoll("run", "two.toml", "--only", "a", "--schedule", "other.txt", "--out", "a").succeeded()

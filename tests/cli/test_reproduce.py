@@ -127,6 +127,6 @@ def test_bad_input(atoll: Command) -> None:
     assert atoll("reproduce", "all", "--jobs", "0").refused() == "--jobs 0: must be at least 1"
     assert atoll("reproduce", "all", "--device", "toaster").refused().startswith("run.device = 'toaster': is not")
     assert atoll("reproduce", "all", "--seeds", "0").refused() == "--seeds 0: must be at least 1"
-    assert "holds other files than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
+    assert "holds files other than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
     assert "holds no reproduced figures" in atoll("reproduce", "quickstart", "--no-run").refused()
     assert "holds other files" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()

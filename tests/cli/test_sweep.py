@@ -99,7 +99,7 @@ def test_an_interrupted_sweep_goes_on_by_the_command_that_it_prints(atoll: Comma
     assert (done.code, done.out) == (130, "")
     assert "Traceback" not in done.err
     line = done.err.splitlines()[-1]
-    assert line.startswith("interrupted; to go on from here: atoll sweep tiny.toml --set rounds=300")
+    assert line.startswith("interrupted; to resume: atoll sweep tiny.toml --set rounds=300")
     assert not (folder / "s/seed=0/summary.json").exists()
     assert list((folder / "s/seed=0/checkpoint").iterdir())
     atoll(*line.partition("atoll ")[2].split()).succeeded()
@@ -140,7 +140,7 @@ def test_a_search(atoll: Command, folder: Path) -> None:
     assert best["value"] == max(accuracies)
     assert f"--set local.lr={best['local.lr']}" in found["best"]
     refused = atoll(*words, "--metric", "test_loss", "--out", "s", "--resume").refused()
-    assert refused == "--resume: s holds another search; what differs: metric; give the same options again (more " + (
+    assert refused == "--resume: s holds another search, which differs in metric; give the same options (more " + (
         "--trials are fine), or another folder"
     )
 
@@ -149,7 +149,7 @@ def test_a_sweep_compares_the_time_to_a_target(atoll: Command, folder: Path) -> 
     words = (*GRID, "--target", 0.1, "--out", "s")
     printed = atoll(*words).succeeded()
     assert "virtual_time to 10 %" in printed
-    assert "No mean where a seed has missed it." in printed
+    assert "No mean if a seed missed it." in printed
     found = json.loads(atoll(*words, "--resume", "--json").succeeded())
     assert (found["metric"], [line["target"] for line in found["settings"]]) == ("virtual_time", [0.1, 0.1])
     assert json.loads((folder / "s/sweep.json").read_bytes())["target"] == 0.1
@@ -211,12 +211,12 @@ BAD = {
     "--over local.lr": "--over 'local.lr': must have the form section.key=value,value or section.key=first..last",
     "--over local.lrr=1,2": "local.lrr: unknown, did you mean 'lr'?",
     "--over seed=4..0": "--over seed=4..0: is empty; the first number must be at most the last",
-    "--over local.lr=0.1,0.10": "--over local.lr: the value 0.10 comes twice",
+    "--over local.lr=0.1,0.10": "--over local.lr: the value 0.10 is repeated",
     "--over seed=0..1 --jobs 0": "--jobs 0: must be at least 1",
-    "--over seed=0..1 --trials 3": "--trials 3: is for --tune; without it every combination is run",
+    "--over seed=0..1 --trials 3": "--trials 3: is for --tune; without that, every combination is run",
     "--over seed=0..1 --tune --trials 0": "--trials 0: must be at least 1",
     "--over seed=0..1 --tune": "--over seed: a search would pick a lucky seed",
-    "--over local.lr=0.1..1": "--over local.lr=0.1..1: a range of a grid is of whole numbers",
+    "--over local.lr=0.1..1": "--over local.lr=0.1..1: the range of a grid needs whole numbers",
     "--over local.lr=-1..1 --tune": "local.lr = -1: must be a finite number greater than 0",
     "--over seed=0..1 --metric accuracy": "--metric accuracy: unknown, did you mean",
     "--over seed=0..1 --out tiny.toml": "--out tiny.toml: is a file, or lies below one; give the path of a new folder",
@@ -225,10 +225,10 @@ BAD = {
     "--over seed=0..1 --scale huge": "--scale huge: unknown",
     "--over seed=0..1 --only other": "--only other: no run has this in its panel or label",
     "--over data.root=a/b,a-b": "--over: {'data.root': 'a/b'} and {'data.root': 'a-b'} have the same folder name",
-    "--over run.workers=1,2": "--over run.workers: changes no number of a run",
-    "--over run.workers=1..2 --tune": "--over run.workers: changes no number of a run",
+    "--over run.workers=1,2": "--over run.workers: changes no result of a run",
+    "--over run.workers=1..2 --tune": "--over run.workers: changes no result of a run",
     "--over seed=0..1 --metric virtual_time": "--metric virtual_time: is a cost",
-    "--over seed=0..1 --metric test_loss --target 0.5": "--target 0.5: goes with a cost",
+    "--over seed=0..1 --metric test_loss --target 0.5": "--target 0.5: needs a cost",
     "--over seed=0..1 --part 0/2": "--part 0/2: must have the form I/N, such as 2/8, with I from 1 to N",
     "--over seed=0..1 --part 3/2": "--part 3/2: must have the form I/N",
     "--over seed=0..1 --part 2": "--part 2: must have the form I/N",
@@ -247,12 +247,12 @@ def test_bad_input_is_told_before_anything_is_written(words: str, atoll: Command
 
 def test_a_search_is_of_one_run(atoll: Command) -> None:
     told = atoll("sweep", "quickstart", "--tune", "--over", "local.lr=0.01..0.1").refused()
-    assert told == "--tune: the experiment has 2 runs; choose one with --only, of FedCluster, M = 10; FedAvg"
+    assert told == "--tune: the experiment has 2 runs; choose one with --only: FedCluster, M = 10; FedAvg"
 
 
 def test_a_folder_of_other_runs_is_refused(atoll: Command, folder: Path) -> None:
     atoll(*GRID, "--out", "s").succeeded()
-    assert "holds a sweep already; add --resume" in atoll(*GRID, "--out", "s").refused()
+    assert "already holds a sweep; add --resume" in atoll(*GRID, "--out", "s").refused()
     told = atoll("sweep", "tiny.toml", "--over", "seed=0..1", "--out", "s", "--resume").refused()
     assert told.startswith("--resume: s holds another sweep, with 2 runs that this one lacks, such as lr=0.1")
     told = atoll(*GRID, "--set", "rounds=5", "--out", "s", "--resume").refused()

@@ -12,6 +12,7 @@ from atoll.clustering.clustering import Clustering
 from atoll.clustering.describe import describe
 from atoll.clustering.fedcluster_clusterings import availability, even_slots, major_class, random, timezone
 from atoll.data import datasets
+from atoll.data.dataset import Dataset
 from atoll.data.dealing.partition import major_class as major_class_partition
 from atoll.data.population import Population, slot_table
 
@@ -134,7 +135,7 @@ def test_a_clustering_refuses_labels_outside_its_range() -> None:
 
 
 def test_profiles_by_hand() -> None:
-    data = datasets.Dataset("four", np.zeros((4, 1)), np.array([0, 0, 1, 1]), np.zeros((1, 1)), np.zeros(1, int), 2)
+    data = Dataset("four", np.zeros((4, 1)), np.array([0, 0, 1, 1]), np.zeros((1, 1)), np.zeros(1, int), 2)
     population = make_population(data, [np.array([0, 1]), np.array([2]), np.array([3])])
     first, second = describe(population, Clustering(np.array([0, 1, 0]), 2))
     assert (first.size, first.samples, first.members) == (2, 3, [0, 2])

@@ -11,7 +11,7 @@ from atoll.clustering.feduc import feasible as room
 from atoll.clustering.feduc import program
 from atoll.clustering.feduc.feasible import chain_of_moves, make_room
 from atoll.clustering.feduc.problem import Pattern, Problem
-from atoll.clustering.feduc.program import whole_assignment
+from atoll.clustering.feduc.program import assignment
 from atoll.network.completion import completion_of, completion_seconds
 from atoll.network.network import Network
 from atoll.network.topology import grid
@@ -110,6 +110,12 @@ def test_what_cannot_be_done_for_the_clients_placed_is_refused() -> None:
         case = stuck(problem, np.random.default_rng(seed))
         if case is not None and not feasible(problem, np.append(np.flatnonzero(case[0] >= 0), case[1])):
             assert make_room(problem, *case) is None
+
+
+def whole_assignment(problem: Problem, search_seconds: float = 60.0) -> Ids | None:
+    """Return labels of all clients within the limits, or None, which proves that there are none."""
+    clients = np.arange(problem.network.clients)
+    return assignment(problem, clients, np.full(len(clients), -1, np.int64), search_seconds)
 
 
 def test_a_whole_assignment_is_found_exactly_where_there_is_one() -> None:

@@ -185,7 +185,7 @@ def test_a_client_that_fits_nowhere_is_an_error_that_names_it() -> None:
     ):
         feduc_labels(tight_problem(0.4))
     with pytest.raises(
-        InputError, match=r"time_limit = 0\.6: client 1 .* makes no room .*completion is 1 s at aggregator 0"
+        InputError, match=r"time_limit = 0\.6: client 1 .* does not make room .*completion is 1 s at aggregator 0"
     ):
         feduc_labels(tight_problem(0.6))
 

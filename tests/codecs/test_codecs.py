@@ -12,7 +12,7 @@ import torch
 
 import atoll
 from atoll import Experiment, InputError, generator, init, make_runs, run_events, train
-from atoll.codecs.coded_trainer import ERROR, Coded
+from atoll.codecs.codec_stage import code_updates
 from atoll.codecs.coding import Coding, Undecodable, as_sent
 from atoll.codecs.named_codecs import CODECS
 from atoll.local.models import Form, Model, form_of
@@ -27,6 +27,9 @@ BASE = {
     "method": {"name": "fedavg", "fraction": 0.5},
     "run": {"executor": "serial", "evaluate_samples": 20},
 }
+ERROR = "codec@"
+"""What names of a client's state begin with that hold what its updates have lost."""
+
 SETTINGS: dict[str, tuple[str, ...]] = {
     "bfloat16": ("travel.codec=bfloat16",),
     "int8": ("travel.codec=int8",),
@@ -41,9 +44,9 @@ def experiment(*changes: str) -> Experiment:
 
 
 def states(made: Experiment) -> list[atoll.State]:
-    executor = made.make_executor()
+    executor = made.execution.make_executor()
     try:
-        return [step.state for step in train(made.method, executor, init(made.method, *made.initial_models()))]
+        return [step.state for step in train(made.method, executor, init(made.method, *made.training.initial_models()))]
     finally:
         executor.close()
 
@@ -83,8 +86,9 @@ def by_hand(name: str, values: list[float], rng: np.random.Generator) -> list[fl
 
 
 def coding_of(*changes: str) -> Coding:
-    trainer = experiment(*changes).method.trainer
-    coding: Coding = trainer.coding  # type: ignore[union-attr]
+    (stage,) = experiment(*changes).method.stages
+    half: Any = stage.send
+    coding: Coding = half.__self__.coding
     return coding
 
 
@@ -103,8 +107,8 @@ def test_a_run_is_its_twin_that_keeps_what_is_lost(name: str) -> None:
     """FedAvg with loops over clients and numbers, the codec by hand, and what it loses added to the next update."""
     made = experiment(*SETTINGS[name])
     plain = experiment()
-    (server,) = made.initial_models()
-    trainer = plain.make_trainer(plain.method.rule, plain.population, False)
+    (server,) = made.training.initial_models()
+    trainer = plain.training.make_trainer(plain.method.rule, plain.population, False)
     lost: dict[int, Model] = {}
     for event, state in zip(made.method.schedule.events, states(made), strict=True):
         total = {key: torch.zeros_like(tensor) for key, tensor in server.items()}
@@ -184,7 +188,8 @@ def test_feedback_sends_all_in_the_end() -> None:
             return atoll.ClientUpdate({"w": task.start["w"] + wanted}, 0.0)
 
     def arrived(feedback: bool) -> torch.Tensor:
-        trainer, state, total = Coded(Same(), coding, feedback, 0), None, torch.zeros(20)  # type: ignore[arg-type]
+        same: Any = Same()
+        trainer, state, total = atoll.Chain(same, [code_updates(coding, feedback, 0)]), None, torch.zeros(20)
         for event in range(200):
             update = trainer.train(ClientTask(event, event, 0, 0, 0, {"w": torch.zeros(20)}, state=state))
             state, total = update.state, total + update.model["w"]
@@ -197,15 +202,15 @@ def test_feedback_sends_all_in_the_end() -> None:
 def test_bytes_and_seconds_are_those_of_what_is_sent(tmp_path: Path) -> None:
     whole, coded = experiment("rounds=2"), experiment("rounds=2", "travel.codec=int8")
     numbers, tensors = 64 * 10 + 10, 2
-    assert (whole.update_bytes, coded.update_bytes) == (4 * numbers, numbers + 4 * tensors)
-    assert coded.message_bytes == whole.message_bytes == 4 * numbers
+    assert (whole.traffic.update_bytes, coded.traffic.update_bytes) == (4 * numbers, numbers + 4 * tensors)
+    assert coded.traffic.message_bytes == whole.traffic.message_bytes == 4 * numbers
     for each in (whole, coded):
-        *_, last = run_events(each, tmp_path / str(each.update_bytes))
+        *_, last = run_events(each, tmp_path / str(each.traffic.update_bytes))
         assert last.row is not None
-        assert last.row["bytes_up"] == 6 * each.update_bytes
+        assert last.row["bytes_up"] == 6 * each.traffic.update_bytes
         assert last.row["bytes_down"] == 6 * 4 * numbers
-    share = coded.update_bytes / whole.update_bytes
-    assert np.allclose(coded.clock.upload_seconds, share * whole.clock.upload_seconds)
+    share = coded.traffic.update_bytes / whole.traffic.update_bytes
+    assert np.allclose(coded.plan.clock.upload_seconds, share * whole.plan.clock.upload_seconds)
     assert coded.method.schedule.events[-1].seconds < whole.method.schedule.events[-1].seconds
 
 
@@ -216,8 +221,8 @@ def test_clients_upload_less_to_their_aggregators_which_send_models() -> None:
     """FedUC: the network's uploads shrink, transfers and exchanges do not; times and clusterings see it."""
     given = (*HIERARCHICAL, "method.pattern=cenasy", "data.clients=12", "network.bandwidth_hz=1e3")
     whole, coded = experiment(*given), experiment(*given, "travel.codec=int8")
-    share = coded.update_bytes / coded.message_bytes
-    one, other = whole.networks[0], coded.networks[0]
+    share = coded.traffic.update_bytes / coded.traffic.message_bytes
+    one, other = whole.conditions.networks[0], coded.conditions.networks[0]
     assert np.allclose(other.upload_seconds, share * one.upload_seconds)
     assert np.array_equal(other.transfer_seconds, one.transfer_seconds)
     assert np.array_equal(other.exchange_seconds, one.exchange_seconds)
@@ -225,10 +230,10 @@ def test_clients_upload_less_to_their_aggregators_which_send_models() -> None:
     event = coded.method.schedule.events[0]
     models = event.models_up - event.client_updates
     assert models == 1  # of the aggregator
-    expected = event.client_updates * coded.update_bytes + models * coded.message_bytes
-    assert coded.bytes_up(event.models_up, event.client_updates) == expected
+    expected = event.client_updates * coded.traffic.update_bytes + models * coded.traffic.message_bytes
+    assert coded.traffic.bytes_up(event.models_up, event.client_updates) == expected
     clustered = (*given, "clustering.method=comaw", "method.pattern=censyn")
-    plans = [experiment(*clustered, *more).problem for more in ((), ("travel.codec=topk", "travel.share=0.01"))]
+    plans = [experiment(*clustered, *more).plan.problem for more in ((), ("travel.codec=topk", "travel.share=0.01"))]
     assert (plans[1].network.upload_seconds < plans[0].network.upload_seconds).all()
 
 
@@ -238,14 +243,14 @@ def test_measured_uploads_are_of_models_and_shrink_too(tmp_path: Path) -> None:
     (tmp_path / "links.csv").write_text("from,to,up_seconds\n" + "".join(links))
     file = f"network.file={tmp_path / 'links.csv'}"
     made = experiment(*HIERARCHICAL, "method.pattern=cenasy", file, "travel.codec=bfloat16")
-    assert (made.networks[0].upload_seconds == 0.5).all()
-    assert (made.networks[0].transfer_seconds == 1.0).all()
+    assert (made.conditions.networks[0].upload_seconds == 0.5).all()
+    assert (made.conditions.networks[0].transfer_seconds == 1.0).all()
 
 
 def test_moments_are_coded_too() -> None:
     given = ("method.name=cfl-mgd", "method.clusters=2", "data.partition=rotated", "data.rotations=2")
     made = experiment(*given, "travel.codec=int8")
-    assert made.update_bytes == 2 * (650 + 2 * 4)
+    assert made.traffic.update_bytes == 2 * (650 + 2 * 4)
     last = states(made)[-1]
     kept = next(iter(last.clients.values()))
     assert {name.removeprefix(ERROR) for name in kept} == set(last.starts[0])
@@ -258,10 +263,10 @@ def test_robust_rules_bear_attackers_whose_updates_are_coded(combine: str) -> No
     given = ["faults.attackers=0.2", "data.clients=10", "method.fraction=1.0", f"method.combine={combine}"]
     given += ["method.byzantine=2"] if combine == "krum" else []
     made = experiment(*given, "faults.attack=noise", "travel.codec=topk", "travel.share=0.1")
-    trainer = made._make_trainer(made.method.rule)
-    assert isinstance(trainer, Coded)
-    (attacker, *_) = trainer.trainer.attackers  # type: ignore[attr-defined]
-    (start,) = made.initial_models()
+    trainer = made.training.trainer()
+    assert [stage.name for stage in trainer.stages] == ["attack", "codec"]
+    attacker = int(atoll.draw_attackers(0.2, 10, made.settings.seed)[0])
+    (start,) = made.training.initial_models()
     sent = trainer.train(ClientTask(0, 0, 0, 0, attacker, start)).model
     assert sum(int((sent[key] != start[key]).sum()) for key in start) <= 64 + 1
     attacked = states(made)[-1].server
@@ -295,8 +300,9 @@ def test_what_clients_keep_else_is_kept_beside(method: str, tmp_path: Path) -> N
 def test_off_nothing_is_kept_and_nothing_wrapped() -> None:
     made = experiment("travel.feedback=false")
     assert made.method.trainer is None
+    assert made.method.stages == ()
     assert not made.method.keeps_state
-    assert made.update_bytes == made.message_bytes
+    assert made.traffic.update_bytes == made.traffic.message_bytes
 
 
 def half(share: float = 0.5) -> atoll.Codec:
@@ -344,7 +350,7 @@ def lost() -> atoll.Codec:
 
 def test_ones_own_codec_has_settings_of_its_own() -> None:
     made = experiment(f"travel.codec={__name__}:half", "travel.share=0.3")
-    assert made.update_bytes == 2 * 650
+    assert made.traffic.update_bytes == 2 * 650
     server, exact = states(made)[-1].server, states(experiment())[-1].server
     assert server is not None
     assert exact is not None
@@ -363,11 +369,11 @@ def test_ones_own_codec_has_settings_of_its_own() -> None:
         (["travel.codec=int8", "travel.feedback=maybe"], r"travel\.feedback"),
         (["travel.codec=int8", "method.name=fedbcd", "method.fraction="], r"fedbcd', whose parties share all samples"),
         (["travel.codec=int8", "method.name=centralized", "method.fraction="], r"whose one client holds all data"),
-        (["travel.codec=int8", "method.name=local"], r"whose clients send nothing"),
-        (["travel.codec=int8", "method.name=fesem"], r"'fesem', whose clusters are found from updates"),
+        (["travel.codec=int8", "method.name=local"], r"'local': clients send nothing"),
+        (["travel.codec=int8", "method.name=fesem"], r"'fesem': clusters are found from updates"),
         (
             ["travel.codec=int8", "run.executor=stacked"],
-            r"run\.executor = 'stacked': travel\.codec = 'int8' codes each",
+            r"run\.executor = 'stacked': travel\.codec = 'int8' changes each",
         ),
         (["travel.codec=int8", "run.executor=weighted", "local.steps=1"], r"run\.executor = 'weighted': travel\.c"),
         ([f"travel.codec={__name__}:no_codec"], r"must return an atoll\.Codec, it returned 'int'"),

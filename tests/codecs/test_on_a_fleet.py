@@ -44,7 +44,7 @@ def test_planned_bytes_are_those_of_the_payloads_within_one_percent(
     executor = join(experiment, MemoryFleet(sites, dict.fromkeys(sites, sending(measuring))))
     executor.train([one_cohort(experiment)], experiment.method.combine)
     assert len(measured) == 4
-    planned = experiment.bytes_up(4, 4)
+    planned = experiment.traffic.bytes_up(4, 4)
     assert abs(sum(measured) - planned) < 0.01 * planned
 
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.data.datasets import available, find, load
-from atoll.data.files.download import SOURCES
 from atoll.data.files.readers import read_cifar, read_idx
+from atoll.data.files.sources import SOURCES
 from atoll.support.errors import InputError
 
 REAL_ROOT = os.environ.get("ATOLL_DATA")

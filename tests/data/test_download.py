@@ -22,7 +22,8 @@ import requests
 
 from atoll.data.datasets import find, load
 from atoll.data.files import download as fetch
-from atoll.data.files.download import SOURCES, download
+from atoll.data.files.download import download
+from atoll.data.files.sources import SOURCES, DownloadSource
 from atoll.support.errors import InputError, RunError
 
 
@@ -190,7 +191,7 @@ def test_of_two_downloads_at_once_the_first_stays(
 ) -> None:
     gather = fetch._gather
 
-    def gather_while_another_finishes(url: str, checksum: str, staging: Path, source: fetch.DownloadSource) -> None:
+    def gather_while_another_finishes(url: str, checksum: str, staging: Path, source: DownloadSource) -> None:
         gather(url, checksum, staging, source)
         monkeypatch.setattr(fetch, "_gather", gather)
         download("cifar10", tmp_path)

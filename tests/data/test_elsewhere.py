@@ -16,7 +16,7 @@ from atoll import InputError
 from atoll.data.files.images import read_images
 from atoll.data.files.leaf import LETTERS, read_leaf
 from atoll.data.tabular.read import read_table
-from atoll.experiment.clients import make_clients
+from atoll.experiment.client_data import make_clients
 from atoll.settings.experiment_file import make_runs
 from atoll.settings.validation import validate
 
@@ -56,18 +56,18 @@ def test_pictures_may_lie_below_classes_of_train_and_test(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda root: None, "holds no pictures"),
-        (lambda root: paint(root, "a/1.png", "a/b/1.png"), "has another form; it holds client/class/picture or"),
+        (lambda root: None, "holds no images"),
+        (lambda root: paint(root, "a/1.png", "a/b/1.png"), "has another layout; it must hold client/class/image or"),
         (
             lambda root: paint(root, "a/1.png") or paint(root, "a/2.png", size=(4, 4)),
-            "2.png: is of another size than 3 x 2",
+            "2.png: its size differs from the first image's, 3 x 2",
         ),
         (
             lambda root: (root / "a").mkdir() or (root / "a/1.png").write_bytes(b"\x89PNG\r\n"),
-            "holds no image that can",
+            "cannot be read as an image",
         ),
-        (lambda root: paint(root, "train/a/1.png", "test/b/1.png"), "is for the test, but no training picture is of"),
-        (lambda root: paint(root, "a/1.png"), "no client has 5 pictures of a class to hold one out"),
+        (lambda root: paint(root, "train/a/1.png", "test/b/1.png"), "is a test image, but no training image has"),
+        (lambda root: paint(root, "a/1.png"), "no client has 5 images of a class to hold one out"),
     ],
 )
 def test_other_folders_of_pictures_are_refused(tmp_path: Path, make: Any, told: str) -> None:
@@ -107,10 +107,10 @@ def test_shakespeare_is_characters(tmp_path: Path) -> None:
         ('{"users": ["a"], "user_data": {}}', "must hold users, and user_data"),
         (
             '{"users": ["a"], "user_data": {"a": {"x": [[1, 2], [3]], "y": [0, 1]}}}',
-            "its lists are of different lengths",
+            "its lists differ in length",
         ),
-        ('{"users": ["a"], "user_data": {"a": {"x": ["ab", "c"], "y": ["d", "e"]}}}', "its texts are of different"),
-        ('{"users": ["a"], "user_data": {"a": {"x": [{"b": 1}], "y": [0]}}}', "its inputs are of type object"),
+        ('{"users": ["a"], "user_data": {"a": {"x": ["ab", "c"], "y": ["d", "e"]}}}', "its texts differ in length"),
+        ('{"users": ["a"], "user_data": {"a": {"x": [{"b": 1}], "y": [0]}}}', "its inputs have the type object"),
         ('{"users": ["a", "a"], "user_data": {"a": {"x": [[1]], "y": [0]}}}', "user 'a' is in another file too"),
     ],
 )
@@ -162,7 +162,7 @@ def test_labels_may_be_texts() -> None:
         [1],
         ("no", "yes"),
     )
-    with pytest.raises(InputError, match="test_targets: 'maybe' is no class of targets, which has no, yes"):
+    with pytest.raises(InputError, match="test_targets: 'maybe' is not among the classes of targets, no, yes"):
         atoll.Dataset("t", inputs, texts, inputs[:1], np.array(["maybe"]), classes=2)
 
 

@@ -61,7 +61,7 @@ def test_colours_go_around_the_circle() -> None:
 
 @pytest.mark.parametrize("skew", ["noise", "rotation", "colour"])
 def test_each_client_has_one_level_and_the_seed_decides(skew: str) -> None:
-    made, again, other = (experiment(seed, skew=skew, skew_levels=3).clients for seed in (0, 0, 1))
+    made, again, other = (experiment(seed, skew=skew, skew_levels=3).clients.dealt for seed in (0, 0, 1))
     np.testing.assert_array_equal(made.data.inputs, again.data.inputs)
     assert (made.data.inputs != other.data.inputs).any()
     np.testing.assert_array_equal(made.groups(), np.repeat([0, 1, 2], 4))
@@ -72,7 +72,7 @@ def test_each_client_has_one_level_and_the_seed_decides(skew: str) -> None:
 
 
 def test_samples_are_changed_once_and_by_their_clients_level() -> None:
-    plain, turned = experiment().clients, experiment(skew="rotation", skew_levels=4).clients
+    plain, turned = experiment().clients.dealt, experiment(skew="rotation", skew_levels=4).clients.dealt
     np.testing.assert_array_equal(plain.indices, turned.indices)
     for client in range(12):
         own = plain.data.inputs[plain.samples(client)]
@@ -82,12 +82,12 @@ def test_samples_are_changed_once_and_by_their_clients_level() -> None:
 
 def test_test_clients_have_a_level_each() -> None:
     made = experiment(skew="noise", skew_levels=3)
-    tests = made.test_clients
+    tests = made.clients.test
     assert [set(tests.data.groups_of(tests.samples(k)).tolist()) for k in range(len(tests))] == [{0}, {1}, {2}]
 
 
 def test_unset_levels_are_one_a_client() -> None:
-    assert experiment(skew="noise").clients.groups().tolist() == list(range(12))
+    assert experiment(skew="noise").clients.dealt.groups().tolist() == list(range(12))
 
 
 def test_natural_clients_take_their_test_samples_along() -> None:
@@ -96,14 +96,14 @@ def test_natural_clients_take_their_test_samples_along() -> None:
         owners=np.repeat([0, 1], 4), test_owners=np.array([1, 0, 1, 0]),
     )  # fmt: skip
     made = Experiment(data={"dataset": data, "partition": "natural", "clients": 2, "skew": "noise"}, local={"steps": 1})
-    assert made.clients.data.test_groups is not None
-    assert made.clients.data.test_groups.tolist() == [1, 0, 1, 0]
+    assert made.clients.dealt.data.test_groups is not None
+    assert made.clients.dealt.data.test_groups.tolist() == [1, 0, 1, 0]
 
 
 def test_a_partition_file_gives_the_same_clients(tmp_path: Path) -> None:
     first = experiment(skew="rotation", skew_levels=3, partition="dirichlet", alpha=0.5)
     file = tmp_path / "held.npz"
-    file.write_bytes(partition_as_bytes(first.clients, first.test_clients))
+    file.write_bytes(partition_as_bytes(first.clients.dealt, first.clients.test))
     second = experiment(skew="rotation", skew_levels=3, partition="file", partition_file=str(file))
     for name in ("clients", "test_clients"):
         one, other = getattr(first, name), getattr(second, name)
@@ -117,8 +117,8 @@ def test_a_fleets_shards_and_exported_models_know_of_it(tmp_path: Path) -> None:
     folders = write_shards(made, tmp_path)
     for client in (0, 11):
         shard = read_shard(made.settings, folders[client])
-        np.testing.assert_array_equal(shard.inputs, made.clients.data.inputs[made.clients.samples(client)])
-        assert (shard.scale, shard.standard) == (made.clients.data.scale, made.clients.data.standard)
+        np.testing.assert_array_equal(shard.inputs, made.clients.dealt.data.inputs[made.clients.dealt.samples(client)])
+        assert (shard.scale, shard.standard) == (made.clients.dealt.data.scale, made.clients.dealt.data.standard)
     module = load_module(made.settings, dict(made.module.state_dict()))  # whose first layer has three channels
     assert [*module.state_dict()] == [*made.module.state_dict()]
 
@@ -127,8 +127,8 @@ def test_own_functions_are_skews() -> None:
     def dimmed(inputs: Any, level: int, levels: int, by: float = 0.5) -> Any:
         return inputs * (1 - by * level / levels)
 
-    made = Experiment(data={"clients": 4, "skew": dimmed, "by": 1.0}, local={"steps": 1}).clients
-    plain = Experiment(data={"clients": 4}, local={"steps": 1}).clients
+    made = Experiment(data={"clients": 4, "skew": dimmed, "by": 1.0}, local={"steps": 1}).clients.dealt
+    plain = Experiment(data={"clients": 4}, local={"steps": 1}).clients.dealt
     own = made.samples(3)
     np.testing.assert_allclose(made.data.inputs[own], plain.data.inputs[own] * 0.25)
 
@@ -153,12 +153,12 @@ def test_own_functions_are_skews() -> None:
 )
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        experiment(**given).clients  # noqa: B018
+        experiment(**given).clients.dealt  # noqa: B018
 
 
 def test_samples_that_there_are_not_are_refused() -> None:
     with pytest.raises(InputError, match=r"data.partition: indices must be integers from 0 to 1436"):
-        experiment(skew="noise", partition=remember(lambda clients: [[5000]] * clients)).clients  # noqa: B018
+        experiment(skew="noise", partition=remember(lambda clients: [[5000]] * clients)).clients.dealt  # noqa: B018
 
 
 def test_data_that_are_no_images_are_refused() -> None:
@@ -170,4 +170,4 @@ def test_data_that_are_no_images_are_refused() -> None:
         (tokens, "noise", r"data.skew = 'noise': needs inputs that are pixels or real numbers, they are int64"),
     ):
         with pytest.raises(InputError, match=told):
-            Experiment(data={"dataset": data, "skew": skew, "clients": 4}).clients  # noqa: B018
+            Experiment(data={"dataset": data, "skew": skew, "clients": 4}).clients.dealt  # noqa: B018

@@ -13,7 +13,7 @@ import atoll
 from atoll.data.files.folders import read_folder
 from atoll.data.files.torch_data import from_torch
 from atoll.data.population import Population
-from atoll.experiment.clients import make_clients, make_test_clients
+from atoll.experiment.client_data import make_clients, make_test_clients
 from atoll.settings.validation import validate
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -173,16 +173,16 @@ BAD: dict[str, tuple[list[Pair], dict[str, Any], str]] = {
     "types": (
         [*make_pairs((4,)), (np.ones((2, 3), np.uint8), np.ones(2, int))],
         {},
-        "1.npz: its inputs are read as uint8",
+        "1.npz: its inputs have the type uint8",
     ),
-    "label kinds": ([*make_pairs((4,)), (np.ones((2, 3)), np.ones(2))], {}, "1.npz: its targets are read as float32"),
+    "label kinds": ([*make_pairs((4,)), (np.ones((2, 3)), np.ones(2))], {}, "1.npz: its targets have the type float32"),
     "too large a label": (make_pairs((9, 9)), {"classes": 2}, "npz: has the label 2; labels must be from 0 to 1"),
     "negative label": ([(np.ones((5, 3)), np.full(5, -1))], {}, "0.npz: has the label -1"),
     "lengths": ([(np.ones((5, 3)), np.zeros(4, int))], {}, r"0.npz: its targets have the shape \[4\]"),
     "not finite": ([(np.full((5, 3), np.nan), np.zeros(5, int))], {}, "0.npz: its inputs must be finite"),
-    "words": ([(np.ones((5, 3)), np.array(list("abcde")))], {}, "0.npz: its targets are of type <U1"),
+    "words": ([(np.ones((5, 3)), np.array(list("abcde")))], {}, "0.npz: its targets have the type <U1"),
     "no column": (make_pairs((5,)), {"targets": "digit"}, "has no column 'digit'; data.targets names"),
-    "nobody to hold out of": (make_pairs((4, 3)), {}, "no client has 5 samples to hold one out of"),
+    "nobody to hold out of": (make_pairs((4, 3)), {}, "no client has 5 samples, of which to hold one out"),
     "option": (make_pairs((5,)), {"klasses": 3}, "data.klasses"),
     "option's type": (make_pairs((5,)), {"classes": "ten"}, "data.classes = 'ten'"),
 }
@@ -205,11 +205,11 @@ def test_folders_that_are_not_there_or_hold_no_clients(tmp_path: Path) -> None:
     with pytest.raises(atoll.InputError, match="holds no clients"):
         read_folder(str(tmp_path))
     (tmp_path / "alice").mkdir()
-    with pytest.raises(atoll.InputError, match="alice: this client's folder holds no training samples"):
+    with pytest.raises(atoll.InputError, match="alice: this client's folder has no training samples"):
         read_folder(str(tmp_path))
     for k in range(2):
         write_npz(tmp_path / "alice" / f"part-{k}", make_pairs((4,))[0])
-    with pytest.raises(atoll.InputError, match="alice: holds 2 files; if they are one client's, call them train-"):
+    with pytest.raises(atoll.InputError, match="alice: holds 2 files; if they belong to one client, name them train-"):
         read_folder(str(tmp_path))
 
 
@@ -229,7 +229,7 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
 def test_saved_tensors_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     torch.save({"inputs": torch.ones(2)}, tmp_path / "a" / "train.pt")
-    with pytest.raises(atoll.InputError, match=r"a: this client's folder holds no training samples"):
+    with pytest.raises(atoll.InputError, match=r"a: this client's folder has no training samples"):
         read_folder(str(tmp_path))
 
 
@@ -310,7 +310,7 @@ class rows_of:
         ([(torch.ones(2), 0), (torch.ones(3), 0)], r"sample 1 has the shape \[3\], sample 0 \[2\]"),
         ([torch.ones(2)], r"must be a pair of input and target"),
         ([], "holds no samples"),
-        ([(torch.ones(2), "cat")] * 5, "its targets are of type <U3"),
+        ([(torch.ones(2), "cat")] * 5, "its targets have the type <U3"),
     ],
 )
 def test_bad_torch_data_sets(rows: list[Any], told: str) -> None:

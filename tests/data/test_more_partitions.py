@@ -71,12 +71,12 @@ def test_small_clients_are_left_out() -> None:
 def test_a_partition_goes_through_a_file(tmp_path: Path) -> None:
     made = Experiment(validate({"data": {"partition": "labels-and-quantity", "clients": 12}, "seed": 5}))
     path = tmp_path / "who.npz"
-    path.write_bytes(partition_as_bytes(made.clients, made.test_clients))
+    path.write_bytes(partition_as_bytes(made.clients.dealt, made.clients.test))
     data = {"partition": "file", "partition_file": str(path), "clients": 12}
     again = Experiment(validate({"data": data}))
-    np.testing.assert_array_equal(again.clients.indices, made.clients.indices)
-    np.testing.assert_array_equal(again.clients.offsets, made.clients.offsets)
-    np.testing.assert_array_equal(again.test_clients.indices, made.test_clients.indices)
+    np.testing.assert_array_equal(again.clients.dealt.indices, made.clients.dealt.indices)
+    np.testing.assert_array_equal(again.clients.dealt.offsets, made.clients.dealt.offsets)
+    np.testing.assert_array_equal(again.clients.test.indices, made.clients.test.indices)
     for changed, told in (
         ({"clients": 13}, r"data.clients = 13: data.partition_file = '.*' has 12 clients"),
         ({"dataset": "regression"}, r"is of another data set, whose labels differ"),

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from atoll import Dataset, InputError
-from atoll.data.datasets import Standard, load
+from atoll.data.dataset import Standard
+from atoll.data.datasets import load
 from atoll.data.standardise import moments, standardise
-from atoll.experiment.clients import load_dataset, make_clients, make_test_clients
+from atoll.experiment.client_data import load_dataset, make_clients, make_test_clients
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.node.shards import read_shard, shard_folder, write_shards
 from atoll.local.batches import Batches
@@ -107,7 +108,7 @@ def test_a_client_on_a_fleet_trains_on_the_same_numbers(tmp_path: Path) -> None:
         ({"standardise": "given", "mean": 0.1}, "data.deviation is not set"),
         ({"standardise": "given", "mean": 0.1, "deviation": 0.0}, "data.deviation = 0.0: must be positive"),
         ({"standardise": "given", "mean": [0.1, 0.2], "deviation": 1.0}, "has 2 numbers, but inputs of digits have 1"),
-        ({"mean": 0.1}, "data.mean: is used with data.standardise = 'given' only, it is 'unit'"),
+        ({"mean": 0.1}, "data.mean: is used only with data.standardise = 'given', not 'unit'"),
         ({"standardise": "z-score"}, "data.standardise"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 import atoll
 from atoll import Dataset, InputError, run
 from atoll.data.tabular.read import read_table
-from atoll.experiment.clients import make_clients, make_test_clients
+from atoll.experiment.client_data import make_clients, make_test_clients
 from atoll.experiment.experiment import Experiment
 from atoll.settings.validation import validate
 
@@ -94,7 +94,9 @@ def test_rows_with_a_missing_value_can_be_dropped_or_filled(table: Callable[...,
     dropped = table(COLUMNS, **ROLES, missing="drop", min_samples=1)  # of cid only the test row is left
     assert (len(dropped), len(dropped.test_inputs)) == (3, 1)
     assert dropped.names["owners"] == ("ann", "bob")
-    with pytest.raises(InputError, match=r"data.missing = 'refuse': column 'age' lacks 1 values or more; 'fill' takes"):
+    with pytest.raises(
+        InputError, match=r"data.missing = 'refuse': column 'age' lacks 1 values or more; 'fill' puts in"
+    ):
         table(COLUMNS, **ROLES)
 
 
@@ -213,7 +215,7 @@ def test_natural_clients_hold_their_rows(tmp_path: Path) -> None:
     tests = make_test_clients(settings, population)
     assert len(tests) == 30
     assert Experiment(settings).clustering.labels.tolist() == [k % 3 for k in range(30)]
-    with pytest.raises(InputError, match=r"takes the data's groups, of which there are 3; set clustering.clusters = 3"):
+    with pytest.raises(InputError, match=r"uses the data's groups, of which there are 3; set clustering.clusters = 3"):
         Experiment(validate(dict(settings) | {"clustering": {"method": "planted", "clusters": 4}})).check()
 
 
@@ -236,7 +238,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"target": "yy"},
         r"data.target = 'yy': table has no such column, did you mean 'y'",
     ),
-    "no target": (GOOD, {}, r"data.target is not set: it names the column that is predicted"),
+    "no target": (GOOD, {}, r"data.target is not set: it names the column to predict"),
     "an empty file": ("", {"target": "y"}, r"table.csv: is empty; a CSV file begins with a row of column names"),
     "no rows": ("x,y\n", {"target": "y"}, r"table: has no rows"),
     "one row of columns": (
@@ -247,7 +249,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "two columns of a name": (
         "x,x,y\n1,2,0\n",
         {"target": "y"},
-        r"has several columns 'x'; columns need names of their own",
+        r"has several columns 'x'; column names must be unique",
     ),
     "another encoding": (
         "x,y\n1,caf\xe9\n",
@@ -263,7 +265,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "semicolons": (
         "x;y\n1;2\n",
         {"target": "y"},
-        r"table.csv: has one column 'x;y', parted by ';'; save the file with commas",
+        r"table.csv: has one column 'x;y', separated by ';'; save the file with commas",
     ),
     "a date among inputs": (
         "d,y\n2024-01-01,1\n2024-01-02,0\n",
@@ -273,12 +275,12 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "dates that are texts": (
         "d,x,y\n31.12.2024,1,0\n1.1.2025,2,1\n",
         {"target": "y", "time": "d"},
-        r"data.time = 'd': '31.12.2024' is no date in ISO's form, such as 2024-03-31",
+        r"data.time = 'd': '31.12.2024' is not an ISO date, such as 2024-03-31",
     ),
     "mixed types": (
         "x,y\n" + "".join(f"{i},0\n" for i in range(200)) + "unknown,1\n",
         {"target": "y"},
-        r"column 'x' holds numbers, but also 'unknown'; mend it, leave it out of",
+        r"column 'x' holds numbers, but also 'unknown'; correct it, leave it out of",
     ),
     "gigantic categories": (
         "x,y\n" + "".join(f"v{i},0\n" for i in range(200)),
@@ -293,17 +295,17 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "a class that only test rows have": (
         "x,y,s\n1,a,train\n2,b,test\n",
         {"target": "y", "split": "s"},
-        r"data.target = 'y': only test rows have the class 'b', which no training row can teach",
+        r"data.target = 'y': only test rows have the class 'b'; training rows must have every class",
     ),
     "an id twice": (
         "i,x,y\n7,1,0\n8,2,1\n7,3,0\n",
         {"target": "y", "id": "i"},
-        r"data.id = 'i': several rows are called 7; ids differ",
+        r"data.id = 'i': several rows are called 7; ids must be unique",
     ),
     "a client in two groups": (
         "c,g,x,y\na,n,1,0\na,s,2,1\n",
         {"target": "y", "client": "c", "group": "g"},
-        r"data.group: client 'a' is in the groups 'n' and 's'; a client is in one",
+        r"data.group: client 'a' is in the groups 'n' and 's'; name the group's column in",
     ),
     "a client without training rows": (
         "c,s,x,y\na,train,1,0\na,test,1,0\nb,test,2,0\n",
@@ -319,12 +321,12 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "two rows at one time": (
         "t,x\n1,1\n1,2\n2,3\n",
         {"target": "x", "time": "t", "window": 1, "task": "regression"},
-        r"data.time: rows 0 and 1 have one client and one time",
+        r"data.time: rows 0 and 1 have the same client and the same time",
     ),
     "an unknown split": (
         "s,x,y\ntrain,1,0\nholdout,2,1\n",
         {"target": "y", "split": "s"},
-        r"data.split = 's': the column says 'holdout'; it must say train or test",
+        r"data.split = 's': the column holds 'holdout'; it must hold train or test",
     ),
     "a missing target": (
         "x,y\n1,0\n2,\n",
@@ -334,7 +336,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "the target among inputs": (
         GOOD,
         {"target": "y", "inputs": ["x", "y"]},
-        r"data.inputs: column 'y' says what is predicted",
+        r"data.inputs: column 'y' gives away the target",
     ),
     "infinite numbers": (
         "x,y\n" + "inf,0\n2.5,1\n" * 3,
@@ -371,18 +373,25 @@ def test_what_is_pickled_is_not_read(tmp_path: Path) -> None:
     field = pa.field("x", pa.int64(), metadata={"ARROW:extension:name": "arrow.py_extension_type"})
     for write in (write_stream, write_parquet):
         path = write(pa.table({"x": [1, 2], "y": [0, 1]}, schema=pa.schema([field, ("y", pa.int64())])), tmp_path / "t")
-        with pytest.raises(InputError, match=r"column 'x' has a type that is pickled, which is never read"):
+        with pytest.raises(InputError, match=r"column 'x' has a pickled type, which is never read"):
             read_table(str(path), target="y")
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("absent.csv", "does not exist"), ("t.txt", "is no table"), ("t.pt", "is no table"), (".", "holds no table")],
+    [
+        ("absent.csv", "does not exist"),
+        ("t.txt", "is not a table"),
+        ("t.pt", "is not a table"),
+        (".", "holds no table"),
+    ],
 )
 def test_only_tables_are_read(tmp_path: Path, name: str, told: str) -> None:
     for other in ("t.txt", "t.pt"):
         (tmp_path / other).write_text("x\n1\n")
-    with pytest.raises(InputError, match=f"{told}: give a file or a folder of files that end in .csv, .tsv, .arrow"):
+    with pytest.raises(
+        InputError, match=f"{told}: give a file, or a folder of files, with the suffix .csv, .tsv, .arrow"
+    ):
         read_table(str(tmp_path / name), target="y")
 
 
@@ -403,9 +412,13 @@ def test_a_frame_is_a_data_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frame", "settings", "told"),
     [
-        ({"x": [1]}, {}, "frame: must be a data frame, it is 'dict'"),
+        ({"x": [1]}, {}, "frame: must be a data frame, not 'dict'"),
         (pa.table({"x": [1]}), {"clients": 3}, "from_pandas: clients: unknown, did you mean 'client'?"),
-        (pa.table({"x": [1]}), {"test": pa.table({"z": [1]})}, "frame: test has other columns than frame"),
+        (
+            pa.table({"x": [1]}),
+            {"test": pa.table({"z": [1]})},
+            "frame: the columns of test, or their types, differ from those of frame",
+        ),
     ],
 )
 def test_what_is_no_frame_is_told(frame: Any, settings: dict[str, Any], told: str) -> None:

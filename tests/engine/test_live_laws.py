@@ -48,7 +48,7 @@ EXPERIMENTS = {name: Experiment(make_runs(BASE, changes=changes)[0]) for name, c
 
 @contextmanager
 def losing(experiment: Experiment, lose: Lose = nobody, in_turns: bool = False) -> Iterator[Losing]:
-    with closing(Losing(experiment.make_executor(), lose, in_turns)) as executor:
+    with closing(Losing(experiment.execution.make_executor(), lose, in_turns)) as executor:
         yield executor
 
 
@@ -58,7 +58,7 @@ def live(
     method = experiment.method
     course = LiveRun(method, executor.clock, pause_seconds=0.0)
     steps = []
-    with closing(follow(course, executor, state or init(method, *experiment.initial_models()), past)) as going:
+    with closing(follow(course, executor, state or init(method, *experiment.training.initial_models()), past)) as going:
         for step in going:
             steps.append(step)
             executor.let(step.state.events_done)
@@ -67,7 +67,9 @@ def live(
 
 def simulated(experiment: Experiment, schedule: Schedule | None = None) -> list[Step]:
     method = experiment.method if schedule is None else replace(experiment.method, schedule=schedule)
-    return list(train(method, experiment.make_executor(), init(method, *experiment.initial_models())))
+    return list(
+        train(method, experiment.execution.make_executor(), init(method, *experiment.training.initial_models()))
+    )
 
 
 def read_again(experiment: Experiment, events: Sequence[Event]) -> Schedule:

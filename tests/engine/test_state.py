@@ -41,7 +41,6 @@ from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.ray.ray_executor import Ray
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted
-from atoll.faults.attacks import Attacked
 from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask, ClientUpdate
@@ -49,6 +48,7 @@ from atoll.runs.checkpoint import load_checkpoint, save_checkpoint
 from atoll.runs.fingerprint import Fingerprint
 from atoll.schedules.events import FROM_SERVER, Mix
 from atoll.support.arrays import Floats
+from tests.attackers import attacked_by
 from tests.cli.pages import write_files
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.problems import as_vector, linear_module, quadratics
@@ -79,7 +79,7 @@ def run(method: Method, executor: Executor) -> list[State]:
 
 
 def made_by(method: Method) -> Any:
-    return (method.trainer or Trainer)(linear_module(), POPULATION, method.rule, SEED)
+    return method.trained_by(linear_module(), POPULATION, method.rule, SEED)
 
 
 def same_bits(one: Model | None, other: Model | None) -> bool:
@@ -235,7 +235,7 @@ def test_a_client_whose_result_is_screened_out_keeps_the_state_before() -> None:
 
 def test_clients_that_attack_keep_their_state_too() -> None:
     method = replace(fedavg(POPULATION, RULE, 3, 1.0, seed=0), trainer=Counts)
-    found = run(method, Serial(Attacked(made_by(method), np.array([0, 1]))))
+    found = run(method, Serial(attacked_by(made_by(method), np.array([0, 1]))))
     assert counts(found[-1]) == dict.fromkeys(range(6), 3)
 
 
@@ -326,9 +326,9 @@ def test_auto_chooses_client_by_client() -> None:
     wanted = {"method": {"name": "scaffold:scaffold"}, "local": {"steps": 1}, "model": {"name": "linear"}}
     experiment = Experiment(make_runs(wanted)[0])
     experiment.check()
-    assert experiment.executor_choice.name in ("serial", "cores")
-    assert not experiment.executor_choice.whole
-    assert experiment.sent_bytes == 2 * experiment.model_bytes
+    assert experiment.execution.choice.name in ("serial", "cores")
+    assert not experiment.execution.choice.whole
+    assert experiment.traffic.sent_bytes == 2 * experiment.traffic.model_bytes
 
 
 def test_a_checkpoint_holds_what_clients_and_server_keep(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_merge_of_updates_leaves_the_models_that_it_is_made_from_alone() -> No
 
 def test_weights_of_models_must_sum_to_one_whatever_the_updates() -> None:
     Mix(server=1.0, updates=((0, 5.0),))
-    with pytest.raises(InputError, match=r"must sum to one, they sum to 0\.0"):
+    with pytest.raises(InputError, match=r"must sum to one, but they sum to 0\.0"):
         Mix(updates=((0, 1.0),))
 
 

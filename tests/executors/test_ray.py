@@ -37,6 +37,7 @@ from atoll import (
     train,
 )
 from atoll.aggregation.mean import average_models
+from atoll.engine.chain import Chain
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.cores_workers import RETRIES
 from atoll.executors.packing import pack, unpack
@@ -45,7 +46,6 @@ from atoll.executors.ray.ray_executor import Ray, cut
 from atoll.executors.ray.ray_worker import RemoteMeasuring, Training, require_same
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor_choice as executing
-from atoll.faults.attacks import Attacked
 from atoll.local.models import Model
 from atoll.local.rule import adam, sgd
 from atoll.methods.papers.cfl_mgd import cfl_mgd
@@ -54,6 +54,7 @@ from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.parts.parties import share_samples
 from atoll.methods.parts.party_trainer import PartyTrainer
 from atoll.support.environment import package_versions
+from tests.attackers import attacked_by
 from tests.clusters import RULE, Trouble, Troubled, nodes
 from tests.problems import classification, linear_module, linear_parties, network, quadratics
 
@@ -167,13 +168,13 @@ def test_models_are_packed_whatever_their_types_and_shapes() -> None:
 
 @pytest.mark.parametrize("attackers", [0, 2])
 def test_a_trainer_is_sent_with_the_pool_once_and_in_memory_that_workers_can_share(attackers: int) -> None:
-    trainer = Attacked(Trainer(linear_module(), POPULATION, RULE, SEED), np.arange(attackers), "noise")
+    trainer = attacked_by(Trainer(linear_module(), POPULATION, RULE, SEED), np.arange(attackers), "noise")
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(trainer, protocol=5, buffer_callback=buffers.append)
     pool = POPULATION.data.inputs
     assert sum(len(buffer.raw()) == pool.nbytes for buffer in buffers) == 1
-    held: Attacked = pickle.loads(content, buffers=buffers)
-    assert np.shares_memory(held.trainer.batches.inputs.numpy(), pool)
+    held: Chain = pickle.loads(content, buffers=buffers)
+    assert np.shares_memory(vars(held.trainer)["batches"].inputs.numpy(), pool)
 
 
 @pytest.mark.parametrize(("clients", "size", "sizes"), [(7, 3, [3, 3, 1]), (2, 8, [2]), (4, 1, [1, 1, 1, 1])])
@@ -248,10 +249,10 @@ def experiment(**wanted: Any) -> Experiment:
 
 def test_the_choice_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executing, "count_cores", lambda: 3)
-    assert experiment().executor_choice.workers == 3
-    assert experiment(workers=2).executor_choice.workers == 2
-    assert experiment(address="host:1").executor_choice.workers == 0  # all that the cluster has
-    assert str(experiment().executor_choice) == "ray (as run.executor says)"
+    assert experiment().execution.choice.workers == 3
+    assert experiment(workers=2).execution.choice.workers == 2
+    assert experiment(address="host:1").execution.choice.workers == 0  # all that the cluster has
+    assert str(experiment().execution.choice) == "ray (as run.executor says)"
     with pytest.raises(InputError, match=r"run\.debug = true: .* run\.executor = 'ray' does not"):
         experiment(debug=True).check()
 
@@ -304,8 +305,8 @@ def test_clients_that_attack_and_drop_out(attack: str) -> None:
             small | {"method": method, "faults": faults, "run": {"executor": executor, "workers": 2}}
         )
         experiment = Experiment(settings)
-        with closing(experiment.make_executor()) as trains:
-            *_, last = train(experiment.method, trains, init(experiment.method, *experiment.initial_models()))
+        with closing(experiment.execution.make_executor()) as trains:
+            *_, last = train(experiment.method, trains, init(experiment.method, *experiment.training.initial_models()))
         ends.append(last.state)
     assert ends[0].refused == ends[1].refused
     assert bool(ends[0].refused) == (attack == "not-finite")
@@ -324,8 +325,8 @@ def test_clients_that_add_noise_and_code_what_they_send() -> None:
         changes = {"method": {"name": "fedavg"}, "privacy": private, "travel": {"codec": "int8"}, "run": run}
         (settings,) = make_runs(small | changes)
         experiment = Experiment(settings)
-        with closing(experiment.make_executor()) as trains:
-            *_, last = train(experiment.method, trains, init(experiment.method, *experiment.initial_models()))
+        with closing(experiment.execution.make_executor()) as trains:
+            *_, last = train(experiment.method, trains, init(experiment.method, *experiment.training.initial_models()))
         ends.append(experiment.method.global_model(last.state))
     assert_same(ends[1], ends[0])
 

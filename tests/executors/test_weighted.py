@@ -257,13 +257,13 @@ def test_what_does_not_fit_is_refused_with_the_reason(rule: LocalRule, module: n
 )
 def test_auto_takes_it_where_it_fits(steps: int, executor: str, kind: type) -> None:
     (settings,) = make_runs({"rounds": 1, "local": {"steps": steps}, "run": {"executor": executor}})
-    assert type(Experiment(settings).make_executor()) is kind
+    assert type(Experiment(settings).execution.make_executor()) is kind
 
 
 def test_asking_for_it_where_it_does_not_fit_is_an_error() -> None:
     (settings,) = make_runs({"rounds": 1, "run": {"executor": "weighted"}})
     with pytest.raises(InputError, match=r"run.executor = 'weighted': local.steps = 20: must be 1; use 'serial'"):
-        Experiment(settings).make_executor()
+        Experiment(settings).execution.make_executor()
 
 
 def test_dtype_follows_the_module() -> None:

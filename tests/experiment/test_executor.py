@@ -193,23 +193,23 @@ def test_an_explicit_choice_that_does_not_fit_names_the_layer() -> None:
     ("name", "kind"), [("serial", Serial), ("cores", Cores), ("stacked", Stacked), ("auto", Serial)]
 )
 def test_the_settings_name_the_executor(name: Any, kind: type) -> None:
-    made = experiment(executor=name, workers=1).make_executor()
+    made = experiment(executor=name, workers=1).execution.make_executor()
     assert type(made) is kind
     made.close()
 
 
 def test_the_limit_of_a_stack_is_handed_on() -> None:
-    made = experiment(executor="stacked", stack_bytes=12345).make_executor()
+    made = experiment(executor="stacked", stack_bytes=12345).execution.make_executor()
     assert isinstance(made, Stacked)
     assert made.stack_bytes == 12345
 
 
 def test_more_workers_than_cores_are_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(e, "count_cores", lambda: 2)
-    chosen = experiment(executor="cores", workers=5).executor_choice
+    chosen = experiment(executor="cores", workers=5).execution.choice
     assert chosen.workers == 5
     assert chosen.warning == "run.workers = 5: this process may use 2 cores; more workers are no faster"
-    assert experiment(executor="cores", workers=2).executor_choice.warning == ""
+    assert experiment(executor="cores", workers=2).execution.choice.warning == ""
 
 
 def test_bfloat16_where_it_is_emulated_is_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +219,10 @@ def test_bfloat16_where_it_is_emulated_is_allowed_with_a_warning(monkeypatch: py
         "run.precision = 'bfloat16': this processor has no such products; one of matrices takes 6.3 times as long as "
         "in float32"
     )
-    assert experiment(executor="serial", precision="bfloat16").executor_choice.warning == told
-    assert experiment(executor="serial").executor_choice.warning == ""
+    assert experiment(executor="serial", precision="bfloat16").execution.choice.warning == told
+    assert experiment(executor="serial").execution.choice.warning == ""
     monkeypatch.setattr(e, "lacks_bfloat16", lambda: False)
-    assert experiment(executor="serial", precision="bfloat16").executor_choice.warning == ""
+    assert experiment(executor="serial", precision="bfloat16").execution.choice.warning == ""
 
 
 def test_how_slow_emulated_products_are_is_measured() -> None:
@@ -274,7 +274,7 @@ def test_refused_before_anything_is_trained(run: dict[str, Any], told: str) -> N
 
 
 def test_debug_is_serial() -> None:
-    made = experiment(debug=True).make_executor()
+    made = experiment(debug=True).execution.make_executor()
     assert isinstance(made, Serial)
     assert made.debug
     assert isinstance(made.trainer, Trainer)
@@ -326,5 +326,5 @@ def test_cuda_is_not_woken_up_before_workers_are_forked(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "_lazy_init", fail)
     chosen = experiment(executor="cores", workers=2)
     chosen.check()
-    chosen.make_executor().close()
+    chosen.execution.make_executor().close()
     assert count_cores() >= 1

@@ -161,7 +161,7 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_clusters_that_the_method_counts_itself_are_told() -> None:
-    told = r"clustering.clusters = 3: no run has a use for it; method.name = 'ifca' finds clusters itself"
+    told = r"clustering.clusters = 3: no run uses it; method.name = 'ifca' finds clusters itself"
     with pytest.warns(SettingWarning, match=told):
         make_runs({"method": {"name": "ifca"}, "clustering": {"clusters": 3}})
     with warnings.catch_warnings():

@@ -45,7 +45,7 @@ def made(*changes: str) -> Experiment:
 
 
 def network_of(*changes: str) -> Network:
-    return made(*changes).networks[0]
+    return made(*changes).conditions.networks[0]
 
 
 def write_table(path: Path, **columns: Any) -> None:
@@ -126,7 +126,7 @@ def test_speeds_positions_and_powers_are_drawn_from_their_ranges() -> None:
     experiment = made(
         "network.seconds_per_sample=[0.002, 0.004]", "network.side_metres=10", "network.client_milliwatts=[20, 30]"
     )
-    network = experiment.networks[0]
+    network = experiment.conditions.networks[0]
     zeta = network.compute_seconds / experiment.population.sizes
     assert 0.002 <= zeta.min() < 0.0025 < 0.0035 < zeta.max() <= 0.004
     assert network.clients_xy is not None
@@ -147,7 +147,7 @@ def milliwatts_behind(network: Network) -> Floats:
 
 def test_one_speed_is_that_of_all() -> None:
     experiment = made("network.seconds_per_sample=0.5")
-    assert experiment.networks[0].compute_seconds.tolist() == (0.5 * experiment.population.sizes).tolist()
+    assert experiment.conditions.networks[0].compute_seconds.tolist() == (0.5 * experiment.population.sizes).tolist()
 
 
 def test_everything_in_a_clients_file_is_taken_over() -> None:
@@ -155,28 +155,33 @@ def test_everything_in_a_clients_file_is_taken_over() -> None:
     columns = {"x": XY[:, 0], "y": XY[:, 1], "power": MILLIWATTS, "seconds_per_sample": ZETA, "samples": SAMPLES}
     write_table(Path("mixed.csv"), client=order, **{name: values[order] for name, values in columns.items()})
     experiment = made("network.clients_file=mixed.csv")
-    network = experiment.networks[0]
+    network = experiment.conditions.networks[0]
     assert network.clients_xy is not None
     assert network.clients_xy.tolist() == XY.tolist()
     np.testing.assert_allclose(milliwatts_behind(network), MILLIWATTS[:, None].repeat(AGGREGATORS, axis=1))
     assert network.compute_seconds.tolist() == (ZETA * SAMPLES).tolist()
-    assert experiment.problem.sizes.tolist() == SAMPLES.tolist()
+    assert experiment.plan.problem.sizes.tolist() == SAMPLES.tolist()
 
 
 def test_what_a_clients_file_leaves_out_is_drawn() -> None:
     write_table(Path("few.csv"), client=range(CLIENTS), x=XY[:, 0], y=XY[:, 1])
     experiment = made("network.clients_file=few.csv", "network.seconds_per_sample=[0.001, 0.002]")
     plain = made("network.seconds_per_sample=[0.001, 0.002]")
-    assert experiment.networks[0].compute_seconds.tolist() == plain.networks[0].compute_seconds.tolist()
-    np.testing.assert_allclose(milliwatts_behind(experiment.networks[0]), milliwatts_behind(plain.networks[0]))
-    assert experiment.problem.sizes.tolist() == experiment.population.sizes.tolist()
+    assert (
+        experiment.conditions.networks[0].compute_seconds.tolist()
+        == plain.conditions.networks[0].compute_seconds.tolist()
+    )
+    np.testing.assert_allclose(
+        milliwatts_behind(experiment.conditions.networks[0]), milliwatts_behind(plain.conditions.networks[0])
+    )
+    assert experiment.plan.problem.sizes.tolist() == experiment.population.sizes.tolist()
 
 
 def test_a_file_may_say_how_long_each_client_sends() -> None:
     """In the place of positions where all send to one server; aggregators still need to know who is where."""
     rows = "".join(f"{k},{0.01 * (k + 1)},{k}\n" for k in range(12))
     Path("sending.csv").write_text(f"client,seconds_per_sample,upload_seconds\n{rows}")
-    clock = made("network.clients_file=sending.csv", "method.name=fedavg").clock
+    clock = made("network.clients_file=sending.csv", "method.name=fedavg").plan.clock
     assert clock.upload_seconds.tolist() == list(range(12))
     with pytest.raises(InputError, match="has no column 'x'"):
         network_of("network.clients_file=sending.csv")
@@ -211,7 +216,7 @@ def test_every_clustering_and_pattern_takes_links() -> None:
             experiment = made(*LINKS, f"method.pattern={pattern}", f"clustering.method={method}", *limit)
             assert len(experiment.method.schedule) == 20
             if limit:
-                assert experiment.plan.max_completion_seconds <= 3
+                assert experiment.plan.summary.max_completion_seconds <= 3
 
 
 OWN = """
@@ -270,7 +275,7 @@ def test_drawn_topologies_come_from_the_seed(changes: tuple[str, str]) -> None:
 
 def test_a_trace_makes_phases_and_labels_change_only_when_clustered_anew() -> None:
     experiment = made("network.trace_file=trace.csv", "network.recluster_every=40")
-    phases = {phase.round: phase for phase in experiment.phases}
+    phases = {phase.round: phase for phase in experiment.plan.phases}
     assert list(phases) == [0, 30, 40, 60, 80]
     moved = XY.copy()
     moved[3] = (5, 6)
@@ -289,7 +294,7 @@ def test_a_trace_makes_phases_and_labels_change_only_when_clustered_anew() -> No
 
 
 def test_without_recluster_every_clients_move_but_keep_their_aggregators() -> None:
-    phases = made("network.trace_file=trace.csv").phases
+    phases = made("network.trace_file=trace.csv").plan.phases
     assert [phase.round for phase in phases] == [0, 30, 60]
     assert len({id(phase.clustering) for phase in phases}) == 1
 
@@ -297,9 +302,9 @@ def test_without_recluster_every_clients_move_but_keep_their_aggregators() -> No
 @pytest.mark.parametrize(("every", "rounds"), [("20", [0, 20, 40, 60, 80]), ("", [*range(100)])])
 def test_clients_can_walk_by_random_waypoints(every: str, rounds: list[int]) -> None:
     words = ("network.metres_per_round=0.25", f"network.recluster_every={every}")
-    networks, others = made(*words).networks, made(*words, "seed=1").networks
+    networks, others = made(*words).conditions.networks, made(*words, "seed=1").conditions.networks
     assert list(networks) == rounds
-    assert made(*words).networks[80].upload_seconds.tobytes() == networks[80].upload_seconds.tobytes()
+    assert made(*words).conditions.networks[80].upload_seconds.tobytes() == networks[80].upload_seconds.tobytes()
     ways = []
     for before, after in pairwise(rounds):
         xy, then, other = networks[before].clients_xy, networks[after].clients_xy, others[after].clients_xy
@@ -321,7 +326,7 @@ def test_clients_walk_from_where_a_file_has_them() -> None:
 
 
 def test_what_happens_after_the_last_round_is_left_out() -> None:
-    phases = made("network.trace_file=trace.csv", "network.recluster_every=40", "rounds=40").phases
+    phases = made("network.trace_file=trace.csv", "network.recluster_every=40", "rounds=40").plan.phases
     assert [phase.round for phase in phases] == [0, 30]
 
 
@@ -332,7 +337,7 @@ def test_an_own_clustering_is_given_the_network_and_the_problem_of_its_round() -
         "    return network.upload_seconds.argmin(axis=1)\n"
     )
     changes = ("network.trace_file=trace.csv", "network.recluster_every=20", "clustering.method=placing:nearest")
-    for phase in made(*changes, "clustering.clusters=16").phases:
+    for phase in made(*changes, "clustering.clusters=16").plan.phases:
         xy = phase.network.clients_xy
         assert xy is not None
         if phase.round % 20 == 0:
@@ -346,12 +351,12 @@ def test_models_are_kept_when_clients_are_clustered_anew() -> None:
     still = made(*changes)
     servers = []
     for experiment in (moving, still):
-        executor, method = experiment.make_executor(), experiment.method
-        states = [step.state for step in train(method, executor, init(method, *experiment.initial_models()))]
+        executor, method = experiment.execution.make_executor(), experiment.method
+        states = [step.state for step in train(method, executor, init(method, *experiment.training.initial_models()))]
         servers.append([state.server for state in states if state.server is not None])
     same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(*servers, strict=True)]
     assert same == [event * 5 < 40 for event in range(12)]  # other clusters, and so others' averages, from 40 on
-    losses = [moving.make_evaluator().score(model).train_loss for model in servers[0]]
+    losses = [moving.execution.make_evaluator().score(model).train_loss for model in servers[0]]
     assert losses[8] < 0.7 * losses[0]
 
 
@@ -398,17 +403,17 @@ def xi_gradients(experiment: Experiment) -> Floats:
 @pytest.mark.parametrize(("xi", "by_hand"), [("shares", xi_shares), ("labels", xi_labels), ("gradients", xi_gradients)])
 def test_xi(xi: str, by_hand: Callable[[Experiment], Floats]) -> None:
     experiment = made(f"clustering.xi={xi}", "data.partition=dirichlet", "data.alpha=0.5")
-    found, rows = experiment.problem.deviations, by_hand(experiment)
+    found, rows = experiment.plan.problem.deviations, by_hand(experiment)
     np.testing.assert_allclose(found @ found.T, rows @ rows.T, rtol=1e-4, atol=1e-6)
 
 
 def test_a_warm_up_takes_the_model_where_clients_differ_most() -> None:
     words = ("local.lr=0.5", "local.steps=5", "clustering.clusters=2")
     experiment = made(*words, "clustering.xi=gradients", "clustering.warmup_rounds=3")
-    found = experiment.problem.deviations
+    found = experiment.plan.problem.deviations
     averaged = made(*words, "method.name=fedavg", "rounds=3")
     start, method = read_model(averaged.module), averaged.method
-    executor = Serial(Trainer(averaged.module, averaged.population, averaged.rule, 0))
+    executor = Serial(Trainer(averaged.module, averaged.population, averaged.plan.rule, 0))
     models = [start, *(step.state.server for step in train(method, executor, init(method, start)))]
     shares, spreads = experiment.population.shares, []
     for model in models:
@@ -425,7 +430,7 @@ def test_mu_and_smoothness_can_be_estimated() -> None:
         *("data.dataset=regression", "data.partition=planted", "data.width=4"),
         *("clustering.mu=estimate", "clustering.smoothness=estimate", "clustering.initial_gap=1"),
     )
-    population, problem = experiment.population, experiment.problem
+    population, problem = experiment.population, experiment.plan.problem
     spectra = []
     for client in range(CLIENTS):
         own = population.samples(client)
@@ -439,7 +444,7 @@ def test_mu_and_smoothness_can_be_estimated() -> None:
 
 @pytest.mark.parametrize("pattern", ["cenasy", "decasy"])
 def test_frequencies_as_if_transfers_alone_took_time(pattern: str) -> None:
-    problem = made("clustering.frequencies=transfer", f"method.pattern={pattern}").problem
+    problem = made("clustering.frequencies=transfer", f"method.pattern={pattern}").plan.problem
     network = problem.network
     slowest = [max(network.exchange_seconds[j, list(near)]) for j, near in enumerate(network.neighbours)]
     seconds = network.transfer_seconds if pattern == "cenasy" else np.array(slowest)
@@ -453,30 +458,30 @@ def test_numbers_arrive_in_the_problem() -> None:
         *(given, "clustering.time_limit=7.5", "clustering.mu=0.3", "clustering.initial_gap=1.5", "rounds=120"),
         *("local.lr=0.1", "local.lr_factor=0.5", "local.steps=2", "method.intra_rounds=4", "method.pattern=decasy"),
     )
-    problem = experiment.problem
+    problem = experiment.plan.problem
     assert (problem.pattern, problem.steps, problem.intra_rounds, problem.local_steps) == ("decasy", 120, 4, 2)
     assert (problem.lr, problem.mu, problem.smoothness, problem.initial_gap) == (0.05, 0.3, 2.0, 1.5)
     assert problem.limits.tolist() == [7.5] * AGGREGATORS
     assert problem.seconds is None
-    assert problem.network is experiment.networks[0]
+    assert problem.network is experiment.conditions.networks[0]
     assert evaluate(problem, experiment.clustering.labels).psi.tolist() == [1 / 8, 2 / 8, 3 / 8, 2 / 8]
-    assert np.isinf(made().problem.limits).all()
+    assert np.isinf(made().plan.problem.limits).all()
 
 
 def test_the_initial_gap_is_the_loss_at_the_start() -> None:
     experiment = made()
-    loss = experiment.make_evaluator().score(read_model(experiment.module)).train_loss
-    assert experiment.problem.initial_gap == pytest.approx(loss, abs=1e-12)
+    loss = experiment.execution.make_evaluator().score(read_model(experiment.module)).train_loss
+    assert experiment.plan.problem.initial_gap == pytest.approx(loss, abs=1e-12)
     before = {name: tensor.clone() for name, tensor in experiment.module.state_dict().items()}
     made_again = made("clustering.xi=gradients", "clustering.warmup_rounds=2", "clustering.mu=estimate")
-    assert made_again.problem.initial_gap == experiment.problem.initial_gap
+    assert made_again.plan.problem.initial_gap == experiment.plan.problem.initial_gap
     for name, tensor in made_again.module.state_dict().items():  # w0 is still what the run begins with
         assert torch.equal(tensor, before[name])
 
 
 def test_the_clock_and_the_bound_read_the_same_frequencies() -> None:
     given = [4.0, 2.0, 1.0, 3.0]
-    problem = made(f"network.frequencies={given}").problem
+    problem = made(f"network.frequencies={given}").plan.problem
     assert problem.frequencies is problem.network.frequencies
     assert problem.frequencies is not None
     assert problem.frequencies.tolist() == given
@@ -488,7 +493,7 @@ def test_the_clock_and_the_bound_read_the_same_frequencies() -> None:
 def test_limits_may_be_one_an_aggregator() -> None:
     np.savetxt("limits.csv", [[3.0], [2.0], [4.0], [5.0]])
     for given in ("[3, 2, 4, 5]", "limits.csv"):
-        assert made(f"clustering.time_limit={given}").problem.limits.tolist() == [3, 2, 4, 5]
+        assert made(f"clustering.time_limit={given}").plan.problem.limits.tolist() == [3, 2, 4, 5]
 
 
 # What is refused
@@ -516,7 +521,7 @@ REFUSED: list[tuple[list[str], list[str]]] = [
     ([*LINKS, "network.recluster_every=10"], ["network.recluster_every", "network.file"]),
     ([*LINKS, "network.downloads=true"], ["network.downloads", "network.file"]),
     ([*LINKS, "data.clients=11"], ["links.csv", "unknown id '11'"]),
-    ([*LINKS, "data.clients=13"], ["links.csv", "client '12' reaches no aggregator"]),
+    ([*LINKS, "data.clients=13"], ["links.csv", "client '12' has no link to an aggregator"]),
     ([*LINKS, "clustering.clusters=3"], ["'links.csv'", "4 aggregators", "clustering.clusters = 3"]),
     ([*LINKS, "network.clients_file=few.csv"], ["few.csv", "has 11 clients", "data.clients = 12"]),
     (["network.file=absent.csv"], ["absent.csv", "No such file"]),
@@ -578,7 +583,7 @@ def test_networks_that_are_refused(changes: list[str], told: list[str]) -> None:
 @pytest.mark.parametrize(("changes", "told"), PROBLEM_REFUSED, ids=[" ".join(c) for c, _ in PROBLEM_REFUSED])
 def test_problems_that_are_refused(changes: list[str], told: list[str]) -> None:
     with pytest.raises(InputError) as error:
-        made(*changes).problem  # noqa: B018
+        made(*changes).plan.problem  # noqa: B018
     assert_sentence(str(error.value), told)
 
 

@@ -117,7 +117,7 @@ def test_data_are_told_apart_by_what_they_hold() -> None:
     one, same, other = (Settings(data=letters(shift=shift)).data.dataset for shift in (0, 0, 1))
     assert one == same != other
     assert one.startswith("__main__:two_letters_")
-    assert atoll.Experiment(data={"dataset": letters(), "clients": 4}).clients.data.name == "two letters"
+    assert atoll.Experiment(data={"dataset": letters(), "clients": 4}).clients.dealt.data.name == "two letters"
 
 
 def test_settings_of_objects_are_copied_and_sent_within_a_process() -> None:
@@ -135,13 +135,13 @@ def test_a_run_of_objects_goes_on_in_its_notebook_and_elsewhere_says_why_not(
     assert atoll.run(SMALL, tmp_path / "run", clustering=f, resume=True).history["round"].tolist() == [0, 1]
     del sys.modules["__main__"].f
     monkeypatch.setattr(plugins, "_GIVEN", {})
-    told = r"clustering\.method = '__main__:f': was given as an object by another script or notebook; give it again"
+    told = r"clustering\.method = '__main__:f': was passed directly by another script or notebook; pass it again"
     with pytest.raises(atoll.InputError, match=told):
         atoll.read_result(tmp_path / "run")
 
 
 def test_a_module_is_refused_and_a_class_of_modules_is_not() -> None:
-    with pytest.raises(atoll.InputError, match=r"model\.name: is a module, 'Linear'; give a function that returns it"):
+    with pytest.raises(atoll.InputError, match=r"model\.name: is a module, 'Linear'; give a function that returns one"):
         atoll.Experiment(model=nn.Linear(2, 2))
     assert named({"model": nn.Linear})["model"] == {"name": "torch.nn.modules.linear:Linear"}
 

@@ -11,11 +11,12 @@ from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
 from atoll.engine.cohorts import ClientTrainer, Cohort
 from atoll.executors.cores.cores_executor import Cores
-from atoll.faults.attacks import ATTACKS, Attacked, claim_samples, draw_attackers
+from atoll.faults.attacks import ATTACKS, claim_samples, draw_attackers
 from atoll.faults.collusion import COLLUSIONS
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
 from atoll.local.task import ClientTask
+from tests.attackers import attacked_by
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 POPULATION = classification(clients=6)
@@ -41,14 +42,14 @@ def same(one: Model, other: Model) -> bool:
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name != "none" and name not in COLLUSIONS])
 def test_others_train_to_the_same_bits_as_without_attackers(attack: str) -> None:
-    attacked = Attacked(trainer(), ATTACKERS, attack)
+    attacked = attacked_by(trainer(), ATTACKERS, attack)
     for client in (0, 1, 2, 4, 0):
         sent, honest = attacked.train(task(client)), trainer().train(task(client))
         assert same(sent.model, honest.model) == (client not in ATTACKERS)
 
 
 def test_sign_flips_go_back_as_many_times_as_far() -> None:
-    honest, sent = trainer().train(task(1)), Attacked(trainer(), ATTACKERS, "sign-flip", 2.5).train(task(1))
+    honest, sent = trainer().train(task(1)), attacked_by(trainer(), ATTACKERS, "sign-flip", 2.5).train(task(1))
     start = as_vector(task(1).start)
     np.testing.assert_allclose(as_vector(sent.model), start - 2.5 * (as_vector(honest.model) - start), rtol=1e-12)
     assert sent.loss == honest.loss
@@ -67,7 +68,7 @@ def test_sign_flips_turn_moments_too_and_leave_counters() -> None:
 
 
 def test_noise_is_as_many_times_as_long_as_the_update_and_new_in_each_task() -> None:
-    attacked, start = Attacked(trainer(), ATTACKERS, "noise", 30.0), task(1).start
+    attacked, start = attacked_by(trainer(), ATTACKERS, "noise", 30.0), task(1).start
     first, again, later, other = (attacked.train(each).model for each in (task(1), task(1), task(1, 3), task(4)))
     assert same(first, again)
     assert update_norm(first, start) == pytest.approx(30 * update_norm(trainer().train(task(1)).model, start))
@@ -81,13 +82,13 @@ def test_flipped_labels_train_on_the_other_classes() -> None:
     data = replace(POPULATION.data, targets=2 - POPULATION.data.targets)
     parts = [POPULATION.samples(k) for k in range(len(POPULATION))]
     expected = Trainer(network(), make_population(data, parts), RULE, seed=3).train(task(4))
-    attacked = Attacked(trainer(), ATTACKERS, "label-flip")
+    attacked = attacked_by(trainer(), ATTACKERS, "label-flip")
     attacked.train(task(0))  # in the same module
     assert same(attacked.train(task(4)).model, expected.model)
 
 
 def test_free_riders_send_back_what_they_were_sent() -> None:
-    assert same(Attacked(trainer(), ATTACKERS, "free-rider").train(task(1)).model, task(1).start)
+    assert same(attacked_by(trainer(), ATTACKERS, "free-rider").train(task(1)).model, task(1).start)
     trained = {"w": torch.ones(1), "w@u": torch.ones(1), "count": torch.tensor(7)}
     sent = ATTACKS["free-rider"](
         {"w": torch.zeros(1), "count": torch.tensor(3)}, trained, np.random.default_rng(0), 1.0
@@ -97,7 +98,7 @@ def test_free_riders_send_back_what_they_were_sent() -> None:
 
 @pytest.mark.parametrize("attack", ["none", "sign-flip"])
 def test_attackers_claim_a_loss_and_others_tell_theirs(attack: str) -> None:
-    attacked, honest = Attacked(trainer(), ATTACKERS, attack, claimed_loss=1e300), trainer()
+    attacked, honest = attacked_by(trainer(), ATTACKERS, attack, claimed_loss=1e300), trainer()
     assert [attacked.train(task(k)).loss for k in (1, 4)] == [1e300, 1e300]
     assert attacked.train(task(0)).loss == honest.train(task(0)).loss
     assert same(attacked.train(task(1)).model, honest.train(task(1)).model) == (attack == "none")
@@ -115,14 +116,14 @@ def test_attackers_claim_samples_which_weigh_them_and_train_on_those_they_have()
 def test_flipped_labels_need_classes() -> None:
     plain = Trainer(linear_module(), quadratics(), RULE, seed=0)
     with pytest.raises(InputError, match=r"faults\.attack = 'label-flip': needs data with classes"):
-        Attacked(plain, ATTACKERS, "label-flip")
+        attacked_by(plain, ATTACKERS, "label-flip")
 
 
 @pytest.mark.parametrize("rule", [RULE, replace(RULE, optimizer=momentum, carry_moments=True)])
 @pytest.mark.parametrize("attack", ["sign-flip", "noise", "label-flip"])
 def test_workers_give_the_bits_of_one_client_after_the_other(attack: str, rule: LocalRule) -> None:
     def attacked() -> ClientTrainer:
-        return Attacked(trainer(rule), ATTACKERS, attack)
+        return attacked_by(trainer(rule), ATTACKERS, attack)
 
     (expected,) = Serial(attacked()).train([cohort()], average_models)
     for workers in (1, 3):

@@ -10,12 +10,13 @@ from atoll import Serial
 from atoll.aggregation.mean import Combine, average_models
 from atoll.aggregation.robust import median
 from atoll.aggregation.screening import Screening
+from atoll.engine.chain import Chain
 from atoll.engine.cohorts import ClusterUpdate
 from atoll.executors.cores.cores_executor import Cores
-from atoll.faults.attacks import Attacked
 from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.local.models import Model
 from atoll.support.arrays import Floats
+from tests.attackers import attacked_by
 from tests.faults.test_attacks import ATTACKERS, cohort, same, trainer
 from tests.problems import as_vector
 
@@ -88,8 +89,8 @@ def test_workers_give_the_bits_of_one_client_after_the_other(attack: str, rule: 
     def outcome(updates: list[ClusterUpdate]) -> list[tuple[Model, float]]:
         return [(update.model, update.loss) for update in updates]
 
-    def attacked() -> Attacked:
-        return Attacked(trainer(), ATTACKERS, attack)
+    def attacked() -> Chain:
+        return attacked_by(trainer(), ATTACKERS, attack)
 
     expected = outcome(Serial(attacked()).train(cohorts, rule, colluding(attack)))
     for workers in (1, 3):

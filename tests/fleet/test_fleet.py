@@ -105,12 +105,12 @@ def assert_same(ours: Model, theirs: Model) -> None:
 
 
 def simulate(experiment: Experiment) -> list[Step]:
-    executor = Serial(experiment._make_trainer(experiment.method.rule))
+    executor = Serial(experiment.training.trainer())
     return list(train(experiment.method, executor, first(experiment, executor)))
 
 
 def first(experiment: Experiment, executor: Serial | FleetExecutor) -> State:
-    return init(experiment.method, *experiment.best_start(executor))
+    return init(experiment.method, *experiment.training.best_start(executor))
 
 
 def run_events(experiment: Experiment, executor: FleetExecutor) -> list[Step]:
@@ -166,8 +166,8 @@ def test_who_comes_later_takes_part(tmp_path: Path) -> None:
 def test_random_numbers_are_keyed_with_what_the_cohort_draws_by(tmp_path: Path) -> None:
     experiment = small()
     executor = join(experiment, MemoryFleet(open_sites(experiment, tmp_path)))
-    serial = Serial(experiment._make_trainer(experiment.method.rule))
-    (start,) = experiment.initial_models()
+    serial = Serial(experiment.training.trainer())
+    (start,) = experiment.training.initial_models()
     everyone = np.arange(4)
     named = Cohort(1, 0, 2, 0, everyone, np.ones(4), 4.0, start, drawn_as=7)
     other = Cohort(1, 0, 2, 0, everyone, np.ones(4), 4.0, start)
@@ -297,7 +297,7 @@ def test_a_node_cannot_answer_for_another(tmp_path: Path) -> None:
 
 
 def one_cohort(experiment: Experiment, event: int = 0) -> Cohort:
-    start = experiment.initial_models()[0]
+    start = experiment.training.initial_models()[0]
     return Cohort(event, 0, 0, 0, np.arange(4), np.array([1.0, 2.0, 3.0, 4.0]), 10.0, start)
 
 
@@ -315,7 +315,7 @@ def test_who_does_not_answer_is_left_out_of_the_mean(tmp_path: Path) -> None:
     assert average.refused == {"late": 1, "gone": 1}
     assert average.arrived == pytest.approx(0.5)
     there = Cohort(0, 0, 0, 0, np.array([0, 3]), np.array([1.0, 4.0]), 5.0, cohort.start)
-    (other,) = Serial(experiment._make_trainer(experiment.method.rule)).train([there], experiment.method.combine)
+    (other,) = Serial(experiment.training.trainer()).train([there], experiment.method.combine)
     assert_same(average.model, other.model)
     assert average.loss == other.loss
 
@@ -326,7 +326,7 @@ def test_who_is_lost_in_one_cluster_counts_in_no_other(tmp_path: Path) -> None:
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
     executor = join(experiment, fleet)
     fleet.gone.add("node-2")
-    start = experiment.initial_models()[0]
+    start = experiment.training.initial_models()[0]
     cohorts = [
         Cohort(0, 0, 0, cluster, np.array(clients), np.ones(2), 4.0, start)
         for cluster, clients in enumerate([[0, 1], [2, 3]])
@@ -335,7 +335,7 @@ def test_who_is_lost_in_one_cluster_counts_in_no_other(tmp_path: Path) -> None:
         Cohort(0, 0, 0, cluster, np.array(clients), np.ones(len(clients)), 3.0, start)
         for cluster, clients in enumerate([[0, 1], [3]])
     ]
-    serial = Serial(experiment._make_trainer(experiment.method.rule))
+    serial = Serial(experiment.training.trainer())
     combine = experiment.method.combine
     for mine, other in zip(executor.train(cohorts, combine), serial.train(there, combine), strict=True):
         assert_same(mine.model, other.model)
@@ -362,10 +362,10 @@ def test_losses_are_those_of_simulation_to_rounding_and_unknown_ones_nan(tmp_pat
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
     executor = join(experiment, fleet)
     fleet.gone.add("node-3")
-    models = experiment.initial_models()
+    models = experiment.training.initial_models()
     clients = np.array([3, 0, 2])
     ours = executor.losses(models, clients, 0)
-    theirs = Serial(experiment._make_trainer(experiment.method.rule)).losses(models, clients, 0)
+    theirs = Serial(experiment.training.trainer()).losses(models, clients, 0)
     assert np.isnan(ours[0]).all()
     assert ours[1:] == pytest.approx(theirs[1:], rel=1e-6)
 

@@ -65,7 +65,7 @@ def test_a_node_refuses_in_a_sentence_and_goes_on_once_there_is_room(
     experiment = small(method={"name": "ifca", "clusters": 2})
     node = open_site(experiment.settings, write_shards(experiment, tmp_path / "data")[0], 0)
     head = LossesRequest(settings_digest=agreement_of(experiment).digest, nonce="ab", round=0, client=0)
-    request = encode(head, pack(experiment.initial_models()))
+    request = encode(head, pack(experiment.training.initial_models()))
     store, told = FolderStore(tmp_path / "store"), list[str]()
     disk.is_full = True
     with caplog.at_level(logging.INFO):
@@ -206,5 +206,5 @@ def test_a_server_says_how_the_run_goes_on(tmp_path: Path) -> None:
         def __exit__(self, *_: object) -> None:
             pass
 
-    with pytest.raises(RunError, match=r"on device; make room, and the same command with --resume goes on from there$"):
+    with pytest.raises(RunError, match=r"on device; free some space and give the same command with --resume$"):
         _carry_out(small(run={"executor": "fleet"}), tmp_path / "run", False, False, Fleet())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from atoll.codecs.codec_stage import code_updates
 from atoll.codecs.coding import Coding, as_sent
 from atoll.codecs.named_codecs import bfloat16, int8, topk
 from atoll.fleet.agreed.messages import (
@@ -39,7 +40,7 @@ from tests.fuzzing import carry_out, fewest, many, some
 
 EXPERIMENT = small()
 DIGEST = agreement_of(EXPERIMENT).digest
-(START,) = EXPERIMENT.initial_models()
+(START,) = EXPERIMENT.training.initial_models()
 WRITTEN: dict[type[Header], bytes] = {
     DescribeRequest: encode(
         DescribeRequest(settings_digest=DIGEST, nonce="ab", settings=announce(EXPERIMENT.settings))
@@ -106,8 +107,10 @@ def trained(message: bytes) -> None:
 def coded_by(coding: Coding) -> Read:
     """Nothing is taken that is not of the form and finite, whatever its bytes, and whoever decodes them."""
 
+    stages = (code_updates(coding, feedback=False, seed=0),)
+
     def read(message: bytes) -> None:
-        asked = Expected("node-1", 1, "ab", form_of(START), start=START, max_update_norm=10.0, coding=coding)
+        asked = Expected("node-1", 1, "ab", form_of(START), start=START, max_update_norm=10.0, stages=stages)
         found = read_trained(asked, "node-1", message)
         assert found in REASONS if isinstance(found, str) else form_of(found.outcome.model) == form_of(START)
         if isinstance(found, CheckedUpdate):

@@ -37,7 +37,7 @@ from tests.fleets import agreement_of, small
 
 EXPERIMENT = small()
 DIGEST = agreement_of(EXPERIMENT).digest
-(START,) = EXPERIMENT.initial_models()
+(START,) = EXPERIMENT.training.initial_models()
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def test_threads_of_one_process_do_not_disturb_each_other(tmp_path: Path) -> Non
 
     experiment = small(model={"name": "tests.fleet.test_fleet:dropping"})
     digest = agreement_of(experiment).digest
-    (start,) = experiment.initial_models()
+    (start,) = experiment.training.initial_models()
     sites = [open_site(experiment.settings, each, c) for c, each in enumerate(write_shards(experiment, tmp_path))]
 
     def train(client: int) -> Model:
@@ -296,7 +296,7 @@ def test_threads_of_one_process_do_not_disturb_each_other(tmp_path: Path) -> Non
 def test_training_alone_sends_nothing_of_what_was_trained(method: str, is_sent: bool, tmp_path: Path) -> None:
     experiment = small(method={"name": method})
     node = open_site(experiment.settings, write_shards(experiment, tmp_path)[1], 1)
-    (start,) = experiment.initial_models()
+    (start,) = experiment.training.initial_models()
     request = asking(digest=agreement_of(experiment).digest, start=start)
     head, (sent,) = decode(answer(node, MemoryStore(), "train", request), TrainReply)
     assert (head.client, head.loss is None) == (1, False)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from atoll import Experiment, run_events
-from atoll.experiment.experiment import ReportedClients
+from atoll.experiment.reported_clients import ReportedClients
 from atoll.faults.attacks import draw_attackers
 from atoll.fleet.agreed.messages import (
     ClientReport,
@@ -175,11 +175,11 @@ def test_where_each_result_is_sound_and_the_rule_makes_no_model_the_start_stays(
 def test_large_numbers_hide_behind_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pixel is dark in the first samples; weights that only it meets overflow elsewhere."""
     experiment = hostile(model={"name": "tests.fleet.test_hostile:deep"})
-    evaluator = experiment.make_evaluator()
+    evaluator = experiment.execution.make_evaluator()
     data = experiment.population.data
     inputs = data.inputs.reshape(len(data), -1)[evaluator.rows]
     dark = np.flatnonzero((inputs[:32] == 0).all(axis=0) & (inputs > 0).any(axis=0))
-    (drawn,) = experiment.initial_models()
+    (drawn,) = experiment.training.initial_models()
     model = {name: torch.full_like(own, 0.0 if "bias" in name else 1e12) for name, own in drawn.items()}
     model["1.weight"][:] = 0.0
     model["1.weight"][:, dark[0]] = 1e12

@@ -191,7 +191,7 @@ def test_feduc_clusters_by_what_was_measured(tmp_path: Path) -> None:
         "rounds": 15,
     }
     experiment = Experiment(compose([small().settings.model_dump(exclude_none=True), changes])[0])
-    assert experiment.networks[0].compute_seconds == pytest.approx([0.01, 0.022, 0.036, 0.052])
+    assert experiment.conditions.networks[0].compute_seconds == pytest.approx([0.01, 0.022, 0.036, 0.052])
     assert len(experiment.clustering.labels) == 4
 
 

@@ -214,7 +214,7 @@ def test_clusters_that_are_learned_from_states_are_refused_by_server_and_node() 
     with pytest.raises(InputError, match=message):
         make_method(experiment.settings, np.full(4, 10), experiment.module)
     with pytest.raises(InputError, match=message):
-        experiment.executor_choice  # noqa: B018
+        experiment.execution.choice  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from atoll import Experiment, InputError, make_runs, run_events
 from atoll.clustering.clustering import Clustering
-from atoll.experiment.experiment import ReportedClients
+from atoll.experiment.reported_clients import ReportedClients
 from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.measured_times import MeasuredTimes
@@ -105,7 +105,7 @@ def test_who_became_slow_is_clustered_by_what_was_measured(
         assert line["compute_seconds"] == pytest.approx(compute)
         assert line["upload_seconds"] == pytest.approx([0.1 * each for each in compute])
         upload = np.repeat(0.1 * np.array(compute)[:, None], 2, axis=1)
-        network = replace(experiment.networks[0], compute_seconds=np.array(compute), upload_seconds=upload)
+        network = replace(experiment.conditions.networks[0], compute_seconds=np.array(compute), upload_seconds=upload)
         by_hand = experiment.given(ReportedClients(experiment.population, None, network))
         assert line["labels"] == by_hand.clustering.labels.tolist()
         others = line["labels"][1]

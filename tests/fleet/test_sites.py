@@ -37,7 +37,7 @@ from tests.fleets import agreement_of, small
 ALL = ("seed", "rounds", "clustering.clusters", "model.*", "travel.*", "local.*", "method.*")
 OWN = small()
 OTHER = small(local={"steps": 3, "lr": 0.2}, rounds=2)
-(START,) = OWN.initial_models()
+(START,) = OWN.training.initial_models()
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_a_server_that_chooses_without_end_fills_no_disk(data: Path, tmp_path: P
     for number in range(KEPT + 4):
         each = small(method={"name": "scaffold", "fraction": 1.0}, local={"steps": 3, "lr": 0.1 + number / 100})
         decode(answer(sites, store, "describe", describing(each)), DescribeReply)
-        (start,) = each.initial_models()
+        (start,) = each.training.initial_models()
         start = each.method.sent(start)
         head, _ = decode(asking(each), TrainRequest)
         decode(answer(sites, store, "train", encode(head, pack([start]))), TrainReply)

@@ -101,7 +101,7 @@ def test_what_is_told_of_a_training_says_no_more(folder: Path) -> None:
     for made in (EXPERIMENT, full):
         site, store = node(folder, Hidden(noise=5.0, most_samples=50), made), MemoryStore()
         told = said_by(site, store).samples
-        (start,) = made.initial_models()[:1]
+        (start,) = made.training.initial_models()[:1]
         common: dict[str, Any] = {"event": 0, "drawn_as": 0, "round": 0, "repeat": 0, "cluster": 0, "client": 1}
         request = TrainRequest(settings_digest=site.agreement.digest, nonce="ab", **common)
         reply, _ = decode(answer(site, store, "train", encode(request) + pack([start])), TrainReply)
@@ -113,7 +113,7 @@ def test_what_is_told_of_a_training_says_no_more(folder: Path) -> None:
 
 def losses_of(site: Node, store: Store) -> LossesReply | Refusal:
     request = LossesRequest(settings_digest=site.agreement.digest, nonce="ab", round=0, client=1)
-    reply = answer(site, store, "losses", encode(request) + pack(EXPERIMENT.initial_models()))
+    reply = answer(site, store, "losses", encode(request) + pack(EXPERIMENT.training.initial_models()))
     return decode_reply(reply, LossesReply)[0]
 
 
@@ -141,7 +141,7 @@ def test_reports_and_updates_share_a_budget(folder: Path) -> None:
     enough = epsilon_of(Cost((2.0,)), 2, 1e-5) + 1e-9
     site, store = node(folder, hidden, CLIENT, budget=WorkBudget(epsilon=enough)), MemoryStore()
     said_by(site, store)
-    (start,) = CLIENT.initial_models()[:1]
+    (start,) = CLIENT.training.initial_models()[:1]
     common: dict[str, Any] = {"event": 0, "drawn_as": 0, "round": 0, "repeat": 0, "cluster": 0, "client": 1}
     request = TrainRequest(settings_digest=site.agreement.digest, nonce="ab", **common)
     replies = [answer(site, store, "train", encode(request) + pack([start])) for _ in range(2)]

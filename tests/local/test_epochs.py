@@ -83,7 +83,7 @@ def test_the_clock_counts_each_clients_steps_so_a_deadline_leaves_out_the_slow(b
     made = experiment(batch, "network.seconds_per_sample=0.5", "network.upload_seconds=1.0")
     sizes = made.population.sizes
     passed = 2 * sizes if batch.endswith("full") else 4 * np.ceil(1.5 * sizes / 4)
-    assert np.array_equal(made.clock.compute_seconds, 0.5 * passed)
+    assert np.array_equal(made.plan.clock.compute_seconds, 0.5 * passed)
     middle = float(np.median(0.5 * passed + 1.0))
     late = experiment(batch, "network.seconds_per_sample=0.5", f"faults.deadline_seconds={middle}")
     late.check()

@@ -25,9 +25,9 @@ def test_only_adapters_and_classifier_travel_and_the_backbone_stays(
     table = tomllib.loads((tmp_path / "lora.toml").read_text())
     made = Experiment(make_runs(table, changes=["run.executor=serial", "rounds=2"])[0])
     made.check()
-    assert made.message_bytes == 4 * 3_914
+    assert made.traffic.message_bytes == 4 * 3_914
     assert sum(parameter.numel() for parameter in made.module.parameters()) == 22_132
-    (first,) = made.initial_models()
+    (first,) = made.training.initial_models()
     begun, *_, last = run_events(made, tmp_path / "run")
     assert begun.row is not None
     assert last.row is not None

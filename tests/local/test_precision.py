@@ -163,9 +163,9 @@ def test_the_setting_reaches_the_trainer_and_dense_networks() -> None:
         table = {"rounds": 1, "method": {"name": "fedavg"}, "run": {"executor": "serial", "precision": precision}}
         (settings,) = make_runs(table)
         experiment = Experiment(settings)
-        executor = experiment.make_executor()
+        executor = experiment.execution.make_executor()
         event = experiment.method.schedule.events[0]
-        start = experiment.initial_models()[0]
+        start = experiment.training.initial_models()[0]
         cohort = Cohort(0, 0, 0, 0, event.cohort, event.weights, float(event.weights.sum()), start)
         found[precision] = as_vector(executor.train([cohort], average_models)[0].model)
     difference = np.abs(found["float32"] - found["bfloat16"]).max()

@@ -5,17 +5,15 @@ from typing import Any
 
 from torch import nn
 
-from atoll import Executor, Method, Population, State, Trainer, init, read_model, train
+from atoll import Executor, Method, Population, State, chain_of, init, read_model, train
 from atoll.local.models import Model
 
 SEED = 5
 
 
-def trainer_of(method: Method, module: nn.Module, population: Population) -> Trainer:
-    """Return the trainer that the method wants."""
-    made: Any = method.trainer or Trainer
-    trainer: Trainer = made(module, population, method.rule, SEED)
-    return trainer
+def trainer_of(method: Method, module: nn.Module, population: Population) -> Any:
+    """Return the trainer that the method wants, with its stages."""
+    return chain_of(method, module, population, SEED).for_executors()
 
 
 def states_of(method: Method, executor: Executor, module: nn.Module) -> list[State]:

@@ -205,8 +205,8 @@ def test_killed_and_resumed_it_has_the_same_bits(tmp_path: Path, executor: str) 
 
 def test_it_costs_the_bytes_of_fedavg() -> None:
     ours, fedavgs = (Experiment(make_runs({**WANTED, "method": {"name": name}})[0]) for name in ("bcd", "fedavg"))
-    assert ours.message_bytes == fedavgs.message_bytes
-    assert ours.executor_choice.name in ("serial", "cores")
+    assert ours.traffic.message_bytes == fedavgs.traffic.message_bytes
+    assert ours.execution.choice.name in ("serial", "cores")
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_clients_of_every_method_code_their_updates_or_have_none(case: str) -> N
         assert UNCODED[case] in refusal(made)
         return
     made.check()
-    assert 0.25 * made.message_bytes <= made.update_bytes <= 0.3 * made.message_bytes
+    assert 0.25 * made.traffic.message_bytes <= made.traffic.update_bytes <= 0.3 * made.traffic.message_bytes
     assert made.method.keeps_state
 
 

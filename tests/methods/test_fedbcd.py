@@ -214,9 +214,9 @@ def test_messages_are_counted(parties: int, mode: Mode) -> None:
 def test_bytes_are_those_of_outputs(batch_size: Any, samples: int) -> None:
     table: dict[str, Any] = {"data": {"clients": 6, "samples": 10}, "local": {"batch_size": batch_size}}
     experiment = Experiment(validate(table | {"method": {"name": "fedbcd", "parties": 3}}))
-    assert experiment.message_bytes == samples * 10 * 4  # a float32 a class of digits
+    assert experiment.traffic.message_bytes == samples * 10 * 4  # a float32 a class of digits
     hidden = 22 * 67 + 21 * 67 + 21 * 66 + 200
-    assert experiment.model_bytes == 4 * (hidden + 200 * 10 + 10)
+    assert experiment.traffic.model_bytes == 4 * (hidden + 200 * 10 + 10)
 
 
 def test_what_cannot_be_split_is_refused() -> None:

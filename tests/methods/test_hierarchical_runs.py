@@ -17,6 +17,7 @@ import torch
 from atoll import Experiment, Serial, State, generator, init, make_runs, run_events, train
 from atoll.clustering.feduc.problem import PATTERNS
 from atoll.network.network import Network
+from atoll.settings.choices import uses_network
 from atoll.support.errors import SettingWarning
 from tests.made_runs import timeless
 from tests.tiers import thinned
@@ -85,8 +86,8 @@ def summary_in(out: str) -> dict[str, Any]:
 def states_of(experiment: Experiment) -> list[State]:
     """Return the states before the first event and after every one."""
     method = experiment.method
-    first = init(method, *experiment.initial_models())
-    return [first, *(step.state for step in train(method, experiment.make_executor(), first))]
+    first = init(method, *experiment.training.initial_models())
+    return [first, *(step.state for step in train(method, experiment.execution.make_executor(), first))]
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def clock_by_hand(work: dict[int, float], pattern: str) -> Iterator[tuple[float,
 def test_time_bytes_and_updates_are_as_counted_by_hand(pattern: str, clustering: str) -> None:
     experiment = made(f"method.pattern={pattern}", f"clustering.method={clustering}")
     rows = carried_out(experiment)
-    labels, network = experiment.clustering.labels, experiment.networks[0]
+    labels, network = experiment.clustering.labels, experiment.conditions.networks[0]
     central = pattern in ("censyn", "cenasy")
     updates = models = 0
     waited, staleness = dict.fromkeys(range(AGGREGATORS), -1), [0]
@@ -322,8 +323,8 @@ def test_a_run_stopped_between_events_that_train_together(pattern: str, changes:
 def test_the_weighted_pass_gives_what_clients_one_by_one_give(pattern: str) -> None:
     words = (f"method.pattern={pattern}", "model.name=mlp")
     serial, auto = made(*words, "run.executor=serial"), made(*words)
-    assert type(serial.make_executor()) is Serial
-    assert auto.executor_choice.whole  # in this process or, on many cores, in workers
+    assert type(serial.execution.make_executor()) is Serial
+    assert auto.execution.choice.whole  # in this process or, on many cores, in workers
     first, second = states_of(serial)[-1], states_of(auto)[-1]
     moved = 0.0
     for j in range(AGGREGATORS):
@@ -398,7 +399,7 @@ def test_fedcluster_and_hierarchical_take_any_clustering(clustering: str) -> Non
 def test_rounds_of_fedcluster_are_no_local_steps_and_need_be_no_multiple() -> None:
     words = ("method.name=fedcluster", "clustering.method=feduc", "method.intra_rounds=5")
     experiment = made(*words, "rounds=3", "local.steps=7")
-    assert experiment.problem.steps == 3 * 5 * 7
+    assert experiment.plan.problem.steps == 3 * 5 * 7
 
 
 @pytest.mark.parametrize("pattern", thinned(PATTERNS))
@@ -438,5 +439,5 @@ def test_lr_decay_is_per_local_step() -> None:
 def test_methods_without_a_network_ignore_its_settings(method: str) -> None:
     words = (f"method.name={method}", "method.fraction=1.0", "rounds=3", "data.rotations=1")
     odd = ("network.grid=[7, 9]", "network.topology=ring", "network.frequencies=transfer")
-    assert not made(*words).has_network
+    assert not uses_network(made(*words).settings)
     assert carried_out(made(*words), "a") == carried_out(made(*words, *odd), "b")

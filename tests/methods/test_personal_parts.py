@@ -181,9 +181,9 @@ def experiment(*changes: str) -> Experiment:
 
 
 def states(each: Experiment) -> list[State]:
-    with closing(each.make_executor()) as executor:
+    with closing(each.execution.make_executor()) as executor:
         method = each.method
-        return [step.state for step in train(method, executor, init(method, *each.initial_models()))]
+        return [step.state for step in train(method, executor, init(method, *each.training.initial_models()))]
 
 
 ADAPTED = f"model.name={__name__}:adapted"
@@ -195,8 +195,8 @@ def test_of_an_adapted_model_only_the_adapters_travel(executor: str) -> None:
     thin = experiment(ADAPTED, "model.travels=trainable", f"run.executor={executor}")
     whole = experiment(ADAPTED, f"run.executor={executor}")
     adapters = 4 * 2 * (64 + 32 + 32 + 10)
-    assert thin.message_bytes == thin.model_bytes == adapters
-    assert whole.message_bytes == adapters + 4 * (64 * 32 + 32 + 32 * 10 + 10)
+    assert thin.traffic.message_bytes == thin.traffic.model_bytes == adapters
+    assert whole.traffic.message_bytes == adapters + 4 * (64 * 32 + 32 + 32 * 10 + 10)
     for one, other in zip(states(thin), states(whole), strict=True):
         assert one.server is not None
         assert other.server is not None
@@ -217,8 +217,8 @@ def test_patterns_say_what_travels_under_any_method_of_a_schedule() -> None:
     )
     part = experiment(*hierarchical, 'model.travels=["1.*"]', "model.name=mlp", "method.pattern=cenasy")
     whole = experiment(*hierarchical, "model.name=mlp", "method.pattern=cenasy")
-    assert part.model_bytes == 4 * (64 * 200 + 200) < whole.model_bytes
-    assert part.networks[0].upload_seconds.mean() < whole.networks[0].upload_seconds.mean()
+    assert part.traffic.model_bytes == 4 * (64 * 200 + 200) < whole.traffic.model_bytes
+    assert part.conditions.networks[0].upload_seconds.mean() < whole.conditions.networks[0].upload_seconds.mean()
     last = states(part)[-1]
     assert all(set(kept) == {"3.weight", "3.bias"} for kept in last.clients.values())
     assert all(set(model) == {"1.weight", "1.bias"} for model in last.starts)
@@ -227,7 +227,7 @@ def test_patterns_say_what_travels_under_any_method_of_a_schedule() -> None:
 def test_fedper_by_patterns_is_fedper() -> None:
     by_name = experiment("method.name=fedper", "method.personal_layers=1")
     same_bits(states(by_name), states(experiment('model.travels=["1.*"]')))
-    assert by_name.message_bytes == by_name.model_bytes == 4 * (64 * 200 + 200)
+    assert by_name.traffic.message_bytes == by_name.traffic.model_bytes == 4 * (64 * 200 + 200)
 
 
 def test_frozen_parameters_go_with_a_method_that_keeps_a_head() -> None:

@@ -187,8 +187,8 @@ def test_executors_agree(executor: str) -> None:
     for name in ("serial", executor):
         experiment = Experiment(made(wanted, run={"executor": name}))
         method = experiment.method
-        with closing(experiment.make_executor()) as using:
-            *_, step = train(method, using, init(method, *experiment.initial_models()))
+        with closing(experiment.execution.make_executor()) as using:
+            *_, step = train(method, using, init(method, *experiment.training.initial_models()))
         models.append((step.event.cohort.tolist(), as_vector(step.state.server or {})))
     assert models[0][0] == models[1][0]
     np.testing.assert_allclose(models[0][1], models[1][1], rtol=0, atol=0 if executor == "cores" else 1e-5)

@@ -102,7 +102,7 @@ def test_a_table_of_clients_in_any_order(tmp_path: Path, name: str) -> None:
     ("changes", "fault"),
     [
         ({"client": [2, 0, 3]}, "client 1 is missing; column 'client' must hold 0 to N - 1, each once"),
-        ({"client": [1, 0, 1]}, "client 1 is in row 1 and again in row 3; each must be there once"),
+        ({"client": [1, 0, 1]}, "client 1 is in row 1 and again in row 3; each must have one row"),
         ({"client": [1, 0, -2]}, "column 'client', row 3 is -2; it must be a whole number of at least 0"),
         ({"client": [1, 0, 2.5]}, "column 'client', row 3 is 2.5; it must be a whole number of at least 0"),
         ({"power": [70, 0, 60]}, "column 'power', row 2 is 0; it must be positive"),
@@ -132,7 +132,7 @@ def test_bad_tables_of_clients(tmp_path: Path, name: str, changes: dict[str, Any
     [
         (b"client,x\n0,a\n", "column 'x', row 1 is 'a'; it must be a number"),
         (b"client,x\n0,1\n1,\n", "column 'x', row 2 is ''; it must be a number"),
-        (b"client;x\n0;1\n", "its columns are separated by ';'; they must be by commas"),
+        (b"client;x\n0;1\n", "its columns are separated by ';'; use commas"),
         (b"client,x\n0,1\n1\n", "row 2 has 1 cells, but the header has 2"),
         (b"client,x\n0,1\n", "has only one of the columns 'x' and 'y'"),
         (b"client,client\n0,0\n", "has the column 'client' twice"),

@@ -276,7 +276,7 @@ def test_every_topology_can_be_called_by_name(tmp_path: Path) -> None:
     [
         (lambda rng: grid(0, 3), "network.grid = [0, 3]: must be two positive whole numbers"),
         (lambda rng: ring(0), "clustering.clusters = 0: must be at least 1"),
-        (lambda rng: regular(4, 4, rng), "network.degree = 4: must be from 0 to 3, the others there are"),
+        (lambda rng: regular(4, 4, rng), "network.degree = 4: must be from 0 to 3, the number of other aggregators"),
         (lambda rng: regular(5, 3, rng), "network.degree = 3: must be even, since the number of aggregators is 5"),
         (
             lambda rng: erdos_renyi(4, 1.5, rng),

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll import Experiment, InputError, make_runs
-from atoll.network.completion import merged_seconds, pattern_transfer_seconds
 from atoll.network.links import Link, Way
 from atoll.network.network import Network
 from atoll.network.prices import merge_prices
 from atoll.network.routes import linked_network
+from atoll.network.transfers import merged_seconds, pattern_transfer_seconds
 from atoll.planner.plan_privacy import price_of
 
 
@@ -175,9 +175,9 @@ def test_hierfavg_merges_as_censyn_does(tmp_path: Path) -> None:
 def test_a_pattern_that_is_not_named_needs_its_server_too(tmp_path: Path) -> None:
     links = FILE.replace("region,server,4,1000\n", "")
     with pytest.raises(InputError, match="no aggregator's link leads to 'server', which the central patterns need"):
-        _ = experiment(tmp_path, "method.name=hierfavg", "network.regions=pass", links=links).networks
+        _ = experiment(tmp_path, "method.name=hierfavg", "network.regions=pass", links=links).conditions.networks
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"network.regions = 'average': needs network.file, whose links say where"):
-        _ = experiment(tmp_path, links=None).networks
+        _ = experiment(tmp_path, links=None).conditions.networks

@@ -13,10 +13,10 @@ from atoll.network.completion import (
     completion_seconds,
     event_seconds,
     late_clients,
-    pattern_transfer_seconds,
 )
 from atoll.network.network import Network
 from atoll.network.sharing import Sharing, fair_rates, finish_seconds
+from atoll.network.transfers import pattern_transfer_seconds
 
 INF = float("inf")
 

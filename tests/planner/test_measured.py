@@ -112,7 +112,7 @@ def test_a_client_that_never_answered_is_like_the_others(tmp_path: Path) -> None
         (lambda place: (place / "happened.jsonl").write_text("{}\n"), "line 1 is"),
         (
             lambda place: (place / "measured.json").write_bytes(to_json(MeasuredTimes(4).as_dict())),
-            "says of no client how long it takes",
+            "has no client's times",
         ),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_plan_whose_run_fails_is_out(tmp_path: Path) -> None:
     assert "not finite" in ranked[-1].problem
     assert ranked[-1].name.endswith("lr=1e30")
     only = [entrant for entrant in entrants_of(field, tmp_path) if entrant.name.endswith("1e30")]
-    with pytest.raises(RunError, match="every plan failed, such as censyn"):
+    with pytest.raises(RunError, match="every plan failed, for example censyn"):
         carry_out(Race(((40.0, 1),), 1, 1.0), only, budget, field.pool, lambda _: None, lambda: False)
 
 
@@ -174,7 +174,7 @@ def test_a_folder_that_holds_another_plan(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds a plan already; add --resume"):
         require_folder(tmp_path, note, resume=False)
     require_folder(tmp_path, {**note, "seeds": 5}, resume=True)
-    with pytest.raises(InputError, match="what differs: target"):
+    with pytest.raises(InputError, match="which differs in target"):
         require_folder(tmp_path, {**note, "target": 0.6}, resume=True)
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="cannot be read"):

@@ -180,7 +180,7 @@ def by_names(flat: dict[str, object]) -> dict[str, object]:
 def test_each_schedule_costs_what_its_events_do(name: str) -> None:
     """Written by hand: every average that a client's model enters is a Gaussian mechanism, whatever its cluster."""
     flat = by_names(SCHEDULES[name])
-    private = Experiment(settings_of(flat)).private
+    private = Experiment(settings_of(flat)).planned.private
     assert private is not None
     schedule, plan = private.plan.schedule, private.plan
     worst, events = worst_of(schedule, 24), []
@@ -231,14 +231,14 @@ def test_events_are_dp_accountings() -> None:
 
 
 def test_disjoint_clusters_compose_in_parallel_and_a_client_that_moves_pays_on() -> None:
-    fixed = Experiment(settings_of(SCHEDULES["cenasy"])).private
+    fixed = Experiment(settings_of(SCHEDULES["cenasy"])).planned.private
     assert fixed is not None
     plan = fixed.plan
     works = np.bincount([c for event in plan.schedule.events for c in event.active], minlength=3)
     alone = [plan.epsilon(2 * int(count)) for count in works]  # T' = 2 averages a work, of its own clients alone
     assert plan.of_clusters() == pytest.approx(alone)
     assert sum(alone) > plan.of_clusters().max()
-    moving = Experiment(settings_of(SCHEDULES["moving"])).private
+    moving = Experiment(settings_of(SCHEDULES["moving"])).planned.private
     assert moving is not None
     counts = np.zeros(24, int)
     for event in moving.plan.schedule.events:
@@ -251,7 +251,7 @@ def test_disjoint_clusters_compose_in_parallel_and_a_client_that_moves_pays_on()
 
 
 def test_over_rounds_ends_at_the_total() -> None:
-    private = Experiment(settings_of(SCHEDULES["fedcluster"])).private
+    private = Experiment(settings_of(SCHEDULES["fedcluster"])).planned.private
     assert private is not None
     rounds, epsilons = private.plan.over_rounds()
     assert rounds.tolist() == [0, 1, 2, 3]

@@ -7,7 +7,7 @@ epsilon is at least ln((b - delta) / a).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,20 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from atoll import ClientTask, ClientUpdate, Event, Method, Serial, Trainer, fedavg, init, read_model, train
+from atoll import (
+    Chain,
+    ClientTask,
+    ClientUpdate,
+    Event,
+    Method,
+    Serial,
+    Stage,
+    Trainer,
+    fedavg,
+    init,
+    read_model,
+    train,
+)
 from atoll.clustering.clustering import Clustering
 from atoll.engine.cohorts import ClusterUpdate
 from atoll.engine.release import Release
@@ -60,9 +73,6 @@ class Watched:
         self.release = release
         self.seen: dict[tuple[int, int], Floats] = {}
 
-    def announce(self, event: Event) -> None:
-        self.release.announce(event)
-
     def publish(
         self, event: Event, repeat: int, sent: Mapping[int, Model], combined: Mapping[int, ClusterUpdate], *rest: Any
     ) -> dict[int, Model]:
@@ -87,13 +97,14 @@ def ratio(method: Method, mechanism: Mechanism, seed: int, sends: bool) -> float
     known = Known(module, CLIENTS, ONE_STEP, SEED)
     known.sends = sends
     private = make_private(method, mechanism, SHAPE, CLIENTS.sizes, from_seed(seed))
-    private = replace(private, trainer=_local(private, known) if mechanism.is_local else None)
-    assert private.release is not None
-    watched = Watched(private.release)
-    trainer = private.trainer() if private.trainer is not None else known
-    for _ in train(replace(private, release=watched), Serial(trainer), init(private, read_model(linear_module()))):
+    (stage,) = private.stages
+    assert stage.release is not None
+    watched, sent = Watched(stage.release), dict[tuple[int, int], Floats]()
+    private = replace(private, stages=(replace(stage, release=watched),))
+    trainer = Chain(known, [_noting(stage, sent)] if mechanism.is_local else []).for_executors()
+    for _ in train(private, Serial(trainer), init(private, read_model(linear_module()))):
         pass
-    seen = messages(trainer) if mechanism.is_local else watched.seen
+    seen = sent if mechanism.is_local else watched.seen
     total, deviation = 0.0, mechanism.noise * mechanism.clip
     for (event, repeat), moved in seen.items():
         own = known.__dict__["updates"][event, repeat, TARGET]
@@ -103,24 +114,18 @@ def ratio(method: Method, mechanism: Mechanism, seed: int, sends: bool) -> float
     return total
 
 
-def _local(private: Method, known: Known) -> Callable[..., Any]:
-    """Return what makes noisy clients of a trainer that is there already; they note what the attacked one sends."""
-    made: Any = private.trainer
-    noisy = made.func(lambda: known, *made.args[1:])
-    plain, noisy.sent = noisy.train, {}
+def _noting(stage: Stage, into: dict[tuple[int, int], Floats]) -> Stage:
+    """Return the stage of noisy clients, which notes what the attacked one sends."""
+    plain = stage.send
+    assert plain is not None
 
-    def sending(task: ClientTask) -> ClientUpdate:
-        update: ClientUpdate = plain(task)
+    def sending(task: ClientTask, trained: ClientUpdate) -> ClientUpdate:
+        update = plain(task, trained)
         if task.client == TARGET:
-            noisy.sent[task.event, task.repeat] = as_vector(update.model) - as_vector(task.start)
+            into[task.event, task.repeat] = as_vector(update.model) - as_vector(task.start)
         return update
 
-    noisy.train = sending
-    return lambda: noisy
-
-
-def messages(trainer: Any) -> dict[tuple[int, int], Floats]:
-    return dict(trainer.sent)
+    return replace(stage, send=sending)
 
 
 def least_epsilon(fired: Floats, silent: Floats) -> float:

@@ -7,13 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from atoll import Experiment, generator, make_runs, run_events
-from atoll.codecs.coded_trainer import Coded
-from atoll.experiment.update_coding import make_coding
+from atoll import Chain, Experiment, Stage, generator, make_runs, run_events
+from atoll.codecs.coding import Coding
 from atoll.local.models import Model, form_of
 from atoll.local.task import ClientTask
 from atoll.privacy.clipping import SumOfUpdates, length_of
-from atoll.privacy.noisy_clients import NoisyClients
 
 pytest.importorskip("dp_accounting")
 
@@ -45,12 +43,18 @@ def last_model(experiment: Experiment, folder: Path) -> Model:
     for _ in run_events(experiment, folder):
         pass
     found = load_file(max((folder / "checkpoint").glob("*.safetensors"), key=lambda path: path.name))
-    return {name: tensor for name, tensor in found.items() if "error@" not in name}
+    return {name: tensor for name, tensor in found.items() if "codec@" not in name}
+
+
+def coding_of(stage: Stage) -> Coding:
+    half: Any = stage.send
+    coding: Coding = half.__self__.coding
+    return coding
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_epsilon_is_what_it_is_without(codec: str) -> None:
-    plain, coded = made(CLIENT, {}).private, made(CLIENT, CODECS[codec]).private
+    plain, coded = made(CLIENT, {}).planned.private, made(CLIENT, CODECS[codec]).planned.private
     assert plain is not None
     assert coded is not None
     assert coded.plan.cost == plain.plan.cost
@@ -73,18 +77,17 @@ def test_executors_have_the_same_bits(trust: str, tmp_path: Path) -> None:
 def test_what_is_coded_has_its_noise_already(codec: str) -> None:
     """By hand: the noisy client's own update, and then the codec's bytes of it, and what they lost the next time."""
     experiment = made(CLIENT, CODECS[codec])
-    trainer, coding = experiment._make_trainer(experiment.method.rule), make_coding(experiment.settings)
-    assert isinstance(trainer, Coded)
-    assert isinstance(trainer.trainer, NoisyClients)
-    assert coding is not None
-    (start,), lost = experiment.initial_models(), dict[str, torch.Tensor]()
+    trainer = experiment.training.trainer()
+    noise, coder = experiment.method.stages
+    noisy_clients, coding = Chain(trainer.trainer, [noise]), coding_of(coder)
+    (start,), lost = experiment.training.initial_models(), dict[str, torch.Tensor]()
     for event in range(3):
         task = ClientTask(event, event, 0, 0, 3, start)
-        noisy = trainer.trainer.train(task).model
+        noisy = noisy_clients.train(task).model
         wanted = {name: noisy[name] - start[name] + lost.get(name, 0.0) for name in noisy}
         payload = coding.encode(wanted, generator(experiment.settings.seed, "codec", *task.key))
         decoded = coding.decode(payload, form_of(wanted))
-        state = {f"error@{name}": each for name, each in lost.items()} or None
+        state = {f"codec@{name}": each for name, each in lost.items()} or None
         sent = trainer.train(ClientTask(event, event, 0, 0, 3, start, None, state))
         assert all(torch.equal(sent.model[name], start[name] + decoded[name]) for name in noisy)
         lost = {name: wanted[name] - decoded[name] for name in noisy}
@@ -94,11 +97,10 @@ def test_what_is_coded_has_its_noise_already(codec: str) -> None:
 def test_a_server_clips_what_it_has_decoded(codec: str) -> None:
     """However much longer a codec has made an update."""
     experiment = made(SERVER, CODECS[codec] | {"feedback": False})
-    combine, (start,) = experiment.method.combine, experiment.initial_models()
+    combine, (start,) = experiment.method.combined_by, experiment.training.initial_models()
     assert isinstance(combine, SumOfUpdates)
-    trainer = experiment._make_trainer(experiment.method.rule)
-    assert isinstance(trainer, Coded)
-    assert not isinstance(trainer.trainer, NoisyClients)
+    trainer = experiment.training.trainer()
+    assert [stage.name for stage in trainer.stages if stage.is_at_client] == ["codec"]
     sent = trainer.train(ClientTask(0, 0, 0, 0, 3, start)).model
     longer = {name: start[name] + 100 * (sent[name] - start[name]) for name in sent}
     total = combine([(1.0, longer)], start, 1.0)

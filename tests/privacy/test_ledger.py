@@ -55,15 +55,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_plan_and_ledger_of_an_undisturbed_run_are_one(finished: Path) -> None:
     made = experiment()
-    assert made.private is not None
+    assert made.planned.private is not None
     head, *entries = lines_of(finished)
     counts = np.zeros(8, int)
     for entry in entries:
         counts[entry["clients"]] += entry["releases"]
-    assert counts.tolist() == made.private.plan.releases.tolist()
+    assert counts.tolist() == made.planned.private.plan.releases.tolist()
     told = summary_of(finished)["privacy"]
-    assert told["epsilon"] == made.private.plan.epsilon_after(len(made.method.schedule))
-    assert told["worst_client"] == made.private.plan.worst_client
+    assert told["epsilon"] == made.planned.private.plan.epsilon_after(len(made.method.schedule))
+    assert told["worst_client"] == made.planned.private.plan.worst_client
     assert told["is_private"] is False
     assert head["trust"] == "server"
     rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_bytes().splitlines()]
@@ -229,11 +229,11 @@ def test_a_finished_runs_ledger_must_be_there_too(tmp_path: Path) -> None:
 
 
 def test_the_run_ends_before_the_release_that_would_exceed_the_budget(tmp_path: Path) -> None:
-    free = experiment().private
+    free = experiment().planned.private
     assert free is not None
     three = free.plan.epsilon(2)
     made = experiment(epsilon=three + 1e-9)
-    assert made.private is not None
+    assert made.planned.private is not None
     done = len(made.method.schedule)
     assert free.plan.worst_after[done] == 2 < free.plan.worst_after[done + 1]
     seeded, warning = carry_out(made, tmp_path / "run")

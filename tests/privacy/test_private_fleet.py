@@ -88,7 +88,7 @@ def test_without_noise_the_bits_are_those_of_simulation(name: str, tmp_path: Pat
     for _ in run_events(made, tmp_path / "simulated"):
         pass
     ours, theirs = last_model(tmp_path / "fleet"), last_model(tmp_path / "simulated")
-    models = [key for key in theirs if "@task" not in key and "error@" not in key]  # not what clients keep
+    models = [key for key in theirs if "@task" not in key and "codec@" not in key]  # not what clients keep
     assert len(models) >= 2 * 2
     assert all(torch.equal(ours[key], theirs[key]) for key in models)
 
@@ -119,21 +119,21 @@ def test_plan_and_ledgers_of_an_undisturbed_run_are_one(wanted: dict[str, Any], 
     stores = {f"node-{client}": MemoryStore() for client in range(4)}
     made = private(wanted)
     told = carry_out(made, tmp_path / "run", stores)
-    assert made.private is not None
+    assert made.planned.private is not None
     assert not [sentence for sentence in told if "seed" in sentence]
     head, *entries = lines_of(tmp_path / "run")
     assert head["noise_from"] == "system"
     counts = np.zeros(4, int)
     for entry in entries:
         counts[entry["clients"]] += entry["releases"]
-    assert counts.tolist() == made.private.plan.releases.tolist()
+    assert counts.tolist() == made.planned.private.plan.releases.tolist()
     spent = summary_of(tmp_path / "run")["privacy"]
-    assert spent["epsilon"] == made.private.plan.epsilon_after(len(made.method.schedule))
+    assert spent["epsilon"] == made.planned.private.plan.epsilon_after(len(made.method.schedule))
     assert (spent["noise_from"], spent["is_private"]) == ("system", True)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()]
     assert [rows[0]["epsilon"], rows[-1]["epsilon"]] == [0, spent["epsilon"]]
     at_nodes = [read_ledger(store, client).epsilon(1e-5) for client, store in enumerate(stores.values())]
-    planned = [made.private.plan.epsilon(each) for each in counts.tolist()]
+    planned = [made.planned.private.plan.epsilon(each) for each in counts.tolist()]
     assert at_nodes == (pytest.approx(planned) if wanted is CLIENT else [0, 0, 0, 0])
 
 
@@ -141,9 +141,9 @@ def test_a_choice_is_charged_with_the_training(tmp_path: Path) -> None:
     stores = {f"node-{client}": MemoryStore() for client in range(4)}
     made = private(CLIENT | {"identity_epsilon": 1.5}, **CHOOSING)
     carry_out(made, tmp_path / "run", stores)
-    assert made.private is not None
+    assert made.planned.private is not None
     at_nodes = [read_ledger(store, client).epsilon(1e-5) for client, store in enumerate(stores.values())]
-    planned = [made.private.plan.epsilon(each) for each in made.private.plan.releases.tolist()]
+    planned = [made.planned.private.plan.epsilon(each) for each in made.planned.private.plan.releases.tolist()]
     assert at_nodes == pytest.approx(planned, abs=1e-6)
 
 
@@ -175,14 +175,14 @@ def test_a_release_that_is_made_again_is_charged_again(tmp_path: Path) -> None:
     events = [entry["event"] for entry in lines_of(folder)[1:]]
     assert sorted(set(events)) == list(range(6))
     assert len(events) > 6
-    assert made.private is not None
-    assert summary_of(folder)["privacy"]["epsilon"] > made.private.plan.epsilon_after(6)
+    assert made.planned.private is not None
+    assert summary_of(folder)["privacy"]["epsilon"] > made.planned.private.plan.epsilon_after(6)
 
 
 def test_who_is_interrupted_too_often_runs_out_of_budget(tmp_path: Path) -> None:
     made = private(SERVER)
-    assert made.private is not None
-    made = private(SERVER | {"epsilon": made.private.plan.epsilon_after(6) + 1e-6})
+    assert made.planned.private is not None
+    made = private(SERVER | {"epsilon": made.planned.private.plan.epsilon_after(6) + 1e-6})
     folder = tmp_path / "run"
     carry_out(made, folder, stop=2)
     for each in (folder / "checkpoint").glob("*"):
@@ -190,7 +190,7 @@ def test_who_is_interrupted_too_often_runs_out_of_budget(tmp_path: Path) -> None
     for _ in range(2):
         with pytest.raises(RunError, match=r"would exceed privacy\.epsilon"):
             carry_out(made, folder, resume=True)
-    assert made.private is not None
+    assert made.planned.private is not None
     assert lines_of(folder)[1:]
     assert list((folder / "checkpoint").glob("*.safetensors"))
 
@@ -264,7 +264,7 @@ def ask(node: Node | Sites, made: Experiment, store: Store) -> TrainReply | str:
     agreement = agreement_of(made)
     asked = Expected("node-0", 0, "aa", agreement.form)
     head = head_to_train(agreement.digest, one_cohort(made), asked, ())
-    (start,) = made.initial_models()
+    (start,) = made.training.initial_models()
     reply = answer(node, store, "train", head + pack([start]))
     found, _ = decode_reply(reply, TrainReply)
     return found if isinstance(found, TrainReply) else found.code
@@ -272,8 +272,8 @@ def ask(node: Node | Sites, made: Experiment, store: Store) -> TrainReply | str:
 
 def test_a_node_keeps_to_its_owners_epsilon_across_restarts(tmp_path: Path) -> None:
     made, store = private(CLIENT), FolderStore(tmp_path / "store")
-    assert made.private is not None
-    budget = WorkBudget(epsilon=made.private.plan.epsilon(2) + 1e-9)
+    assert made.planned.private is not None
+    budget = WorkBudget(epsilon=made.planned.private.plan.epsilon(2) + 1e-9)
     node = one(CLIENT, tmp_path / "data", budget)
     assert isinstance(ask(node, made, store), TrainReply)
     again = one(CLIENT, tmp_path / "data", budget), FolderStore(tmp_path / "store")
@@ -283,7 +283,7 @@ def test_a_node_keeps_to_its_owners_epsilon_across_restarts(tmp_path: Path) -> N
 
 
 def test_without_one_in_node_toml_it_is_that_of_the_experiment(tmp_path: Path) -> None:
-    free = private(CLIENT).private
+    free = private(CLIENT).planned.private
     assert free is not None
     wanted = CLIENT | {"epsilon": free.plan.epsilon(3) + 1e-9}
     node, made, store = one(wanted, tmp_path), private(wanted), MemoryStore()
@@ -373,7 +373,7 @@ def test_all_models_must_be_asked_where_a_choice_is_told(tmp_path: Path) -> None
     made = private(wanted, **CHOOSING)
     node, agreement = one(wanted, tmp_path, **CHOOSING), agreement_of(made)
     head = head_to_measure(agreement.digest, 0, Expected("node-0", 0, "aa", agreement.form))
-    reply = answer(node, store := MemoryStore(), "losses", head + pack(made.initial_models()[:1]))
+    reply = answer(node, store := MemoryStore(), "losses", head + pack(made.training.initial_models()[:1]))
     found, _ = decode_reply(reply, LossesReply)
     assert not isinstance(found, LossesReply)
     assert read_ledger(store, 0).charged == 0
@@ -415,8 +415,8 @@ def test_clocks_that_go_back_change_nothing(tmp_path: Path, monkeypatch: pytest.
     carry_out(made, tmp_path / "run", {"node-0": store}, resume=True)
     assert read_ledger(store, 0).charged > before > 1
     assert len(lines_of(tmp_path / "run")) > lines
-    assert made.private is not None
-    assert summary_of(tmp_path / "run")["privacy"]["epsilon"] == made.private.plan.epsilon_after(6)
+    assert made.planned.private is not None
+    assert summary_of(tmp_path / "run")["privacy"]["epsilon"] == made.planned.private.plan.epsilon_after(6)
 
 
 def test_who_is_clustered_anew_is_charged_where_it_is_then(tmp_path: Path) -> None:

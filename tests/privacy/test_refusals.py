@@ -9,7 +9,7 @@ from torch import nn
 
 from atoll import Experiment, InputError, Settings
 from atoll.privacy.mechanism import Mechanism
-from atoll.privacy.requirements import refuse_module
+from atoll.privacy.needs import refuse_module
 from atoll.support.errors import SettingWarning
 
 pytest.importorskip("dp_accounting")
@@ -64,11 +64,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "settings without trust": ({"privacy.trust": "none"}, "privacy.clip: is taken by privacy.trust = 'server'"),
     "robust": ({"method.combine": "median"}, "method.combine = 'median': noise hides a client in a sum"),
     "a robust mean": ({"method.combine": "norm-clipping", "method.clip_norm": 1.0}, "noise hides a client in a sum"),
-    "tolerance": ({"faults.tolerate": True}, "results that are left out"),
-    "limits": ({"faults.max_update_norm": 1.0}, "results that are left out"),
-    "collusion": ({"faults.attackers": 0.3, "faults.attack": "inner-product"}, "collusion"),
+    "tolerance": ({"faults.tolerate": True}, "rejected results reveal"),
+    "limits": ({"faults.max_update_norm": 1.0}, "rejected results reveal"),
+    "collusion": ({"faults.attackers": 0.3, "faults.attack": "inner-product"}, "faults.attack = 'inner-product'"),
     "samples without a cap": ({"method.weights": "samples"}, "set privacy.samples_cap"),
-    "choice by losses": ({"method.select": "power-of-choice", "method.candidates": 6}, "who trains hangs on losses"),
+    "choice by losses": ({"method.select": "power-of-choice", "method.candidates": 6}, "who trains depends on losses"),
     "a quantile without noise": ({"privacy.quantile": 0.5}, "privacy.quantile_noise is not set"),
     "a quantile of clients that trust nobody": (
         {"privacy.trust": "client", "privacy.quantile": 0.5},
@@ -77,11 +77,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a codec that remembers": ({"travel.codec": "int8"}, "travel.codec = 'int8' and travel.feedback = true"),
     "a codec of one's own": (
         {"travel.codec": "tests.codecs.test_codecs:half", "travel.feedback": False},
-        "a function of your own, which may mix",
+        "a function of your own may mix",
     ),
     "no aggregators": ({"privacy.trust": "aggregator"}, "has no aggregators between"),
     "labels": (CLUSTERED | {"clustering.method": "major-class"}, "goes by what clients hold"),
-    "travels": ({"model.name": "mlp", "model.travels": ["*weight"]}, "its clients keep a state"),
+    "travels": ({"model.name": "mlp", "model.travels": ["*weight"]}, "state that clients keep between tasks"),
     "many starts": (IFCA | {"method.restarts": 2, "privacy.count_noise": 2.0}, "by clients' losses, without noise"),
     "shared layers": (
         IFCA | {"model.name": "mlp", "method.shared_layers": 1, "privacy.count_noise": 2.0},
@@ -91,7 +91,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "the choice told": (IFCA | {"privacy.trust": "client"}, "privacy.identity_epsilon is not set"),
     "the choice told to others": (IFCA | {"privacy.trust": "aggregator"}, "no aggregators"),
     "weighted": ({"local.steps": 1, "run.executor": "weighted"}, "run.executor = 'weighted'"),
-    "stacks of local noise": ({"privacy.trust": "client", "run.executor": "stacked"}, "clients add noise of their own"),
+    "stacks of local noise": (
+        {"privacy.trust": "client", "run.executor": "stacked"},
+        "privacy.trust = 'client' changes each client's",
+    ),
     **{name: ({"method.name": name, **changes}, NOT_PROVEN) for name, changes in NOT_ACCOUNTED.items()},
 }
 
@@ -166,5 +169,5 @@ def test_models_that_noise_cannot_hide_are_refused(module: nn.Module, told: str)
 
 def test_without_privacy_nothing_is_loaded_or_changed() -> None:
     made = Experiment(settings_of({key: value for key, value in BASE.items() if not key.startswith("privacy")}))
-    assert made.private is None
+    assert made.planned.private is None
     assert made.method.release is None

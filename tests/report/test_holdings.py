@@ -15,7 +15,7 @@ from atoll.support.errors import InputError
 
 def test_features_tell_turned_images_apart() -> None:
     wanted = {"clients": 8, "skew": "rotation", "skew_levels": 2, "angle": 180.0}
-    population = Experiment(validate({"data": wanted})).clients
+    population = Experiment(validate({"data": wanted})).clients.dealt
     found = feature_means(population, range(8))
     assert found.names[:2] == ("brightness", "contrast")
     assert found.names[-1] == "block 3, 3"

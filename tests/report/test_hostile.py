@@ -93,9 +93,9 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "a device": (lambda run: replace(run / "metrics.jsonl", Path("/dev/zero")), "leads out of its folder"),
     "a link out": (lambda run: replace(run / "metrics.jsonl", run.parent / "good/metrics.jsonl"), "leads out of its"),
     "a link to itself": (lambda run: replace(run / "metrics.jsonl", run / "metrics.jsonl"), "cannot be read"),
-    "a pipe": (lambda run: pipe(run / "metrics.jsonl"), "is no regular file"),
+    "a pipe": (lambda run: pipe(run / "metrics.jsonl"), "is not a regular file"),
     "a folder": (lambda run: folder(run / "metrics.jsonl"), "Is a directory"),
-    "a digit that changed": (lambda run: flip(run / "metrics.jsonl"), "line 3: its checksum does not fit"),
+    "a digit that changed": (lambda run: flip(run / "metrics.jsonl"), "line 3: its checksum does not match"),
 }
 
 

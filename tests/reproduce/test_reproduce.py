@@ -195,7 +195,7 @@ def test_runs_that_are_missing_unfinished_or_of_another_panel_do_not_count() -> 
 
 def test_all_seeds_of_a_run_look_the_same_in_a_figure() -> None:
     runs = (*make_seeds("A", [0.8] * 3), *make_seeds("B", [0.7] * 3))
-    (_, figure), *_ = pictures._figures(ClaimResult("r", "", runs, (), 6, (), None))
+    (_, figure), *_ = pictures._curves(ClaimResult("r", "", runs, (), 6, (), None))
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["A", "B"]
     assert [len({line.get_color() for line in axes.lines}) for axes in figure.axes] == [2, 2]
@@ -205,8 +205,8 @@ def test_all_seeds_of_a_run_look_the_same_in_a_figure() -> None:
 def test_a_figure_is_called_what_it_shows() -> None:
     run = make_run("A")
     runs = (run, _without_accuracy(run))
-    told = [next(pictures._figures(ClaimResult("r", "", (each,), (), 6, (), None)))[0] for each in runs]
-    assert told == [f"Training loss and test {what} against rounds, a line a seed" for what in ("accuracy", "loss")]
+    told = [next(pictures._curves(ClaimResult("r", "", (each,), (), 6, (), None)))[0] for each in runs]
+    assert told == [f"Training loss and test {what} against rounds, one line per seed" for what in ("accuracy", "loss")]
 
 
 def _without_accuracy(run: Run) -> Run:

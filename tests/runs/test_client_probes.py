@@ -35,8 +35,8 @@ def experiment(*changes: str) -> Experiment:
 
 
 def last_state(made: Experiment) -> State:
-    state = init(made.method, *made.initial_models())
-    with closing(made.make_executor()) as executor:
+    state = init(made.method, *made.training.initial_models())
+    with closing(made.execution.make_executor()) as executor:
         for step in train(made.method, executor, state):
             state = step.state
     return state
@@ -44,7 +44,7 @@ def last_state(made: Experiment) -> State:
 
 def accuracy_by_hand(made: Experiment, rows: Any, model: Model) -> float:
     """Class by class: the share of the client's samples times the accuracy on the test samples of that class."""
-    data = made.clients.data
+    data = made.clients.dealt.data
     load_model(made.module, read_model(made.module) | model)
     answers = made.module(torch.tensor(data.test_inputs).float() * data.scale).argmax(dim=1).numpy()
     labels = data.labels_of(rows)
@@ -62,9 +62,9 @@ def test_they_are_the_loop_by_hand(tmp_path: Path) -> None:
     carry_to_end(made, tmp_path / "run")
     server = last_state(made).server
     assert server is not None
-    assert made.new_clients is not None
+    assert made.clients.new is not None
     expected = {}
-    for name, clients in (("client", made.clients), ("new_client", made.new_clients)):
+    for name, clients in (("client", made.clients.dealt), ("new_client", made.clients.new)):
         everyone = range(len(clients))
         expected[f"{name}_accuracy"] = [accuracy_by_hand(made, clients.samples(k), server) for k in everyone]
         trained = [trained_by_hand(made, clients, k, server) for k in everyone]
@@ -100,18 +100,18 @@ def test_clients_that_keep_a_model_are_measured_with_it(changes: tuple[str, ...]
     found.measure(state)
     for client, value in enumerate(found.by_client["client_accuracy"]):
         whole = first | state.server | dict(state.clients.get(client, {}))
-        assert value == pytest.approx(accuracy_by_hand(made, made.clients.samples(client), whole))
+        assert value == pytest.approx(accuracy_by_hand(made, made.clients.dealt.samples(client), whole))
 
 
 def test_without_a_server_clients_are_measured_with_their_clusters_model() -> None:
     made = experiment("method.name=ifca", "method.clusters=2", "method.fraction=1.0")
-    state = init(made.method, *made.initial_models())
+    state = init(made.method, *made.training.initial_models())
     probes = Probes(made)
     probes.measure(state)
-    with closing(made.make_executor()) as executor:
+    with closing(made.execution.make_executor()) as executor:
         chosen = executor.losses(state.starts, np.arange(6), 0).argmin(axis=1)
     for client, value in enumerate(probes.by_client["client_accuracy"]):
-        expected = accuracy_by_hand(made, made.clients.samples(client), state.starts[chosen[client]])
+        expected = accuracy_by_hand(made, made.clients.dealt.samples(client), state.starts[chosen[client]])
         assert value == pytest.approx(expected)
     assert np.isfinite(probes.by_client["trained_new_client_accuracy"]).all()
 
@@ -163,10 +163,10 @@ def test_a_run_that_was_killed_has_the_same_rows_and_file(tmp_path: Path) -> Non
 def test_held_out_clients_are_further_ones_and_leave_the_others_as_many() -> None:
     iid = ("data.partition=iid", "data.alpha=")
     made, plain = experiment(*iid), experiment(*iid, "data.held_out_clients=0", "run.probes=[]")
-    assert made.new_clients is not None
-    assert (len(made.clients), len(made.new_clients), len(plain.clients)) == (6, 3, 6)
-    assert plain.new_clients is None
-    held = [set(map(int, each.indices)) for each in (made.clients, made.new_clients)]
+    assert made.clients.new is not None
+    assert (len(made.clients.dealt), len(made.clients.new), len(plain.clients.dealt)) == (6, 3, 6)
+    assert plain.clients.new is None
+    held = [set(map(int, each.indices)) for each in (made.clients.dealt, made.clients.new)]
     assert not held[0] & held[1]
 
 
@@ -184,12 +184,12 @@ def test_owners_are_tested_on_what_they_hold() -> None:
     state = last_state(made)
     probes = Probes(made)
     probes.measure(state)
-    data = made.clients.data
+    data = made.clients.dealt.data
     assert data.owners is not None
     assert data.test_owners is not None
     load_model(made.module, state.server or {})
     answers = made.module(torch.tensor(data.test_inputs).float() * data.scale).argmax(dim=1).numpy()
-    for clients, column in ((made.clients, "client_accuracy"), (made.new_clients, "new_client_accuracy")):
+    for clients, column in ((made.clients.dealt, "client_accuracy"), (made.clients.new, "new_client_accuracy")):
         assert clients is not None
         for client, value in enumerate(probes.by_client[column]):
             own = data.test_owners == data.owners[clients.samples(client)[0]]

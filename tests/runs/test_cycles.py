@@ -39,14 +39,14 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def states(made: Experiment) -> list[State]:
-    executor = made.make_executor()
+    executor = made.execution.make_executor()
     with closing(executor):
-        return [step.state for step in train(made.method, executor, init(made.method, *made.initial_models()))]
+        return [step.state for step in train(made.method, executor, init(made.method, *made.training.initial_models()))]
 
 
 def by_hand(made: Experiment) -> dict[int, float]:
     """The mean test accuracy over each round's events, by how many events are done after the last."""
-    evaluator: Evaluator = made.make_evaluator()
+    evaluator: Evaluator = made.execution.make_evaluator()
     by_round: dict[int, list[float]] = defaultdict(list)
     ends = {}
     for event, state in zip(made.method.schedule.events, states(made), strict=True):

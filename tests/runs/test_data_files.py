@@ -100,7 +100,7 @@ def test_a_digit_that_changed_in_a_row_is_told(folder: Path) -> None:
     assert all("crc32" in json.loads(row) for row in rows)
     rows[1] = rows[1].replace(b'"round": ', b'"round": 1')
     (folder / "run/metrics.jsonl").write_bytes(b"".join(rows))
-    with pytest.raises(InputError, match=r"metrics.jsonl is damaged \(line 2: its checksum does not fit\)"):
+    with pytest.raises(InputError, match=r"metrics.jsonl is damaged \(line 2: its checksum does not match\)"):
         list(begin(folder))
 
 

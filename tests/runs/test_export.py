@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import atoll
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.experiment.experiment import Experiment
 from atoll.runs.export import export_model, load_module
 from atoll.runs.saved import read_saved
@@ -35,8 +35,8 @@ def train(folder: Path, events: int | None = None, **changes: Any) -> atoll.Stat
             if progress.events_done == events:
                 break
     experiment = Experiment(settings)
-    state = atoll.init(experiment.method, *experiment.best_start(experiment.make_executor()))
-    with closing(experiment.make_executor()) as executor:
+    state = atoll.init(experiment.method, *experiment.training.best_start(experiment.execution.make_executor()))
+    with closing(experiment.execution.make_executor()) as executor:
         for step in atoll.train(experiment.method, executor, state):
             state = step.state
             if state.events_done == events:
@@ -94,7 +94,7 @@ def test_the_mean_of_the_aggregators(tmp_path: Path) -> None:
     }
     train(tmp_path / "run", **changes)
     saved = read_saved(tmp_path / "run")
-    score = Experiment(saved.settings).make_evaluator().score(saved.model())
+    score = Experiment(saved.settings).execution.make_evaluator().score(saved.model())
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert score.train_loss == last["train_loss"]
     assert score.test_accuracy == last["test_accuracy"]

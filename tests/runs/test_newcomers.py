@@ -91,17 +91,17 @@ def test_the_personal_metric_is_that_of_each_client_on_its_own() -> None:
     data = {"clients": 20, "samples": 40, "partition": "dirichlet", "alpha": 0.5}
     made = experiment(data=data, run={"probes": ["own_probe:personal"]})
     found = check_probes(made)
-    (start,) = made.initial_models()
-    accuracies = [personal_accuracy(made, start, client) for client in range(len(made.test_clients))]
+    (start,) = made.training.initial_models()
+    accuracies = [personal_accuracy(made, start, client) for client in range(len(made.clients.test))]
     wanted = [np.mean(accuracies), np.percentile(accuracies, 10), min(accuracies)]
     assert list(found.values()) == pytest.approx(wanted)
 
 
 def personal_accuracy(made: Experiment, start: Model, client: int) -> float:
     """Take the step with PyTorch's own optimiser."""
-    module, rows = deepcopy(made.module), made.test_clients.samples(client)
+    module, rows = deepcopy(made.module), made.clients.test.samples(client)
     load_model(module, start)
-    batches = Batches(made.test_clients.data, module)
+    batches = Batches(made.clients.test.data, module)
     inputs, targets = batches.gather(rows[::2])
     torch.autograd.backward(torch.nn.functional.cross_entropy(module(inputs), targets))
     torch.optim.SGD(module.parameters(), lr=0.05).step()

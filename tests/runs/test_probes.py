@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from atoll import Evaluator, Experiment, InputError, Population, RunError, State, find_runs, run, run_events
-from atoll.evaluation.scores import heterogeneity
+from atoll.evaluation.gradients import heterogeneity
 from atoll.fleet.memory import MemoryFleet
 from atoll.local.models import Model
 from atoll.report import page
@@ -172,7 +172,7 @@ def test_heterogeneity_is_a_probe_with_a_name(tmp_path: Path) -> None:
         for i, each in enumerate((by_name, switched))
     )
     assert first == second
-    (start,) = by_name.initial_models()
+    (start,) = by_name.training.initial_models()
     found = heterogeneity(by_name.population, by_name.clustering, by_name.module, start)
     assert first[0] == (found.device, found.cluster)
 

@@ -174,6 +174,6 @@ def test_a_drawn_model_is_that_of_the_experiment() -> None:
     experiment = atoll.Experiment(atoll.make_runs(SETTINGS)[0])
     data = experiment.population.data
     drawn = [atoll.read_model(atoll.draw_model(atoll.models.mlp, data, seed=0, cluster=c)) for c in (0, 0, 1)]
-    (first,) = experiment.initial_models()
+    (first,) = experiment.training.initial_models()
     assert all(torch.equal(first[name], drawn[0][name]) and torch.equal(drawn[1][name], first[name]) for name in first)
     assert not torch.equal(drawn[0]["1.weight"], drawn[2]["1.weight"])

@@ -135,25 +135,37 @@ def change(**values: Any) -> Callable[[Line], Line]:
 @pytest.mark.parametrize(
     ("number", "damage", "told"),
     [
-        (0, change(format=2), "line 1 is damaged (its format is 2, this version of Atoll reads 1)"),
-        (0, drop("format"), "line 1 is no event of a run (format: field required)"),
+        (0, change(format=2), "line 1 is damaged (its format is 2, but this version of Atoll reads 1)"),
+        (0, drop("format"), "line 1 is not an event of a run (format: field required)"),
         (2, change(active=[5]), "line 3 is damaged (it names cluster 5, but there are 2)"),
         (2, change(clusters=[1, 1, 1]), "line 3 is damaged (a client's cluster is not active)"),
-        (2, drop("weights"), "line 3 is no event of a run (weights: field required)"),
-        (2, change(weights=[8.0, -1.0, 8.0]), "line 3 is no event of a run (weights.1: input should be greater than"),
+        (2, drop("weights"), "line 3 is not an event of a run (weights: field required)"),
+        (
+            2,
+            change(weights=[8.0, -1.0, 8.0]),
+            "line 3 is not an event of a run (weights.1: input should be greater than",
+        ),
         (2, change(weights=[8.0]), "line 3 is damaged (cohort must hold different clients, and weights one number"),
         (2, change(cohort=[0, 0, 1]), "line 3 is damaged (cohort must hold different clients"),
-        (2, change(event=7), "line 3 is damaged (it is event 7, where event 1 must be)"),
-        (2, change(seconds=0.0), "line 3 is damaged (it is over before the event before it)"),
-        (2, change(seconds=float("inf")), "line 3 is no event of a run (seconds: "),
-        (2, change(answered=[[1, 0, 1]]), "line 3 is damaged (answered does not fit intra_rounds and cohort)"),
+        (2, change(event=7), "line 3 is damaged (it is event 7, but event 1 must follow)"),
+        (2, change(seconds=0.0), "line 3 is damaged (it ends before the previous event)"),
+        (2, change(seconds=float("inf")), "line 3 is not an event of a run (seconds: "),
+        (
+            2,
+            change(answered=[[1, 0, 1]]),
+            "line 3 is damaged (answered does not match intra_rounds and cohort)",
+        ),
         (2, change(answered=[[1], [1, 0, 1]]), "line 3 is damaged ("),
-        (2, change(answered=[[2, 0, 1], [1, 1, 1]]), "line 3 is no event of a run (answered.0.0: "),
+        (2, change(answered=[[2, 0, 1], [1, 1, 1]]), "line 3 is not an event of a run (answered.0.0: "),
         (2, change(staleness=[]), "line 3 is damaged (active, began and staleness have different lengths)"),
-        (2, change(clusters=[0]), "line 3 is damaged (clusters must hold one cluster for each of the cohort)"),
+        (2, change(clusters=[0]), "line 3 is damaged (clusters must hold one cluster for each client of the cohort)"),
         (2, change(server={"server": 0.5, "published": []}), "line 3 is damaged (Mix: the weights must sum to one"),
-        (2, change(__class__="os.system"), "line 3 is no event of a run (__class__: extra inputs are not permitted)"),
-        (2, lambda line: [], "line 3 is no event of a run (its text: "),
+        (
+            2,
+            change(__class__="os.system"),
+            "line 3 is not an event of a run (__class__: extra inputs are not permitted)",
+        ),
+        (2, lambda line: [], "line 3 is not an event of a run (its text: "),
     ],
 )
 def test_a_damaged_line_is_told(tmp_path: Path, number: int, damage: Callable[[Line], Any], told: str) -> None:
@@ -173,10 +185,10 @@ def test_a_damaged_line_is_told(tmp_path: Path, number: int, damage: Callable[[L
     ("name", "content", "told"),
     [
         ("happened.jsonl", b"", "holds no event"),
-        ("happened.jsonl", b'{"event": 0, "round": 0}\n', "line 1 is no event of a run"),
-        ("happened.jsonl", b"\x00\xff\n", "line 1 is no event of a run"),
-        ("schedule.npz", b"nonsense", "is damaged, or no schedule"),
-        ("schedule.npz", b"", "is damaged, or no schedule"),
+        ("happened.jsonl", b'{"event": 0, "round": 0}\n', "line 1 is not an event of a run"),
+        ("happened.jsonl", b"\x00\xff\n", "line 1 is not an event of a run"),
+        ("schedule.npz", b"nonsense", "is damaged, or not a schedule"),
+        ("schedule.npz", b"", "is damaged, or not a schedule"),
     ],
 )
 def test_a_foreign_file_is_told(tmp_path: Path, name: str, content: bytes, told: str) -> None:
@@ -195,17 +207,17 @@ def test_damaged_arrays_are_told(tmp_path: Path) -> None:
         columns = {name: file[name] for name in file.files}
     for at in range(0, len(content), 97):
         path.write_bytes(content[:at])
-        with pytest.raises(InputError, match="is damaged, or no schedule"):
+        with pytest.raises(InputError, match="is damaged, or not a schedule"):
             read_schedule(path)
     for name in columns:
         np.savez(path, **{key: value for key, value in columns.items() if key != name})
-        with pytest.raises(InputError, match=r"is no schedule of this version|is damaged"):
+        with pytest.raises(InputError, match=r"is not a schedule of this version|is damaged"):
             read_schedule(path)
     np.savez(path, **columns | {"seconds": columns["seconds"][::-1]})
-    with pytest.raises(InputError, match=r"event 1: it is over before the event before it"):
+    with pytest.raises(InputError, match=r"event 1: it ends before the previous event"):
         read_schedule(path)
     np.savez(path, **columns | {"head": np.array([{"a": 1}], object)}, allow_pickle=True)
-    with pytest.raises(InputError, match="is damaged, or no schedule"):
+    with pytest.raises(InputError, match="is damaged, or not a schedule"):
         read_schedule(path)
 
 
@@ -213,7 +225,7 @@ def test_damaged_arrays_are_told(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         (("clustering.clusters=3",), "has 2 clusters, the experiment 3"),
-        (("data.clients=4",), "names client 5, but the experiment has 4, counted from 0"),
+        (("data.clients=4",), "names client 5, but the experiment has 4 clients, counted from 0"),
         (("method.pattern=decasy",), "has a server, unlike the experiment's method"),
         (("rounds=2",), "has events of round 2, but the experiment has rounds = 2"),
     ],
@@ -221,7 +233,7 @@ def test_damaged_arrays_are_told(tmp_path: Path) -> None:
 def test_a_schedule_of_another_experiment_is_refused(tmp_path: Path, changes: tuple[str, ...], told: str) -> None:
     path = write_lines(tmp_path / "happened.jsonl", experiment().method.schedule)
     other = Experiment(make_runs(BASE, changes=(*METHODS["cenasy"], *changes))[0])
-    with pytest.raises(InputError, match=f"^--schedule: the schedule {told}; give one of a run of this experiment$"):
+    with pytest.raises(InputError, match=f"^--schedule: the schedule {told}; give one from a run of this experiment$"):
         replaying(other, path)
 
 

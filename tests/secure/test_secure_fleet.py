@@ -105,7 +105,7 @@ def test_one_more_and_nothing_of_the_cohort_counts(task: str, tmp_path: Path) ->
     )
     row = last_row(tmp_path / "fleet")
     assert (row["client_updates"], row["refused_gone"], row["refused_too_few"]) == (0, 6, 6)
-    ours, first = last_model(tmp_path / "fleet"), made.initial_models()[0]
+    ours, first = last_model(tmp_path / "fleet"), made.training.initial_models()[0]
     assert all(torch.equal(ours[f"0/{name}"], tensor) for name, tensor in first.items())
 
 
@@ -161,7 +161,8 @@ def test_what_leaves_a_node_looks_random(tmp_path: Path) -> None:
     sent = [decode(reply, MaskedReply)[1][0][MASKED].numpy() for task, _, reply in wire.replies if task == "sum-masked"]
     assert len(sent) == 6
     assert all(looks_uniform(numbers) for numbers in sent)
-    fixed, (start,), after = made.method.combine.fixed, made.initial_models(), last_model(tmp_path / "fleet")  # type: ignore[attr-defined]
+    fixed, (start,), after = made.method.fixed, made.training.initial_models(), last_model(tmp_path / "fleet")
+    assert fixed is not None
     unmasked = fixed.encode({name: after[f"0/{name}"] for name in start}, start)
     assert not looks_uniform(flat(unmasked, agreement_of(made).form))
     assert not any(task in ("train", "losses") for task, _, _ in wire.sent)
@@ -259,7 +260,7 @@ def code_of(content: bytes) -> str:
 def test_a_node_sends_no_model_by_itself(tmp_path: Path) -> None:
     made = summed()
     site = fleet_of(made, tmp_path / "data").sites["node-1"]
-    digest, (start,) = agreement_of(made).digest, made.initial_models()
+    digest, (start,) = agreement_of(made).digest, made.training.initial_models()
     common: dict[str, Any] = {"settings_digest": digest, "nonce": "ab", "round": 0, "client": 1}
     request = TrainRequest(**common, event=0, drawn_as=0, repeat=0, cluster=0)
     assert code_of(answer(site, MemoryStore(), "train", encode(request, pack([start])))) == "not_allowed"

@@ -82,7 +82,7 @@ def test_a_process_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for name in ("dies", "raises")
     ]
     found = ends(run_jobs(iter(jobs), 2))
-    assert found["dies"].error == "its process was ended by the signal SIGKILL, as when the machine has no memory left"
+    assert found["dies"].error == "its process was killed by signal SIGKILL, as happens when memory runs out"
     assert (found["raises"].state, "enough" in found["raises"].error) == ("failed", True)
 
 
@@ -132,7 +132,7 @@ def test_jobs_are_taken_when_there_is_room(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "told"),
-    [(3, "exit code 3"), (-signal.SIGSEGV, "the signal SIGSEGV"), (-200, "the signal 200")],
+    [(3, "exit code 3"), (-signal.SIGSEGV, "killed by signal SIGSEGV"), (-200, "killed by signal 200")],
 )
 def test_how_a_process_died(code: int, told: str) -> None:
     assert told in running._how_it_died(code)

@@ -1,4 +1,4 @@
-"""The search, without processes: what is proposed, pruned and gone on with."""
+"""The search, without processes: what is proposed, pruned and resumed."""
 
 import json
 import sys
@@ -180,7 +180,7 @@ def test_a_search_for_the_least_cost_reads_it_where_the_target_is_met(tmp_path: 
             found.judge(job, News("running", row={"round": 9, "client_updates": 900, "test_accuracy": 0.9})) == "go on"
         )
         error = found.settle(job, News("finished"))
-        assert error == ("" if reached else "--target 0.5: its test_accuracy has not met it")
+        assert error == ("" if reached else "--target 0.5: its test_accuracy did not reach it")
     trials, best = found.trials(), found.best()
     assert [(trial.state, trial.value) for trial in trials] == [("complete", 300.0), ("fail", None)]
     assert best == trials[0]

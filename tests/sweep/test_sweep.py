@@ -15,12 +15,12 @@ from atoll import InputError
 from atoll.settings.experiment_file import make_runs, read_experiment
 from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep import axes
-from atoll.sweep import sweep_plan as planning
+from atoll.sweep import sweep_folder as folders
 from atoll.sweep import sweep_table as table
 from atoll.sweep.axes import Axis, Interval, parse_axes, parse_part, parse_space
 from atoll.sweep.effect import require_effect
 from atoll.sweep.goal import Goal, make_goal
-from atoll.sweep.sweep_plan import Member, make_members
+from atoll.sweep.sweep_plan import Member, check_members, make_members
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_values(text: str, values: tuple[str, ...]) -> None:
         (["seed=4..0"], "is empty"),
         (["seed=0..1000000000000"], "at most 10,000"),
         (["seed=0..999", "rounds=1..11"], "11,000 combinations; at most 10,000"),
-        (["local.lr=0.1..0.2"], "of whole numbers"),
-        (["local.lr=1..2:log"], "of whole numbers"),
-        (["local.lr=0.1,0.10"], "0.10 comes twice"),
-        (["local.lr=1,1.0"], "1.0 comes twice"),
-        (["seed=1..3,2"], "2 comes twice"),
+        (["local.lr=0.1..0.2"], "needs whole numbers"),
+        (["local.lr=1..2:log"], "needs whole numbers"),
+        (["local.lr=0.1,0.10"], "0.10 is repeated"),
+        (["local.lr=1,1.0"], "1.0 is repeated"),
+        (["seed=1..3,2"], "2 is repeated"),
         (["seed=1", "seed=2"], "is given twice"),
-        (["label=a,b"], "says what a run is called"),
+        (["label=a,b"], "names runs, which the sweep does itself"),
     ],
 )
 def test_bad_values(texts: list[str], told: str) -> None:
@@ -82,7 +82,7 @@ def test_space() -> None:
         ("seed=0..4", "a lucky seed"),
         ("local.lr=0.2..0.1", "is empty"),
         ("local.lr=0.1..0.1", "is empty"),
-        ("local.lr=0..1:log", "must begin above 0"),
+        ("local.lr=0..1:log", "must start above 0"),
     ],
 )
 def test_bad_space(text: str, told: str) -> None:
@@ -152,7 +152,7 @@ def test_bad_settings_are_told_as_ever(over: str, told: str) -> None:
 def test_what_a_run_cannot_do_is_told_with_its_name() -> None:
     members = make_members(TABLE, parse_axes(["clustering.clusters=2,99", "seed=0..1"]))
     with pytest.raises(InputError, match=r"one,clusters=99,seed=0: clustering.clusters = 99: must be at most"):
-        planning.check_members(members)
+        check_members(members)
 
 
 # The table ------------------------------------------------------------------------------------------------------------
@@ -244,10 +244,10 @@ def test_unknown_metrics_are_refused() -> None:
             "virtual_time",
             None,
             "test_accuracy",
-            "--metric virtual_time: is a cost, which is compared where a test_accuracy",
+            "--metric virtual_time: is a cost, compared once a test_accuracy",
         ),
-        ("bytes_up", None, "test_loss", "where a test_loss is reached; add --target, such as --target 0.1"),
-        ("test_accuracy", 0.8, "test_accuracy", "--target 0.8: goes with a cost, of which the least is best"),
+        ("bytes_up", None, "test_loss", "once a test_loss is reached; add --target, such as --target 0.1"),
+        ("test_accuracy", 0.8, "test_accuracy", "--target 0.8: needs a cost to compare"),
         (None, 1.5, "test_accuracy", "--target 1.5: must be greater than 0 and at most 1"),
         (None, float("nan"), "test_loss", "--target nan: must be greater than 0"),
     ],
@@ -334,10 +334,10 @@ TWO = {"runs": [{"label": "A"}, {"label": "B", "method": {"name": "fedavg"}}]}
         (
             {"method": {"name": "fedavg"}},
             "clustering.clusters=2,5",
-            "'fedavg' has no use for a clustering",
+            "'fedavg' uses no clustering",
         ),
-        ({}, "run.workers=1,2", "changes no number of a run, at most its wall time"),
-        (TWO, "run.checkpoint_every=1,2", "changes no number of a run"),
+        ({}, "run.workers=1,2", "changes no result of a run, only its wall time"),
+        (TWO, "run.checkpoint_every=1,2", "changes no result of a run"),
     ],
 )
 def test_a_sweep_over_what_changes_nothing_is_refused(experiment: dict[str, Any], over: str, told: str) -> None:
@@ -349,7 +349,7 @@ def test_a_sweep_over_what_changes_nothing_is_refused(experiment: dict[str, Any]
 def test_what_changes_some_runs_only_is_told() -> None:
     members = make_members(TWO, parse_axes(["clustering.clusters=2,5"]))
     (told,) = require_effect(["clustering.clusters"], members, Goal("test_accuracy"))
-    assert told == "--over clustering.clusters: changes nothing in B, of which equal runs are made"
+    assert told == "--over clustering.clusters: changes nothing in B, so those runs will be identical"
 
 
 @pytest.mark.parametrize(
@@ -375,18 +375,18 @@ def note_of(members: Sequence[Member]) -> dict[str, Any]:
 
 def test_a_sweep_may_grow_but_not_change(tmp_path: Path) -> None:
     few, more = (make_members({}, parse_axes([f"seed=0..{last}"])) for last in (1, 3))
-    assert not planning.require_folder(tmp_path / "new", note_of(few), resume=False)
-    with planning.claimed(tmp_path / "new", note_of(few)):
+    assert not folders.require_folder(tmp_path / "new", note_of(few), resume=False)
+    with folders.claimed(tmp_path / "new", note_of(few)):
         pass
     with pytest.raises(InputError, match="add --resume"):
-        planning.require_folder(tmp_path / "new", note_of(few), resume=False)
-    assert planning.require_folder(tmp_path / "new", note_of(more), resume=True)
-    with planning.claimed(tmp_path / "new", note_of(more)):
+        folders.require_folder(tmp_path / "new", note_of(few), resume=False)
+    assert folders.require_folder(tmp_path / "new", note_of(more), resume=True)
+    with folders.claimed(tmp_path / "new", note_of(more)):
         pass
     with pytest.raises(InputError, match="another sweep, with 2 runs that this one lacks, such as seed=2"):
-        planning.require_folder(tmp_path / "new", note_of(few), resume=True)
+        folders.require_folder(tmp_path / "new", note_of(few), resume=True)
     with pytest.raises(InputError, match="holds a grid, not a search"):
-        planning.require_folder(tmp_path / "new", {**note_of(few), "kind": "search"}, resume=True)
+        folders.require_folder(tmp_path / "new", {**note_of(few), "kind": "search"}, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -402,27 +402,27 @@ def test_a_sweep_may_grow_but_not_change(tmp_path: Path) -> None:
 def test_other_folders_are_refused(name: str, content: str, told: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=told):
-        planning.require_folder(tmp_path, note_of([]), resume=True)
+        folders.require_folder(tmp_path, note_of([]), resume=True)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match="is a file, or lies below one"):
-            planning.require_folder(path, note_of([]), resume=False)
+            folders.require_folder(path, note_of([]), resume=False)
 
 
 def test_what_a_killed_sweep_began_with_is_taken_over(tmp_path: Path) -> None:
     for name in (".lock", "experiment.json", ".sweep.json.part"):
         (tmp_path / name).write_text("")
-    assert not planning.require_folder(tmp_path, note_of([]), resume=True)
+    assert not folders.require_folder(tmp_path, note_of([]), resume=True)
 
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
     with (
-        planning.claimed(tmp_path, note_of([])),
+        folders.claimed(tmp_path, note_of([])),
         pytest.raises(InputError, match="is in use by process"),
-        planning.claimed(tmp_path, note_of([])),
+        folders.claimed(tmp_path, note_of([])),
     ):
         pass
 
@@ -438,14 +438,14 @@ def test_processes_that_share_a_folder_agree_on_it(tmp_path: Path) -> None:
     note = {"kind": "grid", "runs": {"lr=0.1": {"local.lr": 0.1}}, "over": {"local.lr": ("0.1",)}}
 
     def join(_: int) -> None:
-        with planning.shared(tmp_path / "s", note):
+        with folders.shared(tmp_path / "s", note):
             pass
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(join, range(8))) == [None] * 8
-    assert planning.read_note(tmp_path / "s") == {**note, "over": {"local.lr": ["0.1"]}}
+    assert folders.read_note(tmp_path / "s") == {**note, "over": {"local.lr": ["0.1"]}}
     assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["experiment.json", "sweep.json"]
-    with pytest.raises(InputError, match="holds another sweep"), planning.shared(tmp_path / "s", {**note, "runs": {}}):
+    with pytest.raises(InputError, match="holds another sweep"), folders.shared(tmp_path / "s", {**note, "runs": {}}):
         pass
 
 

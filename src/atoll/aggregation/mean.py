@@ -1,4 +1,4 @@
-"""Combine rules: how the results of one cluster's cohort become the cluster's next model."""
+"""Combine rules: how the results of a cluster's cohort become its next model."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -11,7 +11,7 @@ Weighted = Iterable[tuple[float, Model]]
 class Combine(Protocol):
     """Combines (weight, model) pairs of the clients of one cluster.
 
-    `start` is the model they were sent, `cohort_weight` the sum of weights over the whole cohort, whatever cluster.
+    `start` is the model they were sent, `cohort_weight` the sum of weights over the whole cohort, all clusters.
     """
 
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
@@ -23,11 +23,11 @@ Rule = TypeVar("Rule", bound=Combine)
 
 
 def says(*properties: str) -> Callable[[Rule], Rule]:
-    """Mark a combine rule with what executors may rely on; an unmarked rule is given every client's model.
+    """Mark a combine rule with properties that executors rely on; an unmarked rule receives every client's model.
 
-    - ``is_weighted_mean``: it returns the weighted mean of the models, so an executor may compute that its own way;
-    - ``needs_only_mean``: it depends on the models through their weighted mean and total weight alone;
-    - ``median_of_losses``: clients' losses are to be combined by their median too, since some may lie.
+    - ``is_weighted_mean``: it returns the models' weighted mean, so an executor may compute that its own way;
+    - ``needs_only_mean``: it depends only on the models' weighted mean and total weight;
+    - ``median_of_losses``: clients' losses are combined by their median too, since some may be false.
     """
 
     def mark(rule: Rule) -> Rule:
@@ -69,7 +69,7 @@ def mean(models: Weighted) -> Model:
         total += weight
         for name, tensor in averaged:
             tensor.add_(model[name], alpha=weight)
-        del model  # so that the next client's takes its place in memory, and in the cache
+        del model  # so that the next client's takes its place in memory and cache
     for _, tensor in averaged:
         tensor.div_(total)
     return mixed
@@ -86,7 +86,7 @@ def average_gradients(models: Weighted, start: Model, cohort_weight: float) -> M
     """Move the start by the clients' steps averaged over the whole cohort (IFCA and CFL-MGD, option I).
 
     With one local step each, ``chi - (eta / m) * sum of u_i`` is ``chi + (share of the cohort) * (mean - chi)``.
-    What optimisers carry (the u_i) is averaged over the cluster's own clients.
+    Optimiser states (the u_i) are averaged over the cluster's own clients.
     """
     weights: list[float] = []
 

@@ -1,4 +1,4 @@
-"""The arithmetic of the robust combine rules that go coordinate by coordinate, or client by client, on tensors."""
+"""Tensor arithmetic of the robust combine rules that work coordinate by coordinate, or client by client."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,15 +9,15 @@ from atoll.aggregation.mean import Weighted, mean
 from atoll.local.models import Model
 from atoll.support.process import one_thread
 
-CUT = 1 << 16  # coordinates that are sorted at a time, so that a sort takes little memory compared with the models
+CUT = 1 << 16  # coordinates sorted at a time, so that a sort takes little memory compared with the models
 
 Reduce = Callable[[Tensor, Tensor], Tensor]
-"""Values [coordinates, clients], ascending, and their weights -> one value a coordinate."""
+"""Values [coordinates, clients], ascending, and their weights -> one value per coordinate."""
 
 
 @one_thread()
 def update_norm(model: Model, start: Model) -> float:
-    """Return the Euclidean length of ``model - start`` over all floating-point tensors but moments.
+    """Return the Euclidean norm of ``model - start`` over all floating-point tensors except moments.
 
     >>> update_norm({"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([0.0, 0.0])})
     5.0
@@ -53,7 +53,7 @@ def _reduce(tensors: Sequence[Tensor], weights: Tensor, reduce: Reduce) -> Tenso
 
 
 def middle(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the mean of the first values at which the cumulative weight reaches, and exceeds, half of the total."""
+    """Return the mean of the first values where the cumulative weight reaches and exceeds half of the total."""
     so_far = weights.cumsum(dim=1)
     half = so_far[:, -1:] / 2
     last = values.shape[1] - 1
@@ -62,17 +62,17 @@ def middle(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def trimmed(values: Tensor, weights: Tensor, trim: float) -> Tensor:
-    """Return the mean of what lies between the shares `trim` and ``1 - trim`` of the weight."""
-    # Client i covers the weight from `after - weights` to `after`; what of it lies within [trim, 1 - trim] counts.
+    """Return the mean of the values between the shares `trim` and ``1 - trim`` of the weight."""
+    # Client i covers the weight from `after - weights` to `after`; its part within [trim, 1 - trim] counts.
     after = weights.cumsum(dim=1)
     total = after[:, -1:]
     kept = (after.minimum((1 - trim) * total) - (after - weights).maximum(trim * total)).clamp(min=0)
-    # What is cut off must not count even if it is infinite: 0 * inf is NaN, and a weight may round to nearly 0.
+    # Trimmed values must not count even if infinite: 0 * inf is NaN, and a weight may round to nearly 0.
     return torch.where(kept > 1e-9 * total, values * (kept / kept.sum(dim=1, keepdim=True)), 0.0).sum(dim=1)
 
 
 def mean_of_nearest(values: Tensor, weights: Tensor, keep: int) -> Tensor:
-    """Return the mean of the `keep` values nearest to their median, of two that are as far the lower first."""
+    """Return the mean of the `keep` values nearest to their median; on ties the lower value first."""
     last = values.shape[1] - 1
     median = (values[:, last // 2] + values[:, (last + 1) // 2]) / 2
     distances = (values - median[:, None]).abs().nan_to_num(nan=torch.inf)
@@ -80,7 +80,7 @@ def mean_of_nearest(values: Tensor, weights: Tensor, keep: int) -> Tensor:
 
 
 def mean_of_clipped(clip_norm: float, models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Return the mean of the models, each moved toward the start until it is no farther than `clip_norm`."""
+    """Return the mean of the models, each moved toward the start to a distance of at most `clip_norm`."""
     return mean((weight, _clip(model, start, clip_norm)) for weight, model in models)
 
 
@@ -92,7 +92,7 @@ def _clip(model: Model, start: Model, clip_norm: float) -> Model:
 
 
 def _toward(start: Tensor | None, tensor: Tensor, share: float) -> Tensor:
-    """Go this share of the way; moments that a client was not sent begin at zero."""
+    """Return the point at this share of the way; moments that a client was not sent start at zero."""
     if not tensor.is_floating_point():
         return tensor
     return tensor * share if start is None else start.lerp(tensor, share)

@@ -1,8 +1,9 @@
-"""Robust combine rules: what a cluster's model becomes when some of its clients may send anything.
+"""Robust combine rules, for clusters in which some clients may send anything.
 
-A rule is a value: a factory such as ``trimmed_mean(0.2)`` returns a `Combine`. Every floating-point tensor is treated
-alike, the optimiser's moments (``parameter@slot``) too; others (counters) are those of the first model, as in
-`mean`. All rules but norm clipping need every model of the cohort at once, and hold them.
+A rule is a value: a factory such as ``trimmed_mean(0.2)`` returns a `Combine`; arguments outside their types' limits
+raise InputError. All floating-point tensors are treated alike, including the optimiser's moments (``parameter@slot``);
+others (counters) are those of the first model, as in `mean`. All rules except norm clipping hold every model of the
+cohort at once.
 """
 
 from collections.abc import Callable
@@ -19,14 +20,14 @@ _checked = checked("method.{}")
 
 
 def always_mean() -> Combine:
-    """Return the weighted mean, which one client alone can move anywhere."""
+    """Return the weighted mean, which a single client can move anywhere."""
     return average_models
 
 
 def median() -> Combine:
     """Return the weighted median of each coordinate (Yin et al. 2018).
 
-    Half of the weight is at or below it, and half at or above; where two values share the middle, their mean. Equal
+    Half of the weight is at or below it, and half at or above; if two values share the middle, it is their mean. Equal
     weights give the ordinary median.
 
     >>> import torch
@@ -43,14 +44,11 @@ def median() -> Combine:
 def trimmed_mean(trim: Annotated[float, Field(ge=0, lt=0.5)]) -> Combine:
     """Return the weighted mean of each coordinate without its lowest and highest values (Yin et al. 2018).
 
-    The share `trim` of the cohort's weight is cut off at each end, the last client at an end in part where it does not
-    fit. So 0 is the mean, to the bit, and the rule goes to the median as `trim` goes to 1/2.
+    The share `trim` of the cohort's weight is trimmed at each end, with part of a client's weight where needed. So 0
+    is the mean, bit-identical, and the rule approaches the median as `trim` approaches 1/2.
 
     Args:
-        trim: share of the weight that is cut off at each end.
-
-    Raises:
-        InputError: `trim` is not in [0, 0.5).
+        trim: share of the weight that is trimmed at each end.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 900.0, 2.0, 4.0)]
@@ -64,16 +62,13 @@ def trimmed_mean(trim: Annotated[float, Field(ge=0, lt=0.5)]) -> Combine:
 
 @_checked
 def norm_clipping(clip_norm: PositiveFloat) -> Combine:
-    """Return the mean of updates that are scaled down to the norm `clip_norm` where they are longer (Sun et al. 2019).
+    """Return the mean of updates that are scaled down to the norm `clip_norm` if they are longer (Sun et al. 2019).
 
-    ``w + sum_k p_k min(1, clip_norm / |w_k - w|) (w_k - w)``, w being the model that clients were sent and |.| what
-    `update_norm` says. One model is held at a time.
+    ``w + sum_k p_k min(1, clip_norm / |w_k - w|) (w_k - w)``, where w is the model that clients were sent and |.| is
+    `update_norm`. One model is held at a time.
 
     Args:
-        clip_norm: the longest update, as a Euclidean norm.
-
-    Raises:
-        InputError: `clip_norm` is not positive.
+        clip_norm: largest Euclidean norm of an update.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 900.0)]
@@ -87,17 +82,14 @@ def norm_clipping(clip_norm: PositiveFloat) -> Combine:
 
 @_checked
 def krum(byzantine: Count) -> Combine:
-    """Return the one client's model that is nearest to its n - f - 2 nearest others (Blanchard et al. 2017).
+    """Return the client's model that is nearest to its n - f - 2 nearest others (Blanchard et al. 2017).
 
-    Nearest in the sum of squared distances, f being `byzantine`. It holds if n >= 2 f + 3; with fewer results, since
-    some did not arrive, one neighbour at least is counted. Ties go to the least sum of distances to all, then to the
-    shorter update, so that the order of the clients changes nothing. Weights have no say.
+    Nearest by the sum of squared distances; f is `byzantine`. The guarantee needs n >= 2 f + 3; with fewer results,
+    since some did not arrive, at least one neighbour counts. Ties go to the least sum of distances to all, then to the
+    shorter update, so that the clients' order does not matter. Weights are ignored.
 
     Args:
         byzantine: clients of a cohort that may send anything, f.
-
-    Raises:
-        InputError: `byzantine` is negative.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 1.1, 1.4, 900.0, 1.2)]
@@ -111,17 +103,14 @@ def krum(byzantine: Count) -> Combine:
 
 @_checked
 def multi_krum(byzantine: Count, keep: Positive | None = None) -> Combine:
-    """Return the mean of the `keep` models with the least of Krum's scores (Blanchard et al. 2017).
+    """Return the mean of the `keep` models with the lowest Krum scores (Blanchard et al. 2017).
 
-    The scores are those of `krum`, each over all clients. Weights have no say. It holds if n >= 2 f + 3 and `keep` is
-    at most n - f - 2 (El Mhamdi et al. 2018); of fewer results than `keep` all are kept.
+    The scores are those of `krum`, each over all clients. Weights are ignored. The guarantee needs n >= 2 f + 3 and
+    `keep` at most n - f - 2 (El Mhamdi et al. 2018); fewer results than `keep` are all kept.
 
     Args:
         byzantine: clients of a cohort that may send anything, f.
-        keep: models that the mean is taken of, m; unset: n - f - 2.
-
-    Raises:
-        InputError: `byzantine` is negative, or `keep` not positive.
+        keep: number of models averaged, m; unset: n - f - 2.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 900.0, 1.25, 1.25)]
@@ -135,17 +124,14 @@ def multi_krum(byzantine: Count, keep: Positive | None = None) -> Combine:
 
 @_checked
 def bulyan(byzantine: Count) -> Combine:
-    """Return the mean of each coordinate's values nearest to their median, among models that Krum chooses (Bulyan).
+    """Return the mean of each coordinate's values nearest to their median, among models chosen by Krum (Bulyan).
 
     El Mhamdi et al. 2018: Krum chooses a model, which is set aside, and again among the rest, until there are
-    theta = n - 2 f. Of each coordinate's theta values the theta - 2 f nearest to their median are averaged. It holds if
-    n >= 4 f + 3; where the rest has fewer than f + 3 models, Krum counts one neighbour. Weights have no say.
+    theta = n - 2 f. Of each coordinate's theta values the theta - 2 f nearest to their median are averaged. The
+    guarantee needs n >= 4 f + 3; with fewer than f + 3 models left, Krum counts one neighbour. Weights are ignored.
 
     Args:
         byzantine: clients of a cohort that may send anything, f.
-
-    Raises:
-        InputError: `byzantine` is negative.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 900.0, 1.25, 1.75, 2.0, 1.5)]
@@ -161,16 +147,13 @@ def bulyan(byzantine: Count) -> Combine:
 def geometric_median(iterations: Positive = 100, smoothing: PositiveFloat = 1e-6) -> Combine:
     """Return the model with the least weighted sum of distances to the clients' models (RFA, Pillutla et al. 2022).
 
-    Smoothed Weiszfeld steps ``z <- sum_k b_k w_k / sum_k b_k`` with ``b_k = p_k / max(smoothing, |w_k - z|)``, from the
-    median of each coordinate on, until a step is shorter than `smoothing`. |.| is over parameters; moments are averaged
-    with the same b_k. Models that are not finite are left out. More than half of the weight must be honest.
+    Smoothed Weiszfeld steps ``z <- sum_k b_k w_k / sum_k b_k`` with ``b_k = p_k / max(smoothing, |w_k - z|)`` start at
+    the median of each coordinate and end once one is shorter than `smoothing`. |.| is over parameters; moments are
+    averaged with the same b_k. Models that are not finite are left out. More than half of the weight must be honest.
 
     Args:
-        iterations: steps at most.
-        smoothing: the least distance that a client counts with, nu.
-
-    Raises:
-        InputError: a number that is not positive.
+        iterations: largest number of steps.
+        smoothing: least distance used for a client, nu.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor(at)}) for at in ((0.0, 1.0), (0.0, -1.0), (900.0, 0.0))]
@@ -186,16 +169,13 @@ def geometric_median(iterations: Positive = 100, smoothing: PositiveFloat = 1e-6
 def centred_clipping(clip_norm: PositiveFloat, iterations: Positive = 3) -> Combine:
     """Return the centre after steps to the mean of the models clipped around it (Karimireddy et al. 2021).
 
-    ``v <- v + sum_k p_k min(1, clip_norm / |w_k - v|) (w_k - v)``, |.| being what `update_norm` says. v begins at the
-    last aggregate, which is here the model that clients were sent, so nothing is kept between events, and one step is
-    `norm_clipping`. The paper aggregates the clients' momentum; it is treated so where it travels with the model.
+    ``v <- v + sum_k p_k min(1, clip_norm / |w_k - v|) (w_k - v)``, where |.| is `update_norm`. v starts at the last
+    aggregate, here the model that clients were sent, so no state is kept between events, and one step is
+    `norm_clipping`. The paper aggregates the clients' momentum; so does this rule if momentum is communicated.
 
     Args:
-        clip_norm: the longest way from the centre, as a Euclidean norm, tau.
-        iterations: steps.
-
-    Raises:
-        InputError: a number that is not positive.
+        clip_norm: largest Euclidean distance from the centre, tau.
+        iterations: number of steps.
 
     >>> import torch
     >>> models = [(1.0, {"w": torch.tensor([x])}) for x in (2.0, 2.0, 900.0)]
@@ -220,4 +200,4 @@ ROBUST: dict[str, Callable[..., Combine]] = {
 }
 
 TIMES_BYZANTINE: dict[str, int] = {"krum": 2, "multi-krum": 2, "bulyan": 4}
-"""Rules that need so many times `byzantine` clients in a cohort, and three more."""
+"""Rules whose guarantee needs this many times `byzantine` clients in a cohort, plus three."""

@@ -1,4 +1,4 @@
-"""Screening: which of the clients' results are left out before the rest are combined."""
+"""Screening: which clients' results are rejected before the rest are combined."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
 
 @dataclass(frozen=True)
 class Screening:
-    """What results must meet to be combined; with it, results are checked one by one, whatever the combine rule.
+    """Conditions for results to be combined; they are checked one by one, whatever the combine rule.
 
     Attributes:
         tolerate: whether results of another form, not finite or absurdly large (`weights.is_bounded`) are left out;
-            else those of another form or not finite are an error.
-        max_update_norm: the largest norm of an update that is accepted; None: any.
+            otherwise those of another form or not finite are an error.
+        max_update_norm: the largest accepted norm of an update; None: any.
     """
 
     tolerate: bool = True
     max_update_norm: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a norm that is none."""
+        """Refuse an invalid norm."""
         require("faults.max_update_norm", self.max_update_norm, PositiveFloat | None)
 
     def sent(self, clients: Ids, start: Model, updates: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
@@ -36,8 +36,8 @@ class Screening:
         return updates
 
     def why_refused(self, update: ClientUpdate, start: Model) -> Reason | None:
-        """Return why a result is left out, or None if it is good."""
-        from atoll.aggregation.reductions import update_norm  # here, since a method's settings do not wait for PyTorch
+        """Return why a result is rejected, or None if it is accepted."""
+        from atoll.aggregation.reductions import update_norm  # here, since methods' settings do not need PyTorch
         from atoll.local.weights import is_bounded, is_finite
 
         if self.tolerate and not _has_form(update.model, start):
@@ -52,7 +52,7 @@ class Screening:
 
 
 def _has_form(model: Model, start: Model) -> bool:
-    """Return whether names, shapes and types are those that were sent; moments are checked where some were sent."""
+    """Return whether names, shapes and types are those that were sent; moments are checked if any were sent."""
     carried = any("@" in name for name in start)
     own, sent = form_of(model), form_of(start)
     return own == sent if carried else without_moments(own) == without_moments(sent)

@@ -1,4 +1,4 @@
-"""The arithmetic of the robust combine rules that compare whole models, on tensors."""
+"""Tensor arithmetic of the robust combine rules that compare whole models."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from atoll.local.weights import is_finite
 from atoll.support.process import one_thread
 
 Score = tuple[float, float, float]
-"""Of Krum, the least is the best: distance to the nearest others, to all, length of the update."""
+"""Krum's score, lowest is best: distance to the nearest others, to all, norm of the update."""
 
 
 def nearest_to_others(byzantine: int, models: Weighted, start: Model, cohort_weight: float) -> Model:
@@ -34,7 +34,7 @@ def mean_of_the_nearest(
 
 
 def bulyan_of(byzantine: int, models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Return the mean of each coordinate's values nearest to their median, among models that Krum chose one by one."""
+    """Return the mean of each coordinate's values nearest to their median, among models chosen one by one by Krum."""
     candidates = [model for _, model in models]
     squares = _squared_distances(candidates)
     lengths = [update_norm(model, start) for model in candidates]
@@ -53,8 +53,8 @@ def geometric_median_of(
     """Return the model with the least weighted sum of distances to the clients', by smoothed Weiszfeld steps."""
     everyone = list(models)
     pairs = [pair for pair in everyone if is_finite(pair[1], 0.0)] or everyone
-    # The steps begin at the median of each coordinate: from the mean one far client makes them many, and from the
-    # start they would not leave it where a client sends the start back.
+    # Steps start at the median of each coordinate: from the mean, one distant client would need many steps, and from
+    # the start model they would never leave it if a client returned it unchanged.
     centre = _vectors([by_coordinate(middle, pairs, start, cohort_weight)])[0]
     vectors = _vectors([model for _, model in pairs])
     shares = _weiszfeld(vectors, [weight for weight, _ in pairs], centre, iterations, smoothing)
@@ -64,7 +64,7 @@ def geometric_median_of(
 def centred_clipping_of(
     clip_norm: float, iterations: int, models: Weighted, start: Model, cohort_weight: float
 ) -> Model:
-    """Return the centre after it has moved so often to the mean of the models clipped around it."""
+    """Return the centre after moving this many times to the mean of the models clipped around it."""
     pairs = list(models)
     centre = start
     for _ in range(iterations):
@@ -76,7 +76,7 @@ def centred_clipping_of(
 def _weiszfeld(
     vectors: Tensor, weights: Sequence[float], centre: Tensor, iterations: int, smoothing: float
 ) -> list[float]:
-    """Return the shares of the vectors in their geometric median; steps end once one is shorter than `smoothing`."""
+    """Return the vectors' shares of their geometric median; steps end once one is shorter than `smoothing`."""
     given = torch.tensor(weights, dtype=torch.float64, device=vectors.device)
     shares = given
     for _ in range(iterations):
@@ -89,7 +89,7 @@ def _weiszfeld(
 
 
 def _mean_in_double(models: Weighted) -> Model:
-    """Return the weighted mean, computed in double precision: shares may be too small for the models' own."""
+    """Return the weighted mean, computed in double precision, since shares may be too small for the models' own."""
     types: dict[str, torch.dtype] = {}
 
     def doubled() -> Iterable[tuple[float, Model]]:
@@ -108,7 +108,7 @@ def _best(models: Sequence[Model], start: Model, byzantine: int) -> list[int]:
 
 
 def _scores(squares: Tensor, lengths: Sequence[float], byzantine: int) -> list[Score]:
-    """Return Krum's score of each model; of one that is not finite, infinity or NaN."""
+    """Return Krum's score of each model; infinity or NaN for one that is not finite."""
     ascending = squares.sort(dim=1).values  # column 0 is a model's distance to itself
     neighbours = max(1, len(squares) - byzantine - 2)
     nearest = ascending[:, 1 : 1 + neighbours].sum(dim=1).tolist()
@@ -123,11 +123,11 @@ def _vectors(models: Sequence[Model]) -> Tensor:
 
 @one_thread()
 def _squared_distances(models: Sequence[Model]) -> Tensor:
-    """Return the squared distance of each two models, [models, models], in double precision."""
+    """Return the squared distances between models, [models, models], in double precision."""
     names = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
     flat = [torch.cat([model[name].reshape(-1).double() for name in names]) for model in models]
     squares = torch.zeros(len(flat), len(flat), dtype=torch.float64)
     for i, one in enumerate(flat):
         for j in range(i):
             squares[i, j] = squares[j, i] = (one - flat[j]).square().sum()
-    return squares.nan_to_num(nan=math.inf)  # so that a model that is not finite is far from all others
+    return squares.nan_to_num(nan=math.inf)  # a model that is not finite is far from all others

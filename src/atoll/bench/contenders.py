@@ -12,7 +12,7 @@ from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
 from atoll.bench.flops import PRODUCTS, SQUARE
 from atoll.bench.work import CLASSES, Case, WorkRate, make_pool, samples_of
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.population import Population, make_population
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import Executor

@@ -1,1 +1,1 @@
-"""What the papers claim, as data: one file a paper, read by `atoll.reproduce`."""
+"""What the papers claim, as data: one file per paper, read by `atoll.reproduce`."""

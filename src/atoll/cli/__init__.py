@@ -1,4 +1,4 @@
-"""The command line: one file for each group of commands, and `main`, which tells errors in one sentence."""
+"""The command line: one file for each group of commands, and `main`, which reports errors in one sentence."""
 
 import os
 import sys
@@ -32,13 +32,13 @@ from atoll.support.errors import AtollError, SettingWarning
 
 __all__ = ["app", "main"]
 
-# Typer brings its own copy of click since 0.16; this is the usage error of whichever it uses.
 _PLAINLY = warnings.showwarning
+# Since 0.16 Typer brings its own copy of click; this is the usage error of the one that it uses.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 for a failed run, 2 for bad input, 130 when interrupted."""
+    """Run one command and return its exit code: 0, 1 for a failed run, 2 for bad input, 130 if interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("default", SettingWarning)
@@ -56,16 +56,16 @@ def _main(words: list[str]) -> int:
             err.print(note, markup=False)
         return _fail(str(error), error.exit_code)
     except _UsageError as error:
-        from atoll.cli.usage import tell_usage  # loads what settings are held against
+        from atoll.cli.usage import tell_usage  # late: it loads the settings' schema
 
         return _fail(tell_usage(error, words), 2)
-    except (KeyboardInterrupt, typer.Abort):  # which click makes of it; `atoll run` says how to go on
+    except (KeyboardInterrupt, typer.Abort):  # click turns one into the other; `atoll run` says how to resume
         return _fail("interrupted", 130)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         _drop_output()
         return 1
     except OSError as error:
-        if error.filename is None:  # what cannot be written without a name is the output itself
+        if error.filename is None:  # without a file name it is the output that cannot be written
             _drop_output()
         where = "the output" if error.filename is None else str(error.filename)
         return _fail(f"{where}: {error.strerror or error}", 1)
@@ -73,7 +73,7 @@ def _main(words: list[str]) -> int:
 
 @cache
 def _command() -> Any:
-    """Return click's command, which takes longer to make than most of what is told of bad input."""
+    """Return click's command, kept since making it takes longer than most commands do."""
     return typer.main.get_command(app)
 
 
@@ -85,7 +85,7 @@ def _show(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print what Atoll warns of as a sentence, other warnings as Python does."""
+    """Print Atoll's own warnings as a sentence, others as Python does."""
     if issubclass(category, SettingWarning):
         err.print(f"warning: {message}", markup=False)
     else:
@@ -98,5 +98,5 @@ def _fail(sentence: str, code: int) -> int:
 
 
 def _drop_output() -> None:
-    """Send what is still buffered nowhere, or Python would complain again when it flushes at its end."""
+    """Discard what is still buffered, or Python would complain again when it flushes it on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,34 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from atoll.cli.common import (
-    ExperimentArg,
-    JsonOption,
-    OnlyOption,
-    PlotOption,
-    ScaleOption,
-    SetOption,
-    WidthOption,
-    app,
-    check_runs,
-    claim_plot,
-    err,
-    out,
-    print_json,
-    read_experiments,
-    read_width,
-    save_plot,
-    title_of,
-)
+from atoll.cli.common import app, check_runs, err, out, print_json, read_experiments, title_of
+from atoll.cli.figure_files import claim_plot, read_width, save_plots
+from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
+from atoll.settings.choices import uses_network
 
 if TYPE_CHECKING:
     from atoll.clustering.describe import ClusterProfile
     from atoll.clustering.feduc.summary import ClusteringSummary
+    from atoll.experiment.experiment import Experiment
 
 
 @app.command()
@@ -43,44 +29,45 @@ def cluster(
     width: WidthOption = None,
     ids: Annotated[bool, typer.Option("--ids", help="With --plot: number the clients on the map.")] = False,
 ) -> None:
-    """Make an experiment's clustering only, and show what it is like; on a network, also its seconds and its bound.
+    """Show an experiment's clustering; on a network, also its completion times and its bound. Nothing is trained.
 
-    With --plot, on a network there are further files: FILE-map, FILE-completion and FILE-sizes; of several runs the
-    first is drawn, and FILE-emd and FILE-longest compare all.
+    On a network, --plot writes FILE-map, FILE-completion and FILE-sizes too. If there are several runs it draws the
+    first, and compares all of them in FILE-emd and FILE-longest.
 
     Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
     """
     inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
-    check_runs(runs, schedules=False)  # a clustering may be looked at whose graph is in parts, say
+    check_runs(runs, schedules=False)  # a clustering may be shown even if its graph is not connected, say
     claim_plot(plot)
+    plans: list[ClusteringSummary | None] = []
+    records = []
+    for each in runs:
+        plans.append(each.plan.summary if uses_network(each.settings) else None)
+        records.append(_show(each, plans[-1], as_json))
+    if as_json:
+        print_json(records)
+    if plot is not None:
+        from atoll.cli.cluster_figures import draw_clusterings
+
+        save_plots(plot, inches, lambda: draw_clusterings(runs, plans, ids))
+
+
+def _show(experiment: "Experiment", plan: "ClusteringSummary | None", as_json: bool) -> dict[str, Any]:
+    """Return a run's clustering for JSON; print its table, unless `as_json`, and its warnings."""
     from atoll.clustering.describe import describe
     from atoll.runs.warnings import warnings_of
 
-    plans: list[ClusteringSummary | None] = []
-    shown = []
-    for each in runs:
-        clustering = each.clustering
-        plan = each.plan if each.has_network else None
-        plans.append(plan)
-        profiles = [] if plan else describe(each.population, clustering)
-        record = {"label": each.settings.label, "panel": each.settings.panel, "method": each.settings.clustering.method}
-        record |= {"membership": clustering.labels.tolist(), "left_out": clustering.left_out.tolist()}
-        shown.append(record | (asdict(plan) if plan else {"clusters": [asdict(profile) for profile in profiles]}))
-        if not as_json:
-            title = title_of(each)
-            out.print(_plan_table(plan, title) if plan else _profile_table(profiles, title))
-        for warning in warnings_of(each):
-            err.print(f"warning: {warning}", markup=False)
-    if as_json:
-        print_json(shown)
-    if plot is not None:
-        from atoll.cli.cluster_figures import draw_clusterings
-        from atoll.report.figures.style import figure_width
-
-        with figure_width(inches):
-            for ending, figure in draw_clusterings(runs, plans, ids):
-                save_plot(figure, plot, ending)
+    settings, clustering = experiment.settings, experiment.clustering
+    profiles = [] if plan else describe(experiment.population, clustering)
+    if not as_json:
+        title = title_of(experiment)
+        out.print(_plan_table(plan, title) if plan else _profile_table(profiles, title))
+    for warning in warnings_of(experiment):
+        err.print(f"warning: {warning}", markup=False)
+    record = {"label": settings.label, "panel": settings.panel, "method": settings.clustering.method}
+    record |= {"membership": clustering.labels.tolist(), "left_out": clustering.left_out.tolist()}
+    return record | (asdict(plan) if plan else {"clusters": [asdict(profile) for profile in profiles]})
 
 
 def _profile_table(profiles: "Sequence[ClusterProfile]", title: str) -> Table:
@@ -97,24 +84,17 @@ def _profile_table(profiles: "Sequence[ClusterProfile]", title: str) -> Table:
 def _plan_table(plan: "ClusteringSummary", title: str) -> Table:
     from atoll.report.reading.units import format_seconds
 
-    told = (
+    caption = (
         f"bound {plan.bound:.4g} = kappa {plan.kappa:.4g} x {plan.initial_gap:.4g} + delta {plan.delta:.4g}; "
         f"T = {plan.steps:g} local steps take {format_seconds(plan.virtual_seconds)}\n"
         f"mean EMD {plan.mean_emd:.3f}, by samples {plan.weighted_emd:.3f}; as a Euclidean norm "
         f"{plan.mean_emd_norm:.3f}, by samples {plan.weighted_emd_norm:.3f}"
     )
     names = ("aggregator", "clients", "samples", "EMD", "completion", "limit", "frequency", "xi", "links")
-    table = Table(*names, title=title, caption=told, box=None)
+    table = Table(*names, title=title, caption=caption, box=None)
     for number, c in enumerate(plan.clusters):
-        table.add_row(
-            str(number),
-            str(c.size),
-            str(c.samples),
-            "" if c.emd is None else f"{c.emd:.3f}",
-            f"{c.completion_seconds:.3f} s",
-            "" if c.limit_seconds is None else f"{c.limit_seconds:.3g} s",
-            f"{c.psi:.2%}",
-            f"{c.xi:.3g}",
-            str(c.links),
-        )
+        emd = "" if c.emd is None else f"{c.emd:.3f}"
+        limit = "" if c.limit_seconds is None else f"{c.limit_seconds:.3g} s"
+        numbers = f"{c.psi:.2%}", f"{c.xi:.3g}", str(c.links)
+        table.add_row(str(number), str(c.size), str(c.samples), emd, f"{c.completion_seconds:.3f} s", limit, *numbers)
     return table

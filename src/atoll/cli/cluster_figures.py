@@ -19,7 +19,7 @@ from atoll.settings.sections import Settings
 def draw_clusterings(
     runs: list[Experiment], plans: list[ClusteringSummary | None], ids: bool = False
 ) -> list[tuple[str, Figure]]:
-    """Return (ending of the file's name, figure): the first run's clusters, and what compares all runs.
+    """Return (suffix of the file's name, figure) pairs: the first run's clusters, and comparisons of all runs.
 
     `ids` numbers the clients on the map.
     """
@@ -28,26 +28,31 @@ def draw_clusterings(
     figures = [("", plot_clusters(first.clustering.sizes, shares, title))]
     if plan is None:
         return figures
-    network = first.networks[0]
+    network = first.conditions.networks[0]
     if network.clients_xy is not None and network.aggregators_xy is not None:
         positions = (network.clients_xy, network.aggregators_xy, first.clustering.labels)
         neighbours = network.neighbours if plan.pattern.startswith("dec") else None
         server = None if neighbours else network.server_xy
         figures.append(("-map", plot_map(*positions, server, neighbours, title, ids)))
     seconds = [c.completion_seconds for c in plan.clusters]
-    figures.append(("-completion", plot_completion(seconds, first.problem.limits, title)))
+    figures.append(("-completion", plot_completion(seconds, first.plan.problem.limits, title)))
     found = [(each.settings, made) for each, made in zip(runs, plans, strict=True) if made is not None]
     figures.append(("-sizes", _plot_sizes(found)))
-    if len(found) > 1:
-        emd = _by_group(found, lambda made: made.mean_emd)
-        longest = _by_group(found, lambda made: made.max_completion_seconds)
-        figures.append(("-emd", plot_bars(emd, "Mean EMD", first.settings.name)))
-        figures.append(("-longest", plot_bars(longest, "Longest completion (s)", first.settings.name)))
-    return figures
+    return figures + (_compare(found) if len(found) > 1 else [])
+
+
+def _compare(found: Sequence[tuple[Settings, ClusteringSummary]]) -> list[tuple[str, Figure]]:
+    emd = _by_group(found, lambda made: made.mean_emd)
+    longest = _by_group(found, lambda made: made.max_completion_seconds)
+    name = found[0][0].name
+    return [
+        ("-emd", plot_bars(emd, "Mean EMD", name)),
+        ("-longest", plot_bars(longest, "Longest completion (s)", name)),
+    ]
 
 
 def _plot_sizes(found: Sequence[tuple[Settings, ClusteringSummary]]) -> Figure:
-    """Draw sizes against frequency where that differs between aggregators, else against links; all seeds in a panel."""
+    """Plot sizes against frequency if that differs between aggregators, else against links; all seeds in one panel."""
     frequency = all(made.pattern.endswith("asy") for _, made in found)
     x: dict[str, list[list[float]]] = {}
     sizes: dict[str, list[list[float]]] = {}
@@ -62,7 +67,7 @@ def _plot_sizes(found: Sequence[tuple[Settings, ClusteringSummary]]) -> Figure:
 def _by_group(
     found: Sequence[tuple[Settings, ClusteringSummary]], value: Callable[[ClusteringSummary], float]
 ) -> dict[str, dict[str, list[float]]]:
-    """Return a value of each run by panel and series, one number a seed."""
+    """Return a value of each run by panel and series, one number per seed."""
     table: dict[str, dict[str, list[float]]] = {}
     for settings, made in found:
         table.setdefault(settings.panel or made.pattern, {}).setdefault(_series(settings), []).append(value(made))
@@ -70,5 +75,5 @@ def _by_group(
 
 
 def _series(settings: Settings) -> str:
-    """Return a run's label without its seed, which runs of one series differ in."""
+    """Return a run's label without its seed."""
     return re.sub(r"[\s,]*\bseed \d+$", "", settings.label) or settings.clustering.method

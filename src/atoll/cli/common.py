@@ -1,6 +1,7 @@
-"""What the commands share: the application, the two consoles, common options, and reading an experiment.
+"""What the commands share: the application, the two consoles, and reading and checking experiments.
 
-Commands import what they work with when they run, not before: ``--help``, completion and a bad option answer at once.
+Commands import what they work with when they run, not before, so that ``--help``, completion and bad options answer at
+once.
 """
 
 import json
@@ -8,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,48 +19,46 @@ from atoll.cli.consoles import out as out
 from atoll.support.errors import AtollError, InputError, RunError, is_full, reason_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from atoll.experiment.experiment import Experiment
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# In the order of work: what is there, what it would do, doing it, looking at it, and checking the machine.
+# In the order of work: see what there is and what it would do, do it, look at the results, check the machine.
 _ORDER = (
     *("new", "recipes", "schema", "data", "cluster", "schedule", "run", "watch", "report", "export"),
     *("plan", "sweep", "reproduce", "fleet", "verify", "bench"),
 )
-_WIDEST = 120  # columns of help, in a terminal that has them
+_WIDEST = 120  # columns of help, if the terminal has as many
 
 
 class _Command(TyperCommand):
-    """A command whose help is plain text: Typer escapes brackets for rich, which then does not print it."""
+    """A command whose help is plain text: Typer escapes brackets for rich, which is off here."""
 
     def get_help(self, ctx: Any) -> str:
         """Return the help without backslashes before brackets."""
         return super().get_help(ctx).replace("\\[", "[")
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return its line in a list of commands: its first sentence, or as many clauses of it as have room."""
-        told = " ".join((self.help or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
-        while len(told) >= limit and (cut := max(told.rfind(":"), told.rfind(";")) + 1 or told.rfind(",") + 1):
-            told = told[: cut - 1]
-        return f"{told}."
+        """Return its line in a list of commands: its first sentence, cut to as many clauses as fit."""
+        line = " ".join((self.help or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+        while len(line) >= limit and (cut := max(line.rfind(":"), line.rfind(";")) + 1 or line.rfind(",") + 1):
+            line = line[: cut - 1]
+        return f"{line}."
 
 
 class _Group(TyperGroup):
     """Commands in the order of work."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands' names, those that stand in no order last."""
+        """Return the names of the commands, unordered ones last."""
         return sorted(self.commands, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
 
 class _App(typer.Typer):
-    """An application whose commands are such."""
+    """An application that makes such commands."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
-        """Return what registers a command."""
+        """Return a decorator that registers a command."""
         return super().command(name, **{"cls": _Command, **options})
 
 
@@ -74,7 +73,7 @@ app = make_app(
 )
 
 
-def _tell_version(is_asked: bool) -> None:
+def _print_version(is_asked: bool) -> None:
     if is_asked:
         from importlib.metadata import version
 
@@ -85,7 +84,7 @@ def _tell_version(is_asked: bool) -> None:
 @app.callback()
 def atoll(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Clustered and hierarchical federated learning.
@@ -94,69 +93,10 @@ def atoll(
     """
 
 
-def _complete_recipe(incomplete: str) -> list[str]:
-    """Return the recipes of this beginning; where there is none, shells complete files."""
-    from atoll.settings.experiment_file import recipe_names
-
-    return [name for name in recipe_names() if name.startswith(incomplete)]
-
-
-def setting_paths() -> list[str]:
-    """Return the settings as `--set` takes them, section by section."""
-    from atoll.settings.validation import full_model
-
-    sections = {
-        name: getattr(field.annotation, "model_fields", {}) for name, field in full_model().model_fields.items()
-    }
-    return [path for name, keys in sections.items() for path in ([f"{name}.{key}" for key in keys] or [name])]
-
-
-def _complete_setting(incomplete: str) -> list[str]:
-    """Return the settings of this beginning, with what a setting that names a function may be."""
-    from atoll.settings.choices import CHOICES
-
-    path, equals, _ = incomplete.partition("=")
-    if equals:
-        named = [name for choice in CHOICES if choice.setting == path for name in choice.functions]
-        return [word for word in (f"{path}={name}" for name in named) if word.startswith(incomplete)]
-    return [f"{path}=" for path in setting_paths() if path.startswith(incomplete)]
-
-
-ExperimentArg = Annotated[
-    str,
-    typer.Argument(metavar="EXPERIMENT", help="A .toml file, or a recipe's name.", autocompletion=_complete_recipe),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="SECTION.KEY=VALUE",
-        help="Change a setting (an empty value unsets it); may be repeated.",
-        autocompletion=_complete_setting,
-    ),
-]
-ScaleOption = Annotated[str | None, typer.Option(help="One of the experiment's scales, such as small or paper.")]
-OnlyOption = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Of several runs, only those with TEXT in their panel or label.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Draw it into FILE, a .pdf, .svg or .png; without such an ending, two of these."),
-]
-_NOT_WRITTEN = {".bmp", ".eps", ".gif", ".htm", ".html", ".jpeg", ".jpg", ".ps", ".tif", ".tiff", ".webp"}
-WidthOption = Annotated[
-    str | None,
-    typer.Option(metavar="WIDTH", help="Of figures: column (3.5 inches), text (7.16), or a number of inches."),
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and results remain.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Also say which executor trains, and why.")]
-
-
 def read_experiments(
     name: str, scale: str | None, changes: list[str] | None, only: str | None = None
 ) -> "list[Experiment]":
-    """Return the runs of an experiment file or recipe; with `only`, that of this title, or those that have it in it."""
+    """Return the runs of an experiment file or recipe; `only` takes the run with this title, or all that contain it."""
     from atoll.runs.titles import choose_runs
     from atoll.settings.experiment_file import make_runs, read_experiment
     from atoll.settings.plugins import import_from
@@ -164,16 +104,16 @@ def read_experiments(
     import_from(Path(name).parent)
     runs = make_runs(read_experiment(name), scale, changes or ())
     chosen = choose_runs(runs, only)
-    from atoll.experiment.experiment import Experiment  # only now: bad settings are told without PyTorch
+    from atoll.experiment.experiment import Experiment  # late: bad settings are reported without loading PyTorch
 
     return [Experiment(settings) for settings in chosen]
 
 
 def check_runs(runs: "Iterable[Experiment]", schedules: bool = True) -> None:
-    """Meet whatever is wrong with runs before anything is made or written; without `schedules` but for these.
+    """Check runs before anything is made or written; if `schedules` is False, everything but their schedules.
 
     Raises:
-        InputError: one of them cannot be carried out.
+        InputError: if one of them cannot be carried out.
     """
     from atoll.runs.probes import check_probes
     from atoll.trackers import require_trackers
@@ -185,10 +125,10 @@ def check_runs(runs: "Iterable[Experiment]", schedules: bool = True) -> None:
 
 
 def check_file(option: str, path: Path | None) -> None:
-    """Refuse an option's path that names no file.
+    """Reject an option's path that names no file.
 
     Raises:
-        InputError: it is empty, or a folder.
+        InputError: if it is empty, or a folder.
     """
     if path is None:
         return
@@ -199,10 +139,10 @@ def check_file(option: str, path: Path | None) -> None:
 
 
 def refuse_below_file(folder: Path) -> None:
-    """Refuse a folder that can never be, since it is a file or lies below one.
+    """Reject a folder that cannot exist, since it is a file or lies below one.
 
     Raises:
-        InputError: it is.
+        InputError: if so.
     """
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
@@ -210,10 +150,10 @@ def refuse_below_file(folder: Path) -> None:
 
 
 def claim_file(option: str, path: Path | None) -> None:
-    """Make the folder that an option's file goes to, before the work whose result it will hold.
+    """Make the folder for an option's file, before the work whose result it will hold.
 
     Raises:
-        InputError: it names no file, or one where none can be.
+        InputError: if the path names no file, or no file can be there.
     """
     check_file(option, path)
     if path is None:
@@ -225,29 +165,32 @@ def claim_file(option: str, path: Path | None) -> None:
         raise InputError(f"{option} {path}: its folder {path.parent} cannot be made ({reason})") from error
 
 
-def claim_plot(path: Path | None) -> None:
-    """Make the folder of `--plot`, as `claim_file` does.
-
-    Raises:
-        InputError: as there; or it ends as an image of a kind that is not written.
-    """
-    if path is not None and path.suffix.lower() in _NOT_WRITTEN:
-        raise InputError(f"--plot {path}: must end in .pdf, .svg or .png, or have no such ending, for a PNG and an SVG")
-    claim_file("--plot", path)
-
-
 def experiment_words(name: str, scale: str | None, changes: Iterable[str] | None, only: str | None) -> list[str]:
-    """Return the words of a command line that `read_experiments` reads into the same runs."""
-    words = [name, *(word for change in changes or () for word in ("--set", change))]
-    given = [(option, value) for option, value in (("--scale", scale), ("--only", only)) if value is not None]
-    return words + [word for pair in given for word in pair]
+    """Return the command line that `read_experiments` reads into the same runs."""
+    return [name, *option_words(("--set", changes), ("--scale", scale), ("--only", only))]
+
+
+def option_words(*options: tuple[str, Any]) -> list[str]:
+    """Return options as words of a command line: without those that are None or False, and a list word by word.
+
+    >>> option_words(("--out", Path("a")), ("--seed", None), ("--json", True), ("--target", [0.5, 0.9]))
+    ['--out', 'a', '--json', '--target', '0.5', '--target', '0.9']
+    """
+    words = list[str]()
+    for option, value in options:
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if each is True:
+                words.append(option)
+            elif each is not None and each is not False:
+                words += [option, f"{each:g}" if isinstance(each, float) else str(each)]
+    return words
 
 
 def refuse_both(resume: bool, overwrite: bool) -> None:
-    """Refuse to go on with a run and to replace it.
+    """Reject `--resume` together with `--overwrite`.
 
     Raises:
-        InputError: both were asked for.
+        InputError: if both are given.
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: give one of them, not both")
@@ -255,22 +198,28 @@ def refuse_both(resume: bool, overwrite: bool) -> None:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Say of a disk that is full how the run goes on once there is room.
+    """If the disk is full, say how to resume the run once there is space.
 
     Raises:
-        RunError: it is.
+        RunError: if so.
     """
     try:
         yield
     except (AtollError, OSError) as error:
         if not is_full(error):
             raise
-        told = f"{error.filename or 'its folder'}: {reason_of(error)}" if isinstance(error, OSError) else str(error)
-        raise RunError(f"{told}; make room, and the same command with --resume goes on from there") from error
+        reason = f"{error.filename or 'its folder'}: {reason_of(error)}" if isinstance(error, OSError) else str(error)
+        raise RunError(f"{reason}; free some space and give the same command with --resume") from error
+
+
+def end_interrupted(command: str, code: int) -> NoReturn:
+    """Print the command that resumes what was interrupted, and exit with this code."""
+    err.print(f"interrupted; to resume: {command}", markup=False)
+    raise typer.Exit(code)
 
 
 def title_of(experiment: "Experiment") -> str:
-    """Return what a run's tables and figures are headed by."""
+    """Return the heading of a run's tables and figures."""
     s = experiment.settings
     return ", ".join(filter(None, (s.name, s.panel, s.label)))
 
@@ -278,32 +227,3 @@ def title_of(experiment: "Experiment") -> str:
 def print_json(value: Any) -> None:
     """Print one JSON document, and nothing else, to standard output."""
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
-
-
-def read_width(text: str | None) -> float | None:
-    """Return the width of figures in inches; None: each figure's own.
-
-    Raises:
-        InputError: a width that is neither known by name nor a number of inches that a page may have.
-    """
-    if text is None:
-        return None
-    from atoll.report.figures.style import WIDTHS
-
-    try:
-        inches = WIDTHS.get(text) or float(text)
-    except ValueError:
-        inches = 0.0
-    if not 1 <= inches <= 50:
-        raise InputError(f"--width {text}: must be {', '.join(WIDTHS)} or a number of inches from 1 to 50")
-    return inches
-
-
-def save_plot(figure: "Figure", path: Path, ending: str = "") -> None:
-    """Write a figure as its path says, with `ending` after the name."""
-    from atoll.report.report_files import SUFFIXES, save_figure
-
-    is_named = path.suffix.lower() in SUFFIXES
-    file = path.with_stem(path.stem + ending) if is_named else path.with_name(path.name + ending)
-    for written in save_figure(figure, file):
-        err.print(f"wrote {written}", markup=False)

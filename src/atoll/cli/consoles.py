@@ -10,23 +10,23 @@ from rich.console import Console
 
 
 class Enduring:
-    """Standard error, whatever that is now; what it has no room for is lost.
+    """Standard error as it is now; output that cannot be written is dropped.
 
-    A run on a disk that is full must not end for the line that would have said so.
+    A run must not fail because a full disk has no space for the line that says so.
     """
 
     def __getattr__(self, name: str) -> Any:
-        """Return what standard error has."""
+        """Return an attribute of standard error."""
         return getattr(_standard_error(), name)
 
     def write(self, text: str) -> int:
-        """Write what can be written."""
+        """Write what can be written; report all of it as written."""
         with _enduring():
             _standard_error().write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what can be passed on."""
+        """Flush what can be flushed."""
         with _enduring():
             _standard_error().flush()
 
@@ -35,18 +35,18 @@ class Enduring:
 def _enduring() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # the reader has seen enough, which ends a command
+    except BrokenPipeError:  # the reader has closed the pipe, which ends a command
         raise
     except OSError:
         pass
 
 
 def _standard_error() -> IO[str]:
-    # While rich shows progress, standard error is a part of rich itself.
+    # While rich shows progress, it replaces standard error by a file of its own.
     return cast(IO[str], getattr(sys.stderr, "rich_proxied_file", sys.stderr))
 
 
-# Into a file or a pipe, tables may be wider than rich's 80 columns.
+# In a file or a pipe, tables may be wider than rich's 80 columns.
 _width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
 out = Console(highlight=False, soft_wrap=True, width=_width)
 err = Console(file=cast(IO[str], Enduring()), highlight=False, soft_wrap=True)

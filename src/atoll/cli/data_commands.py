@@ -8,25 +8,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from atoll.cli.common import (
-    ExperimentArg,
-    JsonOption,
-    OnlyOption,
-    PlotOption,
-    ScaleOption,
-    SetOption,
-    WidthOption,
-    app,
-    claim_file,
-    claim_plot,
-    make_app,
-    out,
-    print_json,
-    read_experiments,
-    read_width,
-    save_plot,
-    title_of,
-)
+from atoll.cli.common import app, claim_file, make_app, out, print_json, read_experiments, title_of
+from atoll.cli.figure_files import claim_plot, read_width, save_plots
+from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
 
@@ -37,7 +21,9 @@ if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
     from atoll.support.arrays import Ids
 
-_SHOWN = 20  # clients of a table
+_SHOWN = 20  # clients in a table
+
+RootOption = Annotated[str | None, typer.Option(help="Data folder; by default ATOLL_DATA, or the user's cache.")]
 
 data_app = make_app(invoke_without_command=True)
 app.add_typer(data_app, name="data")
@@ -54,10 +40,7 @@ def data(context: typer.Context) -> None:
 
 
 @data_app.command("list")
-def data_list(
-    root: Annotated[str | None, typer.Option(help="Data folder; else ATOLL_DATA, else the user's cache.")] = None,
-    as_json: JsonOption = False,
-) -> None:
+def data_list(root: RootOption = None, as_json: JsonOption = False) -> None:
     """List the data sets and where their files are.
 
     Example: atoll data list --root ~/data
@@ -72,15 +55,14 @@ def data_list(
         print_json(places)
         return
     for name, where in places.items():
-        out.print(f"{name:13}", where or f"not here; atoll data fetch {name}")
+        out.print(f"{name:13}", where or f"not here; get it with atoll data fetch {name}")
 
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The data set's name.")],
-    root: Annotated[str | None, typer.Option(help="Data folder; else ATOLL_DATA, else the user's cache.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a data set.")], root: RootOption = None
 ) -> None:
-    """Download a data set, checking its checksums, and read it once.
+    """Download a data set, verify its checksums, and read it once.
 
     Example: atoll data fetch mnist
     """
@@ -97,7 +79,9 @@ def _refuse_recipe(name: str) -> None:
 
     if name in recipe_names():
         used = dict.fromkeys(each.data.dataset for each in make_runs(read_experiment(name)))
-        raise InputError(f"NAME {name}: is a recipe, not a data set; its data: atoll data fetch {' or '.join(used)}")
+        raise InputError(
+            f"NAME {name}: is a recipe, not a data set; to get its data: atoll data fetch {' or '.join(used)}"
+        )
 
 
 @data_app.command("inspect")
@@ -111,12 +95,14 @@ def data_inspect(
     width: WidthOption = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="FILE", help="Write who holds what, for data.partition = 'file' (.npz)."),
+        typer.Option(
+            "--write", metavar="FILE", help="Write which client holds what, for data.partition = 'file' (.npz)."
+        ),
     ] = None,
 ) -> None:
-    """Show what the clients of an experiment hold: samples, and label shares per client; of each run where runs differ.
+    """Show what the clients of an experiment hold: samples and label shares, for each run if runs differ.
 
-    With --plot the first run is drawn: samples, class shares and what inputs are like, a column a client.
+    --plot draws the first run: samples, class shares and input features, one column per client.
 
     Example: atoll data inspect quickstart --plot shares
     """
@@ -124,9 +110,9 @@ def data_inspect(
     runs = read_experiments(experiment, scale, changes, only)
     claim_plot(plot)
     claim_file("--write", write)
-    if write is not None and len(runs) > 1:
-        raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
-    held = [each.clients for each in runs]
+    if write is not None:
+        _require_one(experiment, runs)
+    held = [each.clients.dealt for each in runs]
     counts = [population.class_counts() for population in held]
     if as_json:
         print_json([_as_dict(*each) for each in zip(runs, held, counts, strict=True)])
@@ -138,13 +124,14 @@ def data_inspect(
     if write is not None:
         from atoll.data.population import partition_as_bytes
 
-        write_atomically(write, partition_as_bytes(held[0], runs[0].test_clients))
+        write_atomically(write, partition_as_bytes(held[0], runs[0].clients.test))
         out.print(str(write), markup=False)
-    if plot is not None:
-        from atoll.report.figures.style import figure_width
+    save_plots(plot, inches, lambda: [("", _draw(held[0], counts[0], runs[0].settings.name))])
 
-        with figure_width(inches):
-            save_plot(_draw(held[0], counts[0], runs[0].settings.name), plot)
+
+def _require_one(experiment: str, runs: "Sequence[Experiment]") -> None:
+    if len(runs) > 1:
+        raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
 
 
 def _draw(population: "Population", counts: "Ids", title: str) -> "Figure":
@@ -156,12 +143,12 @@ def _draw(population: "Population", counts: "Ids", title: str) -> "Figure":
 
 
 def _class_names(population: "Population") -> tuple[str, ...]:
-    """Return what classes are called, or groups in their place; nothing where they have no names."""
+    """Return the names of classes, or of groups in a regression; empty if they have none."""
     return population.data.names.get("targets" if population.data.classes else "groups", ())
 
 
 def _group(counts: "Sequence[Ids]") -> list[list[int]]:
-    """Return the places of runs whose clients hold as much of each class, together."""
+    """Group runs, by position, whose clients hold the same number of samples of each class."""
     groups: dict[bytes, list[int]] = {}
     for place, held in enumerate(counts):
         groups.setdefault(held.tobytes() + str(held.shape).encode(), []).append(place)
@@ -169,15 +156,15 @@ def _group(counts: "Sequence[Ids]") -> list[list[int]]:
 
 
 def _as_dict(each: "Experiment", population: "Population", counts: "Ids") -> dict[str, Any]:
-    told = {"panel": each.settings.panel, "label": each.settings.label, "clients": len(population)}
-    return told | {"samples": population.sizes.tolist(), "class_counts": counts.tolist()}
+    names = {"panel": each.settings.panel, "label": each.settings.label, "clients": len(population)}
+    return names | {"samples": population.sizes.tolist(), "class_counts": counts.tolist()}
 
 
 def _print_shares(population: "Population", counts: "Ids") -> None:
     sizes = population.sizes
     out.print(
         f"{len(population)} clients, {int(sizes.sum())} samples "
-        f"({sizes.min()} to {sizes.max()} a client) from a pool of {len(population.data)}"
+        f"({sizes.min()} to {sizes.max()} per client) from a pool of {len(population.data)}"
     )
     names = _class_names(population) or tuple(map(str, range(counts.shape[1])))
     table = Table("client", "samples", *map(escape, names), title="share of each class", box=None)
@@ -192,20 +179,19 @@ def _print_shares(population: "Population", counts: "Ids") -> None:
 @data_app.command("split")
 def data_split(
     experiment: ExperimentArg,
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder, new or empty.")],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new or empty folder.")],
     changes: SetOption = None,
     scale: ScaleOption = None,
     only: OnlyOption = None,
 ) -> None:
-    """Write what each client of an experiment holds to a folder of its own, as atoll fleet node takes it.
+    """Write the data of each client to a folder of its own, for atoll fleet node.
 
     Example: atoll data split digits.toml --out shares
     """
     from atoll.fleet.node.shards import write_shards
 
     runs = read_experiments(experiment, scale, changes, only)
-    if len(runs) > 1:
-        raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
+    _require_one(experiment, runs)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise InputError(f"--out {folder}: is not an empty folder, and nothing is overwritten; give another one")
     sizes = runs[0].population.sizes

@@ -5,20 +5,25 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, app, check_file, err, out, print_json
+from atoll.cli.common import app, check_file, err, out, print_json
+from atoll.cli.options import JsonOption
 from atoll.support.errors import InputError
 from atoll.support.wording import unknown
 
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
-    file_format: Annotated[str, typer.Option("--format", help="safetensors, state-dict or onnx.")] = "safetensors",
-    file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file; else RUN/model.*.")] = None,
-    cluster: Annotated[int | None, typer.Option(metavar="J", help="A cluster's model, counted from 0.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    file_format: Annotated[
+        str, typer.Option("--format", help="The format: safetensors, state-dict or onnx.")
+    ] = "safetensors",
+    file: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The file; by default RUN/model.*.")
+    ] = None,
+    cluster: Annotated[int | None, typer.Option(metavar="J", help="Take the model of cluster J, from 0.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a run's model for other programs: the server's, the aggregators' mean, or a cluster's.
+    """Write a run's model for other programs: the server's, the mean of the aggregators', or a cluster's.
 
     Example: atoll export runs/quickstart/fedavg --format onnx
     """
@@ -33,16 +38,8 @@ def export(
     if not made.is_finished:
         err.print(f"notice: the run is not finished; this is its model after {made.events_done} events", markup=False)
     if as_json:
-        print_json(
-            {
-                "file": str(made.file),
-                "format": file_format,
-                "parameters": made.parameters,
-                "inputs": made.inputs,
-                "events": made.events_done,
-                "finished": made.is_finished,
-            }
-        )
+        numbers = {"parameters": made.parameters, "inputs": made.inputs, "events": made.events_done}
+        print_json({"file": str(made.file), "format": file_format, **numbers, "finished": made.is_finished})
         return
-    out.print(f"{made.file}: {made.parameters:,} numbers, after {made.events_done} events", markup=False)
+    out.print(f"{made.file}: {made.parameters:,} parameters, after {made.events_done} events", markup=False)
     out.print(f"Inputs: {made.inputs}", markup=False)

@@ -1,12 +1,13 @@
-"""`atoll fleet`: set a fleet up, keep its keys, and see who is there; `fleet_runs` has what runs on it."""
+"""`atoll fleet`: set up a fleet, manage its keys, and see who is online; `fleet_run_commands` runs experiments."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, app, make_app, out, print_json
+from atoll.cli.common import app, make_app, out, print_json
 from atoll.cli.fleet_roles import add_roles, add_strikes, new_fleet_table, status_table
+from atoll.cli.options import JsonOption
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
 
@@ -32,14 +33,14 @@ def fleet(context: typer.Context) -> None:
 @fleet_app.command("init")
 def init(
     nodes: Annotated[int, typer.Option(min=1, max=10_000, help="How many nodes to make keys for.")],
-    host: Annotated[str, typer.Option(help="The name or address by which nodes call the server.")],
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A folder that is not there yet.")] = Path("fleet"),
+    host: Annotated[str, typer.Option(help="The host name or address at which nodes reach the server.")],
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A folder that does not exist yet.")] = Path("fleet"),
     listen: Annotated[str, typer.Option(help="The address to listen on; 127.0.0.1 behind a proxy.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The one port, HTTPS.")] = 9092,
-    days: Annotated[int, typer.Option(min=1, max=36_500, help="How long the server's certificate is valid.")] = 365,
-    max_mib: Annotated[int, typer.Option(min=1, max=1024, help="The longest reply of a node, MiB.")] = 256,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port, for HTTPS; the only one used.")] = 9092,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="Days the server's certificate is valid.")] = 365,
+    max_mib: Annotated[int, typer.Option(min=1, max=1024, help="The largest reply of a node, in MiB.")] = 256,
 ) -> None:
-    """Make a new fleet: certificates, one key pair a node, and the configuration of the server and of each node.
+    """Make a new fleet: certificates, a key pair for each node, and the configuration of server and nodes.
 
     Example: atoll fleet init fleet --nodes 4 --host fleet.example.org
     """
@@ -50,16 +51,16 @@ def init(
         raise InputError(f"--host {host!r}: must be a host name or an address, without a port")
     made = init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
     out.print(new_fleet_table(made))
-    out.print(f"{folder}: stays on the server; its ca.key is better kept off-line", markup=False)
+    out.print(f"{folder}: stays on the server; better keep its ca.key offline", markup=False)
     out.print(f"{folder / 'nodes'}: give each node its own folder, over a channel you trust", markup=False)
 
 
 @fleet_app.command("renew")
 def renew(
     config: ConfigDir,
-    days: Annotated[int, typer.Option(min=1, max=36_500, help="How long the new certificate is valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="Days the new certificate is valid.")] = 365,
 ) -> None:
-    """Make a new certificate for the server, before the old one expires; ca.key must be back in the folder.
+    """Make a new certificate for the server before the old one expires; ca.key must be back in the folder.
 
     Example: atoll fleet renew --config fleet
     """
@@ -67,7 +68,7 @@ def renew(
     from atoll.fleet.folder.init import renew_certificate
 
     renew_certificate(config, days)
-    out.print(f"{config / 'server.pem'}: valid for {days} days; start the server again", markup=False)
+    out.print(f"{config / 'server.pem'}: valid for {days} days; restart the server", markup=False)
 
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name in fleet.toml.")]
@@ -75,7 +76,7 @@ NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name i
 
 @fleet_app.command("revoke")
 def revoke(name: NodeName, config: ConfigDir) -> None:
-    """Take a node's key back: a server that is running refuses it from now on.
+    """Revoke a node's key: a running server rejects it from now on.
 
     Example: atoll fleet revoke node-3 --config fleet
     """
@@ -83,12 +84,12 @@ def revoke(name: NodeName, config: ConfigDir) -> None:
     from atoll.fleet.folder import key_changes as keys
 
     left = keys.revoke(config, name)
-    out.print(f"{config / 'fleet.toml'}: {name} is out; {_effect_on(left)}", markup=False)
+    out.print(f"{config / 'fleet.toml'}: {name} is revoked; {_effect_on(left)}", markup=False)
 
 
 @fleet_app.command("rotate")
 def rotate(name: NodeName, config: ConfigDir) -> None:
-    """Give a node a new key: a server that is running refuses its old one from now on.
+    """Give a node a new key: a running server rejects its old one from now on.
 
     Example: atoll fleet rotate node-3 --config fleet
     """
@@ -97,18 +98,16 @@ def rotate(name: NodeName, config: ConfigDir) -> None:
 
     now, key = keys.rotate(config, name)
     out.print(f"{config / 'fleet.toml'}: {name} has a new key; {_effect_on(now)}", markup=False)
-    out.print(f"{key}: goes to the node's machine in the place of the old one; start the node again", markup=False)
+    out.print(f"{key}: copy it to the node's machine, replacing the old one, and restart the node", markup=False)
 
 
 @fleet_app.command("status")
 def status(
     config: ConfigDir,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="The run's folder: also show which nodes were late in it.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="A run's folder: also show who was late in it.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List server and nodes of a fleet that is running: who is there, since when, until when, and who is put aside.
+    """List the server and nodes of a running fleet: status, since when, when keys expire, and who is paused.
 
     Example: atoll fleet status --config fleet --out runs/fleet
     """
@@ -128,7 +127,7 @@ def status(
 
 
 def _effect_on(fleet: "FleetConfiguration") -> str:
-    """Let a running server know of a change of keys; return when it takes effect, in words."""
+    """Tell a running server about changed keys; return when they take effect, in words."""
     from atoll.fleet.flower.calls import register_nodes
     from atoll.fleet.flower.wire import is_transient
 
@@ -137,5 +136,5 @@ def _effect_on(fleet: "FleetConfiguration") -> str:
     except Exception as error:
         if not is_transient(error):
             raise
-        return "no server is running, the next one will know"
-    return "the running server knows"
+        return "no server is running; the next one will use the change"
+    return "the running server has been told"

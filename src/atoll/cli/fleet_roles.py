@@ -1,4 +1,4 @@
-"""Who is who in a fleet, as `atoll fleet init` and `atoll fleet status` show it."""
+"""The members of a fleet, as `atoll fleet init` and `atoll fleet status` show them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,14 +9,14 @@ from rich.table import Table
 if TYPE_CHECKING:
     from atoll.fleet.folder.configuration import FleetConfiguration
 
-_ONE_EACH = 20  # nodes at most that a new fleet's table lists
+_ONE_EACH = 20  # the most nodes that a new fleet's table lists
 
 
 def roles_of(fleet: "FleetConfiguration") -> list[dict[str, Any]]:
-    """Return the fleet's authority and its server: name, file, and the day on which what they go by expires.
+    """Return the fleet's authority and its server: name, files, and the day when their certificates expire.
 
     Raises:
-        InputError: one of them has expired.
+        InputError: if one has expired.
     """
     from atoll.fleet.folder.certificates import valid_until
 
@@ -24,14 +24,14 @@ def roles_of(fleet: "FleetConfiguration") -> list[dict[str, Any]]:
     return [
         {"role": role, "node": name, "has": has, "expires": f"{valid_until(fleet.folder / file):%Y-%m-%d}"}
         for role, name, has, file in (
-            ("authority", fleet.folder.name, "ca.key, off-line", "ca.pem"),
-            ("server", server, "the folder but for nodes/ and ca.key", "server.pem"),
+            ("authority", fleet.folder.name, "ca.key, offline", "ca.pem"),
+            ("server", server, "the folder without nodes/ and ca.key", "server.pem"),
         )
     ]
 
 
 def new_fleet_table(fleet: "FleetConfiguration") -> Table:
-    """Return who has what of a new fleet, and until when; nodes' keys do not expire, their authority does."""
+    """Return who has what in a new fleet, and until when; nodes' keys do not expire, but their authority does."""
     authority, server = roles_of(fleet)
     table = Table("role", "name", "clients", "has", "expires", box=None)
     for row in (authority, server):
@@ -45,10 +45,10 @@ def new_fleet_table(fleet: "FleetConfiguration") -> Table:
 
 
 def status_table(fleet: "FleetConfiguration", rows: Sequence[dict[str, Any]]) -> Table:
-    """Return who is there: the server, which has answered, and the nodes."""
-    columns = {"role": "role", "node": "name", "clients": "clients", "status": "is", "since": "since"}
+    """Return who is online: the server, which has answered, and the nodes."""
+    columns = {"role": "role", "node": "name", "clients": "clients", "status": "status", "since": "since"}
     columns |= {"expires": "expires"}
-    columns |= {"strikes": "late in a row", "pause": "not asked the next"} if rows and "strikes" in rows[0] else {}
+    columns |= {"strikes": "late in a row", "pause": "requests to skip"} if rows and "strikes" in rows[0] else {}
     table = Table(*columns.values(), box=None)
     _, server = roles_of(fleet)
     for row in (server | {"clients": (), "status": "online"}, *rows):
@@ -58,14 +58,14 @@ def status_table(fleet: "FleetConfiguration", rows: Sequence[dict[str, Any]]) ->
 
 
 def add_roles(rows: Sequence[dict[str, Any]], fleet: "FleetConfiguration") -> None:
-    """Add to each node's row its role, and the day on which what it trusts the server by expires."""
+    """Add to each node's row its role, and the day when the authority that it trusts expires."""
     authority, _ = roles_of(fleet)
     for row in rows:
         row |= {"role": "node", "expires": authority["expires"]}
 
 
 def add_strikes(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Add to each node's row how often the worst of its clients was late in a row, and is not asked from now on."""
+    """Add to each node's row the most consecutive late replies of its clients, and their longest pause."""
     from atoll.fleet.server.attendance import Standing, read_strikes
     from atoll.runs.run_folder import STRIKES
 

@@ -1,4 +1,4 @@
-"""`atoll fleet up`, `server` and `node`: what carries an experiment out on real machines."""
+"""`atoll fleet up`, `server` and `node`: run an experiment on real machines."""
 
 import os
 import signal
@@ -6,26 +6,24 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atoll.cli.common import (
-    ExperimentArg,
-    OnlyOption,
-    ScaleOption,
-    SetOption,
-    err,
-    experiment_words,
-    out,
-    read_experiments,
-    refuse_both,
-    resumable,
-)
+from atoll.cli.common import err, experiment_words, out, read_experiments, refuse_both, resumable
 from atoll.cli.fleet_commands import ConfigDir, fleet_app
 from atoll.cli.interrupts import Interrupts
+from atoll.cli.options import (
+    ExperimentArg,
+    OnlyOption,
+    OverwriteOption,
+    ResumeOption,
+    RunsOption,
+    ScaleOption,
+    SetOption,
+)
 from atoll.cli.teller import Teller
 from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
 from atoll.fleet.folder.certificates import require_flower
@@ -37,23 +35,19 @@ if TYPE_CHECKING:
 
 _tell = Teller(err)
 
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/NAME.")]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
-
 
 @fleet_app.command("up")
 def up(
     experiment: ExperimentArg,
-    nodes: Annotated[int, typer.Option(min=1, max=64, help="How many processes; they share the clients.")] = 4,
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="How many node processes share the clients.")] = 4,
     changes: SetOption = None,
     scale: ScaleOption = None,
     only: OnlyOption = None,
-    folder: OutOption = None,
+    folder: RunsOption = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Run an experiment on a whole fleet on this machine: a server and nodes as processes, with TLS and keys.
+    """Run an experiment on a fleet on this machine: a server and nodes as processes, with TLS and keys.
 
     Example: atoll fleet up quickstart --only FedAvg --nodes 4 --set data.clients=4 --set rounds=2 --out runs/fleet
     """
@@ -79,11 +73,11 @@ def server(
     changes: SetOption = None,
     scale: ScaleOption = None,
     only: OnlyOption = None,
-    folder: OutOption = None,
+    folder: RunsOption = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Run an experiment on the nodes of a fleet; it begins when they are there.
+    """Run an experiment on the nodes of a fleet; training starts once they are online.
 
     Example: atoll fleet server digits.toml --config fleet --out runs/fleet
     """
@@ -102,22 +96,24 @@ def node(
     config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The node's node.toml.")],
     data: Annotated[Path, typer.Option(metavar="FOLDER", help="The client's samples: inputs.npy and targets.npy.")],
     client: Annotated[
-        list[int] | None, typer.Option(min=0, help="The client of the experiment that it is; else what FILE says.")
+        list[int] | None, typer.Option(min=0, help="Which client of the experiment it is; by default as FILE says.")
     ] = None,
     changes: SetOption = None,
     scale: ScaleOption = None,
     only: OnlyOption = None,
-    class_counts: Annotated[bool, typer.Option("--class-counts", help="Tell the server the samples a class.")] = False,
+    class_counts: Annotated[
+        bool, typer.Option("--class-counts", help="Tell the server the samples per class.")
+    ] = False,
     epsilon: Annotated[
-        float | None, typer.Option(help="With --class-counts: by randomised response with this epsilon.")
+        float | None, typer.Option(help="With --class-counts: use randomised response with this epsilon.")
     ] = None,
-    utc_offset: Annotated[float | None, typer.Option(help="Tell the server this node's hours from UTC.")] = None,
+    utc_offset: Annotated[float | None, typer.Option(help="Tell the server this node's UTC offset, in hours.")] = None,
     slot: Annotated[
-        list[int] | None, typer.Option(min=0, help="Tell the server a slot of the day in which it trains; repeatable.")
+        list[int] | None, typer.Option(min=0, help="Tell the server a slot of the day in which it trains. Repeatable.")
     ] = None,
     attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
 ) -> None:
-    """Be a node: train on this machine's data whenever the server asks, until stopped.
+    """Run a node: train on this machine's data whenever the server asks, until stopped.
 
     Example: atoll fleet node digits.toml --config node-3/node.toml --data my-data
     """
@@ -150,16 +146,16 @@ def node(
 
 
 def _starting() -> AbstractContextManager[None]:
-    """Say now and then that packages, data and models are loaded, which takes its time on a busy machine."""
+    """Report now and then that packages, data and models are being loaded, which takes long on a busy machine."""
     began = time.monotonic()
     return waiting(_tell, lambda: f"starting: loading packages, data and models for {passed(began)}")
 
 
 def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":
-    """Return the run that is named, to be carried out on a fleet."""
+    """Return the chosen run, with the fleet as its executor."""
     runs = read_experiments(name, scale, _on_a_fleet(changes), only)
     if len(runs) > 1:
-        raise InputError(f"{name}: has {len(runs)} runs, a fleet carries out one; choose it with --only")
+        raise InputError(f"{name}: has {len(runs)} runs, but a fleet carries out one; choose it with --only")
     return runs[0]
 
 
@@ -172,7 +168,7 @@ def _place_of(experiment: "Experiment", folder: Path | None) -> Path:
 
 
 def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
-    """Carry a run out to its end, or to the interrupt, telling each row of metrics as a line."""
+    """Carry out a run until it ends or is interrupted, with a line for each row of metrics."""
     from atoll.runs.run_folder import prepare_folders
     from atoll.trackers import require_trackers
 
@@ -181,14 +177,10 @@ def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: b
         experiment.check()
     require_trackers(experiment.settings)
     prepare_folders([""], place, resume, overwrite)
-    with Interrupts() as interrupts:
-        try:
-            with resumable(), fleet:
-                _watch(experiment, place, resume, overwrite, fleet, interrupts)
-        except KeyboardInterrupt:
-            pass
+    with Interrupts() as interrupts, suppress(KeyboardInterrupt), resumable(), fleet:
+        _watch(experiment, place, resume, overwrite, fleet, interrupts)
     if interrupts.number is not None:
-        err.print("interrupted; the same command with --resume goes on from here", markup=False)
+        err.print("interrupted; to resume, give the same command with --resume", markup=False)
         raise typer.Exit(interrupts.exit_code)
     out.print(f"Results: {place}", markup=False)
 
@@ -215,13 +207,13 @@ def _watch(
                 accuracy = "" if row["test_accuracy"] is None else f", accuracy {row['test_accuracy']:.3f}"
                 _tell(f"event {progress.events_done} of {progress.events}: loss {row['train_loss']:.4f}{accuracy}")
             interrupts.is_patient = True
-            if interrupts.number is not None and progress.is_settled and progress.events_done < progress.events:
+            if interrupts.ends(progress):
                 break
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM end a node as Ctrl-C does: at once, saying goodbye to the server."""
+    """Let SIGTERM end a node as Ctrl-C does: at once, signing off from the server."""
 
     def stop(number: int, _: object) -> None:
         raise typer.Exit(128 + number)
@@ -235,6 +227,6 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _end_with_input() -> None:
-    """End with the process that started this one, however that ends."""
+    """End when the process that started this one ends, however that happens."""
     sys.stdin.buffer.read()
     os._exit(0)

@@ -14,14 +14,14 @@ _FILES = {"experiment.toml": "experiment.toml", "own.py": "own.py.txt", "test_ow
 
 
 @app.command()
-def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, new or empty.")]) -> None:
-    """Begin with your own experiment: its file, a module with one function of each kind, and a test of both.
+def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]) -> None:
+    """Start your own experiment: its file, a module with one function of each kind, and a test of both.
 
     Example: atoll new mine && atoll run mine/experiment.toml
     """
     refuse_below_file(folder)
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder}: is not empty; give a folder, new or empty")
+        raise InputError(f"{folder}: is not empty; give a new or empty folder")
     make_folder(folder)
     templates = resources.files("atoll.cli") / "templates"
     for name, template in _FILES.items():

@@ -1,4 +1,4 @@
-"""What `atoll plan` does once its options are read."""
+"""`atoll plan` once its options are read."""
 
 import shlex
 import time
@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from atoll.cli.common import err, experiment_words, out, print_json
+from atoll.cli.common import end_interrupted, err, experiment_words, option_words, out, print_json
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.run_progress import LOG_SECONDS
 from atoll.experiment.executor_choice import require_no_fleet
@@ -25,17 +23,18 @@ from atoll.planner.planning import Field, facts_of, sort_out
 from atoll.planner.race import Race, carry_out, lay_out, seconds_an_update
 from atoll.report.reading.units import format_seconds
 from atoll.report.tables.formats import rich_table
+from atoll.settings.choices import method_needs
 from atoll.settings.sections import Settings
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 from atoll.sweep.axes import parse_axes
 
-MOST_REASONS = 3  # why plans cannot be carried out, told unasked
+MOST_REASONS = 3  # why plans cannot be carried out, shown without --verbose
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What the command was asked for."""
+    """The options of the command."""
 
     experiment: str
     over: list[str]
@@ -52,32 +51,29 @@ class PlanOptions:
 
     @property
     def note(self) -> dict[str, Any]:
-        """What the folder is told."""
-        told = {"experiment": self.experiment, "scale": self.scale, "set": self.changes, "only": self.only}
+        """What the folder's note says."""
+        given = {"experiment": self.experiment, "scale": self.scale, "set": self.changes, "only": self.only}
         budget = {name: getattr(self.budget, name) for name in ("seconds", "size", "target", "metric")}
         source = None if self.source is None else str(self.source)
-        return {**told, "over": self.over, **budget, "from": source, "seeds": self.seeds}
+        return {**given, "over": self.over, **budget, "from": source, "seeds": self.seeds}
 
     def command(self) -> str:
         """Return the command that makes the plan."""
         words = ["atoll", "plan", *experiment_words(self.experiment, self.scale, self.changes, self.only)]
-        words += [word for over in self.over for word in ("--over", over)]
         budget = self.budget
-        for option, value in (("--seconds", budget.seconds), ("--bytes", budget.size), ("--target", budget.target)):
-            words += [] if value is None else [option, f"{value:g}"]
-        words += [] if budget.metric is None else ["--metric", budget.metric]
-        words += [] if self.source is None else ["--from", str(self.source)]
-        words += ["--seeds", str(self.seeds), "--out", str(self.folder)]
-        return shlex.join([*words, *(["--json"] if self.as_json else [])])
+        words += option_words(("--over", self.over), ("--seconds", budget.seconds), ("--bytes", budget.size))
+        words += option_words(("--target", budget.target), ("--metric", budget.metric), ("--from", self.source))
+        words += option_words(("--seeds", self.seeds), ("--out", self.folder), ("--json", self.as_json))
+        return shlex.join(words)
 
     def say(self, text: str) -> None:
-        """Tell how far it is."""
+        """Report progress."""
         if not self.quiet and not self.as_json:
             err.print(text, markup=False)
 
 
 def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool) -> None:
-    """Sort plans out by their schedules, race the best, and write the chosen one."""
+    """Score plans by their schedules, race the best, and write the chosen one."""
     settings = experiment.settings
     require_no_fleet(settings.run.model_copy(update={"executor": "auto"}))
     if race:
@@ -107,7 +103,7 @@ def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool
 
 
 class _Counter:
-    """Tells now and then how many plans are scored."""
+    """Reports now and then how many plans are scored."""
 
     def __init__(self, asked: PlanOptions) -> None:
         self._asked, self._told = asked, time.monotonic()
@@ -119,28 +115,28 @@ class _Counter:
 
 
 def _measured(asked: PlanOptions, source: Path, settings: Settings) -> Settings:
-    """Return settings by what a run on a fleet has measured, and say how well that run is predicted by it."""
+    """Return settings with what a run on a fleet measured, and report how well they predict that run."""
     measured = read_measurements(source)
     predicted = predicted_seconds(measured, asked.folder)
     asked.say(
-        f"{source}: its {measured.events} events took {format_seconds(measured.seconds)}; by what was measured of its "
-        f"clients {format_seconds(predicted)} ({predicted / measured.seconds - 1:+.0%}); {measured.lost:.1%} of its "
-        "trainings were lost"
+        f"{source}: its {measured.events} events took {format_seconds(measured.seconds)}; predicted from its clients' "
+        f"measurements: {format_seconds(predicted)} ({predicted / measured.seconds - 1:+.0%}); {measured.lost:.1%} of "
+        "client updates were lost"
     )
     return apply(measured, settings, asked.folder)
 
 
 def _forecast(asked: PlanOptions, field: Field, race: Race) -> str:
-    """Say what the race takes."""
+    """Return what the race will take, in words."""
     rungs = ", ".join(f"{plans} until {format_seconds(until)}" for until, plans in race.rungs)
     seeds = f", the finalists with {race.seeds} seeds" if race.seeds > 1 else ""
     took = seconds_an_update(field.plans[0], field.pool) * race.updates
     settings = field.plans[0].candidate.settings
     return (
         f"the race: {rungs} of virtual time{seeds}; at most about {format_seconds(max(took, 1.0))} of training here, "
-        "measuring besides\n"
-        f"it trains {settings.model.name} on {settings.data.dataset}: if your clients hold other data, seconds and "
-        "bytes stay, accuracies do not"
+        "not counting evaluation\n"
+        f"it trains {settings.model.name} on {settings.data.dataset}: if your clients hold other data, seconds "
+        "and bytes still apply, accuracies do not"
     )
 
 
@@ -150,20 +146,19 @@ def _race(asked: PlanOptions, race: Race, entrants: list[Entrant], field: Field)
         try:
             return carry_out(race, entrants, asked.budget, field.pool, asked.say, lambda: interrupts.number is not None)
         except KeyboardInterrupt:
-            err.print(f"interrupted; to go on from here: {asked.command()} --resume", markup=False)
-            raise typer.Exit(interrupts.exit_code) from None
+            end_interrupted(f"{asked.command()} --resume", interrupts.exit_code)
 
 
 def _finish(asked: PlanOptions, ranked: Sequence[Entrant], field: Field) -> None:
-    """Write and print what came of it.
+    """Write and print the result.
 
     Raises:
-        RunError: no plan reaches the target.
+        RunError: if no plan reaches the target.
     """
     budget, first = asked.budget, ranked[0]
     reason, rows = table.why(ranked, budget), table.as_dicts(ranked, budget)
     found: dict[str, Any] = {"plans": rows, "dropped": [vars(each) for each in field.dropped], "why": reason}
-    missed = budget.target is not None and not any(map(_has_met, ranked))
+    missed = budget.target is not None and not any(each.sizes for each in ranked)
     if not missed:
         folders.write_chosen(asked.folder, first.plan.candidate.settings, first.name, reason)
     folders.write_note(asked.folder, asked.note, **found)
@@ -176,38 +171,31 @@ def _finish(asked: PlanOptions, ranked: Sequence[Entrant], field: Field) -> None
     if missed:
         far = "; ".join(f"{each.name} {table.level_in_words(each.level, budget)}" for each in ranked[:5])
         raise RunError(
-            f"--target {budget.target:g}: no plan reaches it in the budget; the furthest: {far}; curves: "
+            f"--target {budget.target:g}: no plan reaches it within the budget; the closest: {far}; curves: "
             f"{asked.folder / folders.PAGE}"
         )
     if not asked.as_json:
         out.print(reason, markup=False)
-        if asked.verbose and (told := _bound_of(field.pool.make(first.plan.candidate.settings))):
-            out.print(told, markup=False)
+        if asked.verbose and (bound := _bound_of(field.pool.make(first.plan.candidate.settings))):
+            out.print(bound, markup=False)
         out.print(f"Run it: atoll run {asked.folder / folders.CHOSEN}", markup=False)
         out.print(f"Page: {asked.folder / folders.PAGE}", markup=False)
 
 
 def _bound_of(experiment: Experiment) -> str | None:
-    """Say what FedUC's bound is for a plan; it played no part in the choice."""
-    if not experiment.needs("network"):
+    """Return FedUC's bound for a plan, in words; the choice does not use it."""
+    if not method_needs(experiment.settings, "network"):
         return None
-    plan = experiment.plan
+    plan = experiment.plan.summary
     return (
-        f"FedUC's bound, which played no part: {plan.bound:.3g} = kappa {plan.kappa:.3g} x {plan.initial_gap:.4g} + "
+        f"FedUC's bound, not used for the choice: {plan.bound:.3g} = kappa {plan.kappa:.3g} x {plan.initial_gap:.4g} + "
         f"delta {plan.delta:.3g}, with mu {plan.mu:g}, L {plan.smoothness:g}, staleness of at most {plan.tau_max:.3g}"
     )
 
 
-def _has_met(entrant: Entrant) -> bool:
-    return bool(entrant.sizes)
-
-
 def _show_scores(asked: PlanOptions, field: Field) -> None:
     if asked.as_json:
-        plans = [
-            {"plan": plan.name, "values": dict(plan.candidate.values), "schedule": facts_of(plan)}
-            for plan in field.plans
-        ]
+        plans = [{"plan": p.name, "values": dict(p.candidate.values), "schedule": facts_of(p)} for p in field.plans]
         print_json({"plans": plans, "dropped": [vars(each) for each in field.dropped]})
         return
     out.print(rich_table(*table.score_cells(field.plans), note=table.note_of(field.plans)))

@@ -7,41 +7,44 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, WidthOption, app, claim_file, err, out, print_json, read_width
+from atoll.cli.common import app, claim_file, err, option_words, out, print_json
+from atoll.cli.figure_files import read_width
+from atoll.cli.options import JsonOption, WidthOption
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     from atoll.report.reading.runs import Run
 
 TargetOption = Annotated[
-    list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1; repeatable.")
+    list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1. Repeatable.")
 ]
 OverlayOption = Annotated[bool, typer.Option("--overlay", help="Show the runs of all panels in one.")]
 PageOption = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write one page to look at in a browser; no folder without --out."),
+    typer.Option("--html", metavar="FILE", help="Write one page for a browser, and no folder unless --out is given."),
 ]
 StableOption = Annotated[
-    bool, typer.Option("--stable", help="Targets count from the first probe from which on all meet them.")
+    bool, typer.Option("--stable", help="Count a target as met once all later probes meet it too.")
 ]
 CsvOption = Annotated[
-    Path | None, typer.Option("--csv", metavar="FILE", help="Write all probes of all runs, a row each, as CSV.")
+    Path | None, typer.Option("--csv", metavar="FILE", help="Write all probes of all runs as CSV, one row each.")
 ]
 ParquetOption = Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write the same as Parquet.")]
 
 
 @app.command("report")
 def report_command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders that hold runs.")],
-    folder: Annotated[Path | None, typer.Option("--out", help="Where to write; else DIR/report of the first.")] = None,
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of runs.")],
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the report; by default DIR/report, in the first DIR.")
+    ] = None,
     page: PageOption = None,
     target: TargetOption = None,
     stable: StableOption = False,
     width: WidthOption = None,
     overlay: OverlayOption = False,
     against: Annotated[
-        str | None,
-        typer.Option(metavar="SETTING", help="Draw where runs end against a setting, such as local.lr."),
+        str | None, typer.Option(metavar="SETTING", help="Plot final results against a setting, such as local.lr.")
     ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = None,
@@ -53,8 +56,7 @@ def report_command(
     """
     check_targets(target)
     inches = read_width(width)
-    if page is not None:
-        _check_page(page)
+    _check_page(page)
     from atoll.report.figures.style import figure_width
     from atoll.report.report_files import write_report
     from atoll.report.tables.run_tables import rounds_to_target
@@ -66,7 +68,7 @@ def report_command(
         claim_file(option, file)
     rows = rounds_to_target(runs, target or None, stable=stable)
     place = folder or (None if page or as_csv or as_parquet else folders[0] / "report")
-    if place and place.exists() and not place.is_dir():
+    if place and place.is_file():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
     with figure_width(inches):
         files = write_report(runs, place, target or None, stable, against) if place else []
@@ -86,7 +88,7 @@ def report_command(
 
 
 def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], list[str]]":
-    """Return the runs, and what was left out of them, which is told."""
+    """Return the runs, and a notice of each that was left out; also print these."""
     from atoll.report.reading.runs import find_readable, overlay
 
     runs, faults = find_readable(folders)
@@ -96,7 +98,7 @@ def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], li
 
 
 def _write_probes(runs: "Sequence[Run]", as_csv: Path | None, as_parquet: Path | None) -> list[Path]:
-    """Write all probes to the files that are named; return these."""
+    """Write all probes to those files that are given; return them."""
     from atoll.report.tables.frames import columns_as_csv, columns_as_parquet, columns_of_runs
     from atoll.support.files import write_atomically
 
@@ -109,23 +111,24 @@ def _write_probes(runs: "Sequence[Run]", as_csv: Path | None, as_parquet: Path |
 
 
 def check_targets(targets: Sequence[float] | None) -> None:
-    """Refuse target accuracies that are none."""
+    """Reject invalid target accuracies."""
     for value in targets or ():
         if not 0 < value <= 1:
             meant = f"; {value:g} % is {value / 100:g}" if 1 < value <= 100 else ""
             raise InputError(f"--target {value:g}: must be greater than 0 and at most 1{meant}")
 
 
-def _check_page(page: Path) -> None:
-    """Refuse a place that holds something else, or is a folder, which `claim_file` says of others."""
+def _check_page(page: Path | None) -> None:
+    """Reject a path that is a folder, or does not end in .html or .htm."""
+    if page is None:
+        return
     if page.is_dir():
         raise InputError(f"--html {page}: is a folder; give the path of a file that ends in .html")
     if page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--html {page}: must end in .html, so that a browser knows what it is")
 
 
-def _command(folders: Sequence[Path], page: Path, targets: Sequence[float] | None, stable: bool, overlay: bool) -> str:
-    """Return the command that makes the page again."""
-    chosen = [word for value in targets or () for word in ("--target", f"{value:g}")]
-    chosen += [*(["--stable"] if stable else []), *(["--overlay"] if overlay else [])]
-    return shlex.join(["atoll", "report", *map(str, folders), "--html", str(page), *chosen])
+def _command(folders: Sequence[Path], page: Path, targets: list[float] | None, stable: bool, overlay: bool) -> str:
+    """Return the command that makes this page."""
+    options = option_words(("--html", page), ("--target", targets), ("--stable", stable), ("--overlay", overlay))
+    return shlex.join(["atoll", "report", *map(str, folders), *options])

@@ -1,4 +1,4 @@
-"""What `atoll reproduce` does: run recipes again, judge the papers' claims, write the page."""
+"""`atoll reproduce` once its options are read: run recipes, judge the papers' claims, write the page."""
 
 import json
 import shlex
@@ -13,20 +13,15 @@ from rich.text import Text
 from atoll.cli.common import err, out, print_json
 from atoll.experiment.executor_choice import count_cores
 from atoll.local.weights import require_device
+from atoll.reproduce import recipe_runs as running
 from atoll.reproduce.claim_results import ClaimResult, gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
-from atoll.reproduce.recipe_runs import (
-    SEEDS,
-    RecipeTask,
-    begin_tasks,
-    carry_out_all,
-    find_missing,
-    is_trained,
-    plan_tasks,
-)
+from atoll.reproduce.judging import Verdict
+from atoll.reproduce.recipe_runs import RecipeTask, is_trained
 from atoll.reproduce.record import RECORD, record
 from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.reproduce.verdict_wording import count, estimate_in_words, labels_of, value_in_words
+from atoll.reproduce.verdicts_page import render
 from atoll.settings import experiment_file as config
 from atoll.support.errors import InputError
 from atoll.support.files import to_json, write_atomically
@@ -34,13 +29,13 @@ from atoll.support.untrusted import read_json
 from atoll.support.wording import unknown
 
 _NOTE = "reproduce.json"
-_HALF = f".{_NOTE}.part"  # of a command that was killed as it began
+_HALF = f".{_NOTE}.part"  # of a command killed at its start
 _SCALES = ("tiny", "small", "paper")
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """What is to be reproduced: the words of the command line."""
+    """The options of the command."""
 
     what: str
     scale: str
@@ -55,16 +50,16 @@ class ReproduceOptions:
 
     @property
     def place(self) -> Path:
-        """Return the folder of runs and page."""
+        """The folder for runs and page."""
         return self.folder or Path("runs") / f"reproduce-{self.what}-{self.scale}"
 
     @property
     def at_once(self) -> int:
-        """Return how many runs go on at a time."""
+        """How many runs to carry out at a time."""
         return self.jobs or count_cores()
 
     def command(self, seeds: int) -> str:
-        """Return the command that goes on from here."""
+        """Return the command that resumes from here."""
         options = f"--scale {self.scale} --seeds {seeds} --out {shlex.quote(str(self.place))}"
         options += f" --device {self.device}" if self.device != "cpu" else ""
         return f"atoll reproduce {self.what} {options}"
@@ -74,47 +69,57 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     """Run a paper's figures and tables, or one recipe, and write the page; return how many runs failed.
 
     Raises:
-        InputError: an option that makes no sense, or a folder that holds something else.
+        InputError: if an option is invalid, or the folder holds something else.
     """
     papers, recipes = _choose(asked.what)
     _check(asked)
     place = asked.place
     seeds = _claim_folder(asked)
-    tasks = [
-        task
-        for recipe in recipes
-        for task in plan_tasks(recipe, asked.scale, place / recipe, is_trained(recipe, papers), seeds, asked.device)
-    ]
+    tasks = list[RecipeTask]()
+    for name in recipes:
+        trained = is_trained(name, papers)
+        tasks += running.plan_tasks(name, asked.scale, place / name, trained, seeds, asked.device)
     progress = ReproduceProgress(tasks, asked.at_once)
     problems: dict[str, list[str]] = {}
     failures = 0
     if asked.run:
-        begin_tasks(tasks)
+        running.begin_tasks(tasks)
         try:
             problems, failures = _run(tasks, progress, asked.quiet or asked.as_json, asked.verbose)
         except KeyboardInterrupt:
-            err.print(f"interrupted, {progress}; to go on from here: {asked.command(seeds)}", markup=False)
+            err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}", markup=False)
             raise
-    results = [
-        gather(recipe, papers, asked.scale, place / recipe, problems.get(recipe, ()), seeds) for recipe in recipes
-    ]
-    made = record(results, asked.scale, seeds, progress)
-    write_atomically(place / RECORD, json.dumps(made, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-    page = _write_page(place, papers, results, asked.scale)
-    if asked.as_json:
-        told = {result.recipe: list(dict.fromkeys(result.problems)) for result in results}
-        print_json({**made, "page": str(page), "problems": told})
-    else:
-        if any(result.verdicts for result in results):
-            out.print(_table(results))
-        out.print(f"{sum(len(r.verdicts) for r in results)} claims: {count(v for r in results for v in r.verdicts)}")
-        out.print(f"Time: {progress}", markup=False)
-        out.print(f"Page: {page}", markup=False)
+    results = [gather(name, papers, asked.scale, place / name, problems.get(name, ()), seeds) for name in recipes]
+    _show(asked, papers, results, record(results, asked.scale, seeds, progress), progress)
     return failures
 
 
+def _show(
+    asked: ReproduceOptions,
+    papers: Sequence[Paper],
+    results: Sequence[ClaimResult],
+    verdicts: dict[str, Any],
+    progress: ReproduceProgress,
+) -> None:
+    """Write the verdicts and the page, and print them."""
+    text = json.dumps(verdicts, indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomically(asked.place / RECORD, text.encode() + b"\n")
+    page = asked.place / "index.html"
+    write_atomically(page, render(papers, results, asked.scale).encode())
+    if asked.as_json:
+        problems = {result.recipe: list(dict.fromkeys(result.problems)) for result in results}
+        print_json({**verdicts, "page": str(page), "problems": problems})
+        return
+    found = [verdict for result in results for verdict in result.verdicts]
+    if found:
+        out.print(_table(found))
+    out.print(f"{len(found)} claims: {count(found)}")
+    out.print(f"Time: {progress}", markup=False)
+    out.print(f"Page: {page}", markup=False)
+
+
 def _check(asked: ReproduceOptions) -> None:
-    """Refuse options that make no sense."""
+    """Reject invalid options."""
     if asked.scale not in _SCALES:
         raise InputError(f"--scale {asked.scale}: must be {', '.join(_SCALES)}")
     for option, number in (("--jobs", asked.jobs), ("--seeds", asked.seeds)):
@@ -125,10 +130,10 @@ def _check(asked: ReproduceOptions) -> None:
 
 
 def _choose(what: str) -> tuple[list[Paper], list[str]]:
-    """Return the papers whose claims count, and the recipes to run.
+    """Return the papers whose claims to judge, and the recipes to run.
 
     Raises:
-        InputError: there is neither such a paper nor such a recipe.
+        InputError: if there is neither such a paper nor such a recipe.
     """
     if what == "all":
         papers = [read_paper(name) for name in PAPERS]
@@ -142,60 +147,65 @@ def _choose(what: str) -> tuple[list[Paper], list[str]]:
 
 
 def _claim_folder(asked: ReproduceOptions) -> int:
-    """Write down scale and seeds of a folder's runs, since runs of different scales must not be compared.
+    """Record the scale and seeds of a folder's runs, since runs at different scales must not be compared.
 
-    Returns how many seeds its runs have: those asked for, or else those that it has.
+    Returns the number of seeds: the one asked for, by default that of the folder.
 
     Raises:
-        InputError: its runs are of another scale or have more seeds, or it holds something else.
+        InputError: if the folder's runs are at another scale or have more seeds, or it holds something else.
     """
     place, note = asked.place, asked.place / _NOTE
     before = _read_note(note) if note.is_file() else {}
-    if before and before["scale"] != asked.scale:
-        raise InputError(
-            f"--out {place}: holds runs at scale {before['scale']}; add --scale {before['scale']}, or give another "
-            "folder"
-        )
-    if not before and place.exists() and (place.is_file() or {each.name for each in place.iterdir()} - {_HALF}):
-        raise InputError(f"--out {place}: holds other files than reproduced figures; give another folder")
-    if not before and not asked.run:
-        raise InputError(f"--out {place}: holds no reproduced figures; leave out --no-run to make them")
+    if not before:
+        _require_new(place, asked.run)
+    elif (scale := before["scale"]) != asked.scale:
+        raise InputError(f"--out {place}: holds runs at scale {scale}; add --scale {scale}, or give another folder")
     held = before.get("seeds", 0)
     if asked.seeds is not None and asked.seeds < held:
-        raise InputError(f"--seeds {asked.seeds}: {place} holds {held} seeds; leave it out, or give another folder")
-    seeds = asked.seeds or held or SEEDS
+        raise InputError(f"--seeds {asked.seeds}: {place} has {held} seeds already; omit it, or give another folder")
+    seeds = asked.seeds or held or running.SEEDS
     if asked.run and seeds != held:
         place.mkdir(parents=True, exist_ok=True)
         write_atomically(note, to_json({"scale": asked.scale, "seeds": seeds}))
     return seeds
 
 
+def _require_new(place: Path, run: bool) -> None:
+    """Reject a folder without a note that holds other files, or in which nothing is to be run."""
+    if place.exists() and (place.is_file() or {each.name for each in place.iterdir()} - {_HALF}):
+        raise InputError(f"--out {place}: holds files other than reproduced figures; give another folder")
+    if not run:
+        raise InputError(f"--out {place}: holds no reproduced figures; leave out --no-run to make them")
+
+
 def _read_note(note: Path) -> dict[str, Any]:
     try:
-        said = read_json(note, note.parent)
-        if not isinstance(said, dict) or said.get("scale") not in _SCALES or not isinstance(said.get("seeds"), int):
+        held = read_json(note, note.parent)
+        if not isinstance(held, dict) or held.get("scale") not in _SCALES or not isinstance(held.get("seeds"), int):
             raise ValueError("it must hold a scale and a number of seeds")
     except (OSError, ValueError) as error:
         raise InputError(f"--out {note.parent}: its {_NOTE} cannot be read ({error}); give another folder") from error
-    return said
+    return held
 
 
 def _run(
     tasks: Sequence[RecipeTask], progress: ReproduceProgress, quiet: bool, verbose: bool
 ) -> tuple[dict[str, list[str]], int]:
-    """Carry the tasks out; return what went wrong by recipe, and how many failed."""
+    """Carry out the tasks; return what went wrong, by recipe, and how many failed."""
     problems: dict[str, list[str]] = {}
-    missing = find_missing(tasks)
+    missing = running.find_missing(tasks)
     for sentence in missing.values():
         err.print(f"not run: {sentence}", markup=False)
+    going, failures = list[RecipeTask](), 0
     for task in tasks:
-        if task.settings[0].data.dataset in missing:
-            problems.setdefault(task.recipe, []).append(missing[task.settings[0].data.dataset])
-    going = [task for task in tasks if task.settings[0].data.dataset not in missing]
-    failures = 0
+        if (reason := missing.get(task.settings[0].data.dataset)) is not None:
+            problems.setdefault(task.recipe, []).append(reason)
+        else:
+            going.append(task)
     if not quiet:
         err.print(f"{len(going)} to do: {progress}", markup=False)
-    for number, outcome in enumerate(carry_out_all(going, min(progress.jobs, max(1, len(going)))), start=1):
+    at_once = min(progress.jobs, max(1, len(going)))
+    for number, outcome in enumerate(running.carry_out_all(going, at_once), start=1):
         task = outcome.task
         progress.take(task)
         if outcome.problem:
@@ -203,30 +213,21 @@ def _run(
             problems.setdefault(task.recipe, []).append(outcome.problem)
             err.print(f"failed: {outcome.problem}", markup=False)
         elif not quiet:
-            told = "was finished" if outcome.was_finished else str(progress)
-            err.print(f"[{number}/{len(going)}] {task.recipe}: {task.title} ({told})", markup=False)
+            state = "already finished" if outcome.was_finished else str(progress)
+            err.print(f"[{number}/{len(going)}] {task.recipe}: {task.title} ({state})", markup=False)
         if verbose and outcome.executor:
             err.print(f"{task.recipe}, {task.title}: {outcome.executor}", markup=False)
     return problems, failures
 
 
-def _write_page(place: Path, papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) -> Path:
-    from atoll.reproduce.verdicts_page import render
-
-    page = place / "index.html"
-    write_atomically(page, render(papers, results, scale).encode())
-    return page
-
-
-def _table(results: Sequence[ClaimResult]) -> Table:
+def _table(verdicts: Sequence[Verdict]) -> Table:
     table = Table("Claim", "The paper", "Ours", "Verdict", title=None)
-    for result in results:
-        for verdict in result.verdicts:
-            claim = verdict.claim
-            stated = ", ".join(value_in_words(claim, value) for value in claim.stated)
-            pairs = zip(labels_of(claim), verdict.ours, strict=False)
-            ours = ", ".join(f"{label} {estimate_in_words(claim, found)}" for label, found in pairs)
-            where = ", ".join(filter(None, (claim.source, claim.panel)))
-            says = f"{where}: {claim.says}" + (f" [{claim.reading}]" if claim.reading else "")
-            table.add_row(*map(Text, (says, stated, ours, verdict.status)))
+    for verdict in verdicts:
+        claim = verdict.claim
+        stated = ", ".join(value_in_words(claim, value) for value in claim.stated)
+        pairs = zip(labels_of(claim), verdict.ours, strict=False)
+        ours = ", ".join(f"{label} {estimate_in_words(claim, found)}" for label, found in pairs)
+        where = ", ".join(filter(None, (claim.source, claim.panel)))
+        says = f"{where}: {claim.says}" + (f" [{claim.reading}]" if claim.reading else "")
+        table.add_row(*map(Text, (says, stated, ours, verdict.status)))
     return table

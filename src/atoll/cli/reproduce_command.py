@@ -5,32 +5,34 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import JsonOption, QuietOption, VerboseOption, app
+from atoll.cli.common import app
+from atoll.cli.options import JsonOption, QuietOption, VerboseOption
 
 
 @app.command()
 def reproduce(
     what: Annotated[
-        str, typer.Argument(metavar="PAPER|FIGURE", help="fedcluster, feduc, cfl-mgd, all, or a recipe's name.")
+        str, typer.Argument(metavar="PAPER|FIGURE", help="fedcluster, feduc, cfl-mgd, all, or the name of a recipe.")
     ],
     scale: Annotated[str, typer.Option(help="tiny, small or paper: minutes, hours or days.")] = "tiny",
     seeds: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Each run with the seeds 0 to N - 1; else 3, or as many as the folder holds."),
+        typer.Option(metavar="N", help="Seeds 0 to N - 1 for each run; by default as many as the folder holds, or 3."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for runs and page; else runs/reproduce-...")
+        Path | None, typer.Option("--out", help="Folder for runs and page; by default runs/reproduce-...")
     ] = None,
-    run: Annotated[bool, typer.Option("--run/--no-run", help="Or only make the page of what is there.")] = True,
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time; else one a processor core.")] = None,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run, or only make the page from existing runs.")] = True,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time; by default one per core.")] = None,
     device: Annotated[str, typer.Option(help="Where runs train: cpu or cuda.")] = "cpu",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Run papers' figures and tables again, and write one page that holds them against what the papers say.
+    """Run papers' figures and tables again, and write a page that compares the results with the papers' claims.
 
-    A claim that fails is a result, not an error; only a run that fails is. The same command goes on after any stop.
+    A claim that fails is a result, not an error; a run that fails is an error. After an interruption, give the same
+    command again to resume.
 
     Example: atoll reproduce fedcluster-figure-3
     """

@@ -1,4 +1,4 @@
-"""How far runs are: two lines in a terminal, of the run and of all runs; elsewhere a line now and then."""
+"""The progress of runs: in a terminal two lines, for the run and for all runs; elsewhere a line now and then."""
 
 import time
 from types import TracebackType
@@ -8,16 +8,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from atoll.cli.common import err
 
-LOG_SECONDS = 30.0  # between lines where there is no terminal
+LOG_SECONDS = 30.0  # between lines without a terminal
 _TITLE = 24  # characters of a run's title
 _OTHERS = 22 + 12 + 1 + 8 + 5  # columns of bar, counter, remaining time and the gaps between them
 
 
 class Runs:
-    """Shows one run after the other, and how many of them are over."""
+    """Shows the current run, and how many runs are over."""
 
     def __init__(self, count: int, quiet: bool, log_seconds: float = LOG_SECONDS) -> None:
-        """Prepare for so many runs; `quiet` shows nothing."""
+        """Prepare for `count` runs; `quiet` shows nothing."""
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=12),
@@ -33,23 +33,23 @@ class Runs:
         self.title, self.latest, self._told, self._begun = "", "", time.monotonic(), time.monotonic()
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Start drawing."""
         self.bars.start()
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """Stop, and leave what was drawn last."""
+        """Stop, leaving the last lines in place."""
         self.bars.stop()
 
     def begin(self, title: str, number: int | None = None) -> None:
-        """Show the next run, or the one of this number, counted from 1."""
+        """Show the next run, or the one with this number, from 1."""
         self.number = self.number + 1 if number is None else number
         self.title = f"run {self.number} of {self.count}, {title}" if self.count > 1 else title
         self.latest, self._begun = "", time.monotonic()
         self.bars.reset(self._run, total=None, visible=True, latest="", description=_fit(title))
 
     def show(self, done: int, total: int, latest: str = "") -> None:
-        """Show how many events of the run are over, and what was measured last, if anything new was."""
+        """Show how many events of the run are over, and the latest measurement, if there is a new one."""
         self.latest = latest or self.latest
         self.bars.update(self._run, completed=done, total=total, latest=self.latest[: max(0, self._room)])
         self.show_all(self.number - 1 + (done / total if total else 1))
@@ -62,22 +62,22 @@ class Runs:
             err.print(f"{self.title}: {done:,} of {total:,} events{about}{measured}", markup=False)
 
     def show_all(self, over: float) -> None:
-        """Show how many runs are over, with the shares of those under way."""
+        """Show how many runs are over, counting those under way by the share done."""
         if self._all is not None:
             self.bars.update(self._all, completed=over)
 
     def say(self, sentence: str) -> None:
-        """Print a line above the bars, broken between words."""
+        """Print a line above the bars, wrapped between words."""
         err.print(sentence, markup=False, soft_wrap=not err.is_terminal)
 
     @property
     def _room(self) -> int:
-        """Columns for what was measured last."""
+        """Columns left for the latest measurement."""
         return err.width - _TITLE - _OTHERS
 
 
 def describe(row: dict[str, Any]) -> str:
-    """Return what a row of metrics says, in short."""
+    """Return a row of metrics in short."""
     from atoll.report.reading.units import format_seconds
 
     accuracy = "" if row["test_accuracy"] is None else f"  accuracy {row['test_accuracy']:.3f}"
@@ -85,12 +85,12 @@ def describe(row: dict[str, Any]) -> str:
 
 
 def _fit(title: str) -> str:
-    """Return a title that takes the same room in every line."""
+    """Return a title cut or padded to the same width in every line."""
     return f"{title if len(title) <= _TITLE else title[: _TITLE - 3] + '...':{_TITLE}}"
 
 
 def _minutes(seconds: float) -> str:
-    """Say a duration.
+    """Return a duration in words.
 
     >>> _minutes(40), _minutes(400), _minutes(10_000)
     ('40 s', '7 min', '2.8 h')

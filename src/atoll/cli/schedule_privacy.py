@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from atoll.cli.common import err, out, print_json, save_plot, title_of
+from atoll.cli.common import err, out, print_json, title_of
+from atoll.cli.figure_files import save_plots
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from atoll.experiment.experiment import Experiment
     from atoll.experiment.privacy import Private
 
 
 def show_spending(runs: "Sequence[Experiment]", as_json: bool, plot: Path | None, inches: float | None) -> None:
-    """Print what each run's schedule spends, and draw the first's over rounds.
+    """Print what each run's schedule spends, and plot the first run's epsilon over rounds.
 
     Raises:
-        InputError: a run without privacy.
+        InputError: if a run has no privacy.
     """
     shown = [spending_of(each, _private(each)) for each in runs]
     if as_json:
@@ -31,17 +34,17 @@ def show_spending(runs: "Sequence[Experiment]", as_json: bool, plot: Path | None
     for each in runs:
         if warning := _private(each).ends_early:
             err.print(f"warning: {warning}", markup=False)
-    if plot is not None:
-        from atoll.report.figures.privacy_figure import plot_spending
-        from atoll.report.figures.style import figure_width
+    save_plots(plot, inches, lambda: [("", _draw(runs[0]))])
 
-        rounds, epsilons = _private(runs[0]).plan.over_rounds()
-        with figure_width(inches):
-            save_plot(plot_spending(rounds, epsilons, title_of(runs[0])), plot)
+
+def _draw(experiment: "Experiment") -> "Figure":
+    from atoll.report.figures.privacy_figure import plot_spending
+
+    return plot_spending(*_private(experiment).plan.over_rounds(), title_of(experiment))
 
 
 def spending_of(experiment: "Experiment", private: "Private") -> dict[str, Any]:
-    """Return what a run's schedule spends, as JSON can hold it."""
+    """Return what a run's schedule spends, for JSON."""
     from atoll.privacy.privacy_plan import finite
 
     plan, wanted = private.plan, private.mechanism
@@ -50,9 +53,7 @@ def spending_of(experiment: "Experiment", private: "Private") -> dict[str, Any]:
     return {
         "label": experiment.settings.label,
         "panel": experiment.settings.panel,
-        "trust": wanted.trust,
-        "adjacency": wanted.adjacency,
-        "delta": wanted.delta,
+        **{name: getattr(wanted, name) for name in ("trust", "adjacency", "delta")},
         "budget": wanted.epsilon,
         "events": len(plan.schedule),
         "events_planned": private.events_planned,
@@ -65,17 +66,17 @@ def spending_of(experiment: "Experiment", private: "Private") -> dict[str, Any]:
 
 
 def _private(experiment: "Experiment") -> "Private":
-    private = experiment.private
+    private = experiment.planned.private
     if private is None:
         raise InputError(
-            "--privacy: privacy.trust = 'none' spends nothing and hides nothing; set it to 'server', 'aggregator' or "
-            "'client', with privacy.clip and privacy.noise"
+            "--privacy: privacy.trust = 'none' protects nothing and spends nothing; set it to 'server', 'aggregator' "
+            "or 'client', with privacy.clip and privacy.noise"
         )
     return private
 
 
 def _table(title: str, told: dict[str, Any]) -> Table:
-    table = Table("cluster", "clients", "releases, at most", "epsilon", box=None, title=title, title_justify="left")
+    table = Table("cluster", "clients", "most releases", "epsilon", box=None, title=title, title_justify="left")
     for row in told["clusters"]:
         table.add_row(str(row["cluster"]), f"{row['clients']:,}", f"{row['releases']:,}", _write(row["epsilon"]))
     return table

@@ -8,9 +8,9 @@ from atoll.cli.common import app
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of the experiment file, with which editors check and complete it.
+    """Print the JSON schema of experiment files, for editors to check and complete them.
 
-    A file that begins with the line `#:schema ./experiment.schema.json` is checked by Taplo and Even Better TOML.
+    Taplo and Even Better TOML check a file that begins with the line `#:schema ./experiment.schema.json`.
 
     Example: atoll schema > experiment.schema.json
     """

@@ -1,4 +1,4 @@
-"""`atoll recipes` and `atoll schedule`: what an experiment is, without training."""
+"""`atoll recipes` and `atoll schedule`: what an experiment is and costs, without training."""
 
 import sys
 from collections.abc import Sequence
@@ -7,25 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.common import (
-    ExperimentArg,
-    JsonOption,
-    OnlyOption,
-    PlotOption,
-    ScaleOption,
-    SetOption,
-    WidthOption,
-    app,
-    check_runs,
-    claim_plot,
-    make_app,
-    out,
-    print_json,
-    read_experiments,
-    read_width,
-    save_plot,
-    title_of,
-)
+from atoll.cli.common import app, check_runs, make_app, out, print_json, read_experiments, title_of
+from atoll.cli.figure_files import claim_plot, read_width, save_plots
+from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +24,7 @@ app.add_typer(recipes_app, name="recipes")
 
 @recipes_app.callback()
 def recipes(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the built-in experiments, or print one with `show`.
+    """List the built-in experiments; `show` prints one.
 
     Example: atoll recipes show quickstart
     """
@@ -64,7 +48,7 @@ def recipes(context: typer.Context, as_json: JsonOption = False) -> None:
 
 @recipes_app.command("show")
 def recipes_show(name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.")]) -> None:
-    """Print a recipe's file, to run as it is or to start your own from.
+    """Print a recipe's file, to run as it is or as a start for your own.
 
     Example: atoll recipes show quickstart > mine.toml
     """
@@ -87,10 +71,10 @@ def schedule(
     plot: PlotOption = None,
     width: WidthOption = None,
     privacy: Annotated[
-        bool, typer.Option("--privacy", help="Show what it spends of clients' privacy instead, as [privacy] says.")
+        bool, typer.Option("--privacy", help="Show the privacy budget it spends instead, as [privacy] sets it.")
     ] = False,
 ) -> None:
-    """Make an experiment's schedule only: who trains when, what it costs. Nothing is trained.
+    """Show an experiment's schedule: who trains when, and what it costs. Nothing is trained.
 
     Example: atoll schedule quickstart --plot gantt
     """
@@ -108,11 +92,7 @@ def schedule(
         print_json(shown)
     else:
         out.print(_totals_table(runs, shown))
-    if plot is not None:
-        from atoll.report.figures.style import figure_width
-
-        with figure_width(inches):
-            save_plot(_gantt(runs[0]), plot)
+    save_plots(plot, inches, lambda: [("", _gantt(runs[0]))])
 
 
 def _gantt(experiment: "Experiment") -> "Figure":
@@ -125,7 +105,7 @@ def _gantt(experiment: "Experiment") -> "Figure":
 
 
 def _as_dict(experiment: "Experiment") -> dict[str, Any]:
-    """Return a schedule's sums, and what each event does."""
+    """Return a schedule's totals and events, for JSON."""
     table = experiment.method.schedule
     return {
         "label": experiment.settings.label,
@@ -162,7 +142,7 @@ def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Tabl
 
 
 def _bytes_of(experiment: "Experiment", events: Sequence["Event"]) -> dict[str, int]:
-    up, down = experiment.bytes_of(events)
+    up, down = experiment.traffic.bytes_of(events)
     return {"bytes_up": up, "bytes_down": down}
 
 

@@ -1,4 +1,4 @@
-"""What `atoll sweep` does once its options are read: a grid of runs, or a search."""
+"""`atoll sweep` once its options are read: a grid of runs, or a search."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from atoll.cli.common import err, experiment_words, out, print_json
+from atoll.cli.common import err, experiment_words, option_words, out, print_json
 from atoll.cli.sweep_progress import Watched, watch
 from atoll.experiment.experiment import Experiment
 from atoll.report.tables.formats import rich_table
@@ -20,19 +20,23 @@ from atoll.settings.experiment_file import make_runs, read_experiment
 from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
-from atoll.sweep import sweep_plan as planning
+from atoll.sweep import sweep_folder as folders
 from atoll.sweep import sweep_table as table
 from atoll.sweep import trials as listing
 from atoll.sweep import tuning
-from atoll.sweep.axes import parse_axes, parse_space
+from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
 from atoll.sweep.effect import require_effect
 from atoll.sweep.goal import Goal
+from atoll.sweep.sweep_plan import Member, check_members, check_settings, make_members
 from atoll.sweep.sweep_worker import Job
+
+Make = Callable[[Sequence[str], str], Settings]
+"""Makes a trial's settings from ``section.key=value`` texts and a label."""
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What the command was asked for."""
+    """The options of the command."""
 
     experiment: str
     over: list[str]
@@ -59,75 +63,86 @@ class SweepOptions:
         return self.quiet or self.as_json
 
     def run_command(self, changes: Sequence[str] = (), only: str | None = None) -> str:
-        """Return the command that carries out one run."""
+        """Return the command for one run."""
         return shlex.join(["atoll", "run", *self._experiment(changes, only)])
 
     def resume_command(self) -> str:
-        """Return the command that goes on with the sweep."""
+        """Return the command that resumes the sweep."""
         words = ["atoll", "sweep", *self._experiment()]
-        words += [word for over in self.over for word in ("--over", over)]
-        words += [] if self.jobs == 1 else ["--jobs", str(self.jobs)]
-        words += ["--out", str(self.folder), "--metric", self.goal.metric]
-        words += [] if self.goal.target is None else ["--target", f"{self.goal.target:g}"]
-        words += [] if self.trials is None else ["--tune", "--trials", str(self.trials)]
-        words += [] if self.part is None else ["--part", self.part]
-        return shlex.join([*words, *(["--json"] if self.as_json else []), "--resume"])
+        jobs = None if self.jobs == 1 else self.jobs
+        words += option_words(("--over", self.over), ("--jobs", jobs), ("--out", self.folder))
+        words += option_words(("--metric", self.goal.metric), ("--target", self.goal.target))
+        words += option_words(("--tune", self.trials is not None), ("--trials", self.trials), ("--part", self.part))
+        return shlex.join([*words, *option_words(("--json", self.as_json), ("--resume", True))])
 
     def _experiment(self, changes: Sequence[str] = (), only: str | None = None) -> list[str]:
         return experiment_words(self.experiment, self.scale, (*self.changes, *changes), only or self.only)
 
 
 def usual_metric(settings: Settings) -> str:
-    """Return what is compared unless the user says otherwise."""
-    return "test_accuracy" if Experiment(settings).clients.data.classes else "test_loss"
+    """Return the metric compared by default."""
+    return "test_accuracy" if Experiment(settings).clients.dealt.data.classes else "test_loss"
 
 
 def run_all(asked: SweepOptions, runs: Sequence[Settings], part: slice, resume: bool) -> Watched:
     """Run every combination, or a part of them, and show each setting's metric over seeds."""
-    axes = parse_axes(asked.over)
-    titles = [title_of(settings) for settings in runs] if asked.only is not None else []
-    members = planning.make_members(read_experiment(asked.experiment), axes, asked.scale, asked.changes, titles)
-    told = {member.name: {"run": member.run, **member.values} for member in members}
-    note = {"kind": "grid", **_note(asked), "over": {axis.name: axis.texts for axis in axes}, "runs": told}
-    planning.require_folder(asked.folder, note, resume or asked.part is not None)
-    for told_once in require_effect([axis.name for axis in axes], members, asked.goal):
-        err.print(f"warning: {told_once}", markup=False)
+    members, note = _grid(asked, runs)
+    folders.require_folder(asked.folder, note, resume or asked.part is not None)
+    for warning in require_effect(note["over"], members, asked.goal):
+        err.print(f"warning: {warning}", markup=False)
     mine = members[part]
     for member in mine:
-        planning.require_same(asked.folder / member.name, member.settings)
-    todo = [member for member in mine if not RunFolder(asked.folder / member.name).is_finished]
-    planning.check_members(todo)
+        folders.require_same(asked.folder / member.name, member.settings)
+    todo = _unfinished(asked, mine)
+    check_members(todo)
     at_once = min(asked.jobs, len(todo))
     jobs = (Job(each.name, each.settings, asked.folder / each.name, asked.modules, at_once) for each in todo)
-    done = len(mine) - len(todo)
-    with planning.claimed(asked.folder, note) if asked.part is None else planning.shared(asked.folder, note):
-        watched = watch(jobs, at_once, len(mine), done, asked.goal.metric, asked.is_quiet, asked.verbose)
+    how = at_once, len(mine), len(mine) - len(todo), asked.goal.metric, asked.is_quiet, asked.verbose
+    with folders.claimed(asked.folder, note) if asked.part is None else folders.shared(asked.folder, note):
+        watched = watch(jobs, *how)
         if watched.exit_code:
             return watched
-        with nullcontext() if asked.part is None else planning.in_turn(asked.folder):
-            lines = _write_table(asked, members)
-    left = sum(not RunFolder(asked.folder / member.name).is_finished for member in members) if asked.part else 0
-    best = next((line for line in lines if line.is_best_last), None) if not left else None
-    values = [f"{name}={table.show_value(value)}" for name, value in best.values.items()] if best else []
-    command = asked.run_command(values, best.run if best else None) if best else None
-    if asked.as_json:
-        _print_json(asked, watched, command, settings=table.as_dicts(lines, asked.goal))
-    else:
-        out.print(rich_table(*table.cells_of(lines, asked.goal), note=table.note_of(asked.goal)))
-        if left:
-            out.print(f"{left} of {len(members)} runs are not finished yet, in this part or in others")
-        _print_end(asked, watched, command)
+        with nullcontext() if asked.part is None else folders.in_turn(asked.folder):
+            lines = table.sum_up(asked.folder, members, asked.goal)
+            _write_tables(asked, table.as_markdown(lines, asked.goal), table.as_csv(lines, asked.goal))
+    _show_lines(asked, watched, lines, members)
     if watched.failed:
         raise typer.Exit(1)
     return watched
 
 
-def _write_table(asked: SweepOptions, members: Sequence[planning.Member]) -> list[table.Line]:
-    """Sum up the runs that are finished."""
-    lines = table.sum_up(asked.folder, members, asked.goal)
-    write_atomically(asked.folder / "table.md", table.as_markdown(lines, asked.goal).encode())
-    write_atomically(asked.folder / "table.csv", table.as_csv(lines, asked.goal).encode())
-    return lines
+def _grid(asked: SweepOptions, runs: Sequence[Settings]) -> tuple[list[Member], dict[str, Any]]:
+    """Return the runs of a grid, and the note for its folder."""
+    axes = parse_axes(asked.over)
+    titles = [title_of(settings) for settings in runs] if asked.only is not None else []
+    members = make_members(read_experiment(asked.experiment), axes, asked.scale, asked.changes, titles)
+    named = {member.name: {"run": member.run, **member.values} for member in members}
+    return members, {"kind": "grid", **_note(asked), "over": {axis.name: axis.texts for axis in axes}, "runs": named}
+
+
+def _unfinished(asked: SweepOptions, members: Sequence[Member]) -> list[Member]:
+    return [member for member in members if not RunFolder(asked.folder / member.name).is_finished]
+
+
+def _show_lines(asked: SweepOptions, watched: Watched, lines: Sequence[table.Line], members: Sequence[Member]) -> None:
+    """Print the table of a grid, and the command of its best setting unless other parts are still to come."""
+    left = len(_unfinished(asked, members)) if asked.part else 0
+    command = None
+    if not left and (best := next((line for line in lines if line.is_best_last), None)):
+        values = [f"{name}={table.show_value(value)}" for name, value in best.values.items()]
+        command = asked.run_command(values, best.run)
+    if asked.as_json:
+        _print_json(asked, watched, command, settings=table.as_dicts(lines, asked.goal))
+        return
+    out.print(rich_table(*table.cells_of(lines, asked.goal), note=table.note_of(asked.goal)))
+    if left:
+        out.print(f"{left} of {len(members)} runs are not finished yet, in this part or in others")
+    _print_end(asked, watched, command)
+
+
+def _write_tables(asked: SweepOptions, markdown: str, csv: str) -> None:
+    write_atomically(asked.folder / "table.md", markdown.encode())
+    write_atomically(asked.folder / "table.csv", csv.encode())
 
 
 def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watched:
@@ -135,40 +150,44 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
     tuning.require_optuna()
     space = parse_space(asked.over)
     if len(runs) > 1:
-        told = "; ".join(title_of(settings) for settings in runs)
-        raise InputError(f"--tune: the experiment has {len(runs)} runs; choose one with --only, of {told}")
+        titles = "; ".join(title_of(settings) for settings in runs)
+        raise InputError(f"--tune: the experiment has {len(runs)} runs; choose one with --only: {titles}")
     make = _maker(asked, title_of(runs[0]))
-    planning.check_settings({", ".join(corner): make(corner, "") for corner in tuning.corners(space)})
-    if len(space) == 1:  # else what one value ignores another may not
-        name, ends = space[0].name, tuning.ends(space[0])
-        alone = [planning.Member("", "", {name: text}, make([f"{name}={text}"], "")) for text in ends]
-        require_effect([name], alone, asked.goal)
+    _check_space(space, make, asked.goal)
     searched = {each.name: tuning.describe(each) for each in space}
     note = {"kind": "search", **_note(asked), "over": searched, "settings": digest(runs[0]), "runs": {}}
-    planning.require_folder(asked.folder, note, resume)
-    count = asked.trials or 0
-    with planning.claimed(asked.folder, planning.with_runs_before(asked.folder, note)):
+    folders.require_folder(asked.folder, note, resume)
+    with folders.claimed(asked.folder, folders.with_runs_before(asked.folder, note)):
         study = tuning.Search(asked.folder, space, asked.goal, make, runs[0].rounds, runs[0].seed)
 
         def write_down() -> None:
             note["runs"] = {each.name: dict(each.texts) for each in study.trials()}
-            planning.write_note(asked.folder, note)
+            folders.write_note(asked.folder, note)
 
-        done = sum(each.state != "running" for each in study.trials())
+        count, done = asked.trials or 0, sum(each.state != "running" for each in study.trials())
         jobs = study.jobs(count, asked.modules, asked.jobs, write_down)
         how = asked.goal.metric, asked.is_quiet, asked.verbose
         watched = watch(jobs, asked.jobs, count, done, *how, study.judge, study.settle)
         if watched.exit_code:
             return watched
-        found, best = study.trials(), study.best()
-    _show_trials(asked, watched, found, best)
-    if best is None:
-        raise typer.Exit(1)
+        found = study.trials(), study.best()
+    _show_trials(asked, watched, *found)
     return watched
 
 
-def _maker(asked: SweepOptions, title: str) -> Callable[[Sequence[str], str], Settings]:
-    """Return what makes the settings of a trial, from its changes and its label."""
+def _check_space(space: Sequence[Axis | Interval], make: Make, goal: Goal) -> None:
+    """Check that trials can run and, when only one setting is searched, that it has an effect.
+
+    With several, a setting without effect beside one value of another may have an effect beside the next.
+    """
+    check_settings({", ".join(corner): make(corner, "") for corner in tuning.corners(space)})
+    if len(space) == 1:
+        name, ends = space[0].name, tuning.ends(space[0])
+        require_effect([name], [Member("", "", {name: end}, make([f"{name}={end}"], "")) for end in ends], goal)
+
+
+def _maker(asked: SweepOptions, title: str) -> Make:
+    """Return a function that makes a trial's settings from its changes and its label."""
     experiment = read_experiment(asked.experiment)
 
     def make(changes: Sequence[str], label: str) -> Settings:
@@ -182,33 +201,42 @@ def _maker(asked: SweepOptions, title: str) -> Callable[[Sequence[str], str], Se
 def _show_trials(
     asked: SweepOptions, watched: Watched, found: Sequence[listing.Trial], best: listing.Trial | None
 ) -> None:
-    """Write and print the trials, and the best one's command."""
-    write_atomically(asked.folder / "table.md", listing.as_markdown(found, best, asked.goal).encode())
-    write_atomically(asked.folder / "table.csv", listing.as_csv(found, best, asked.goal).encode())
+    """Write and print the trials, and the best one's command.
+
+    Raises:
+        typer.Exit: with code 1, if no trial is complete.
+    """
+    _write_tables(asked, listing.as_markdown(found, best, asked.goal), listing.as_csv(found, best, asked.goal))
     command = asked.run_command([f"{name}={text}" for name, text in best.texts.items()]) if best else None
     if asked.as_json:
         _print_json(asked, watched, command, trials=listing.as_dicts(found, best, asked.goal))
     else:
         out.print(rich_table(*listing.cells_of(found, best, asked.goal)))
         _print_end(asked, watched, command)
+    if best is None:
+        raise typer.Exit(1)
 
 
 def _note(asked: SweepOptions) -> dict[str, Any]:
-    """Return what ``sweep.json`` tells of any sweep."""
-    told = {"experiment": asked.experiment, "scale": asked.scale, "set": asked.changes, "only": asked.only}
-    return {**told, "metric": asked.goal.metric, "target": asked.goal.target}
+    """Return what ``sweep.json`` says of any sweep."""
+    given = {"experiment": asked.experiment, "scale": asked.scale, "set": asked.changes, "only": asked.only}
+    return {**given, "metric": asked.goal.metric, "target": asked.goal.target}
+
+
+def _print_errors(watched: Watched) -> None:
+    for name, error in watched.failed.items():
+        err.print(f"error: {name}: {error}", markup=False)
 
 
 def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> None:
-    for name, error in watched.failed.items():
-        err.print(f"error: {name}: {error}", markup=False)
+    _print_errors(watched)
     if command:
         out.print(f"Best: {command}", markup=False)
     out.print(f"Results: {asked.folder}", markup=False)
 
 
-def _print_json(asked: SweepOptions, watched: Watched, command: str | None, **told: Any) -> None:
-    for name, error in watched.failed.items():
-        err.print(f"error: {name}: {error}", markup=False)
-    told |= {"failed": watched.failed, "best": command, "folder": str(asked.folder)}
-    print_json({"metric": asked.goal.metric, **told})
+def _print_json(asked: SweepOptions, watched: Watched, command: str | None, **rows: Any) -> None:
+    _print_errors(watched)
+    print_json(
+        {"metric": asked.goal.metric, **rows, "failed": watched.failed, "best": command, "folder": str(asked.folder)}
+    )

@@ -5,50 +5,40 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import (
-    ExperimentArg,
-    JsonOption,
-    OnlyOption,
-    QuietOption,
-    ScaleOption,
-    SetOption,
-    VerboseOption,
-    app,
-    err,
-    read_experiments,
-)
+from atoll.cli.common import app, end_interrupted, read_experiments
+from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, QuietOption, ScaleOption, SetOption, VerboseOption
 from atoll.support.errors import InputError
 
 OverOption = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUES",
-        help="A setting and its values: a,b,c or, of whole numbers, first..last; with --tune also low..high and "
-        "low..high:log. May be repeated: every combination is run.",
+        help="A setting and its values: a,b,c or first..last for whole numbers; with --tune also low..high and "
+        "low..high:log. Repeatable; every combination is run.",
     ),
 ]
-JobsOption = Annotated[int, typer.Option(metavar="N", help="Runs at a time, each in a process of its own.")]
-FolderOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; else sweeps/NAME.")]
+JobsOption = Annotated[int, typer.Option(metavar="N", help="Runs at a time, each in its own process.")]
+FolderOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; by default sweeps/NAME.")]
 MetricOption = Annotated[
     str | None,
     typer.Option(
-        help="What is compared; else test_accuracy, or test_loss where nothing is classified; with --target "
-        "virtual_time. A cost, such as virtual_time or bytes_up, needs a --target."
+        help="What to compare; by default test_accuracy, test_loss for regression, or virtual_time with --target. "
+        "A cost, such as virtual_time or bytes_up, needs a --target."
     ),
 ]
 TargetOption = Annotated[
-    float | None, typer.Option(metavar="VALUE", help="A test accuracy (or loss) to reach, at the least cost.")
+    float | None, typer.Option(metavar="VALUE", help="A test accuracy (or loss) to reach at the least cost.")
 ]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue the sweep in the folder.")]
 PartOption = Annotated[
     str | None,
     typer.Option(
         metavar="I/N",
-        help="Carry out the I-th of N parts of the runs, beside processes that do the others; goes on if it has begun.",
+        help="Carry out the I-th of N parts of the runs, while other processes do the rest; resumes by itself.",
     ),
 ]
 TuneOption = Annotated[bool, typer.Option("--tune", help="Search for the best setting with Optuna.")]
-TrialsOption = Annotated[int | None, typer.Option(metavar="N", help="With --tune: runs in all; else 20.")]
+TrialsOption = Annotated[int | None, typer.Option(metavar="N", help="With --tune: runs in all, by default 20.")]
 
 
 @app.command()
@@ -90,16 +80,15 @@ def sweep(
     )
     watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)
     if watched.exit_code:
-        err.print(f"interrupted; to go on from here: {asked.resume_command()}", markup=False)
-        raise typer.Exit(watched.exit_code)
+        end_interrupted(asked.resume_command(), watched.exit_code)
 
 
 def _check_numbers(jobs: int, trials: int | None, part: str | None, tune: bool) -> None:
-    """Refuse options that are no numbers of anything, or do not go together."""
+    """Reject numbers below 1, and options that exclude each other."""
     for option, number in (("--jobs", jobs), ("--trials", trials)):
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: must be at least 1")
     if trials is not None and not tune:
-        raise InputError(f"--trials {trials}: is for --tune; without it every combination is run")
+        raise InputError(f"--trials {trials}: is for --tune; without that, every combination is run")
     if part is not None and tune:
-        raise InputError(f"--part {part}: is for a grid; a search proposes its trials one after the other")
+        raise InputError(f"--part {part}: is for a grid; a search proposes its trials one after another")

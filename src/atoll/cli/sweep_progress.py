@@ -1,7 +1,7 @@
-"""Watching the runs of a sweep: those of one process as `atoll run` shows them, and how many of all are over."""
+"""The progress of a sweep: one run at a time, as `atoll run` shows it, and how many are over."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from atoll.cli.common import err
@@ -14,11 +14,11 @@ from atoll.sweep.sweep_worker import Answer, Job, News
 
 @dataclass
 class Watched:
-    """What became of the runs.
+    """How the runs ended.
 
     Attributes:
-        failed: the error of each run that failed.
-        exit_code: of a sweep that was interrupted; 0 for one that was not.
+        failed: the error of each run that failed, by name.
+        exit_code: of an interrupted sweep; 0 otherwise.
     """
 
     failed: dict[str, str] = field(default_factory=dict)
@@ -36,41 +36,38 @@ def watch(
     judge: Callable[[Job, News], Answer] | None = None,
     settle: Callable[[Job, News], str] | None = None,
 ) -> Watched:
-    """Carry runs out to their end, or to the interrupt; errors are gathered, and the other runs go on.
+    """Carry out runs until they end or are interrupted; if one fails, the others continue.
 
     Args:
-        jobs: the runs that are still to be done.
+        jobs: the remaining runs.
         at_once: runs at a time.
         total: runs in all.
-        done: runs that were done before.
-        metric: the column of rows that is shown.
-        quiet: whether to show warnings alone.
+        done: runs finished before.
+        metric: the column of metrics to show.
+        quiet: whether to show only warnings.
         verbose: whether to say which executor trains each run, and why.
-        judge: says of a row whether its run goes on.
-        settle: is told how a run has ended, and says what is wrong with it.
+        judge: decides from each row whether its run continues.
+        settle: takes a run's last report; returns its error, or an empty text.
     """
     watched, view = Watched(), _View(metric, quiet, verbose, total, done)
     with Interrupts() as interrupts:
         interrupts.is_patient = True
-        try:
-            with view.runs, closing(run_jobs(jobs, at_once, judge)) as steps:
-                for step in steps:
-                    if step is not None:
-                        job, news = step
-                        view.show(job, news)
-                        if news.state != "running":
-                            error = settle(job, news) if settle is not None else news.error
-                            watched.failed |= {job.name: error} if error else {}
-                    if interrupts.number is not None:
-                        break
-        except KeyboardInterrupt:
-            pass
+        with suppress(KeyboardInterrupt), view.runs, closing(run_jobs(jobs, at_once, judge)) as steps:
+            for step in steps:
+                if step is not None:
+                    job, news = step
+                    view.show(job, news)
+                    if news.state != "running":
+                        error = settle(job, news) if settle is not None else news.error
+                        watched.failed |= {job.name: error} if error else {}
+                if interrupts.number is not None:
+                    break
         watched.exit_code = 0 if interrupts.number is None else interrupts.exit_code
     return watched
 
 
 class _View:
-    """The two lines of `Runs`, of which one stays with a run until it is over, and lines for the rest."""
+    """The two lines of `Runs`, the first of which follows one run until it is over, and lines for other news."""
 
     def __init__(self, metric: str, quiet: bool, verbose: bool, total: int, done: int) -> None:
         self.runs = Runs(total, quiet)
@@ -83,7 +80,7 @@ class _View:
         self.shown = ""
 
     def show(self, job: Job, news: News) -> None:
-        """Show the news of a job: warnings once for all runs, and where there is no bar, how each run has ended."""
+        """Show a job's news: each warning only once for all runs and, without a bar, how each run ended."""
         self._tell(job, news)
         if job.name not in self.numbers:
             self.begun += 1
@@ -99,7 +96,7 @@ class _View:
         self._draw()
 
     def _tell(self, job: Job, news: News) -> None:
-        """Print what has no place in the two lines."""
+        """Print what does not fit into the two lines."""
         for warning in news.warnings:
             if warning not in self.told:
                 self.told.add(warning)

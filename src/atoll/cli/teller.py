@@ -1,4 +1,4 @@
-"""Sentences on the console of a server or a node, one a line; those on waiting take each other's place."""
+"""Sentences on the console of a server or a node, one per line; those about waiting replace each other."""
 
 import threading
 
@@ -8,14 +8,14 @@ from rich.segment import ControlType
 
 from atoll.fleet.agreed.waiting import Waiting
 
-_LONGEST_GAP = 64  # of sentences on waiting, where each would be a line of its own: about five minutes
+_LONGEST_GAP = 64  # sentences about waiting between two that are logged: about five minutes
 
 
 class Teller:
     """Prints sentences as they come; safe to call from several threads.
 
-    In a terminal a `Waiting` stands in the last line until the next sentence. In a file or a journal, where it would
-    stay, it is printed the first time, the second, the fourth, and so on.
+    In a terminal a `Waiting` stays in the last line until the next sentence. In a file or a journal, where it would
+    remain, only the first, second, fourth and so on are printed.
     """
 
     def __init__(self, console: Console) -> None:

@@ -1,11 +1,11 @@
-"""Usage errors in one sentence, with what those mean who have used other programs."""
+"""Usage errors in one sentence, with a guess at what users of other programs mean."""
 
 import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from atoll.cli.common import setting_paths
+from atoll.cli.options import setting_paths
 from atoll.settings.experiment_file import recipe_names
 from atoll.support.wording import nearest
 
@@ -17,7 +17,7 @@ _RANGE = re.compile(r"Invalid value for '(.*)': (\S+) is not in the range (\d+)<
 
 
 def tell_usage(error: Any, words: Sequence[str]) -> str:
-    """Return the sentence of click's usage error; `words` are the command line."""
+    """Return click's usage error as a sentence; `words` is the command line."""
     context = getattr(error, "ctx", None)
     if context is None:
         return str(error.format_message()).rstrip(".")
@@ -29,7 +29,7 @@ def tell_usage(error: Any, words: Sequence[str]) -> str:
     if option and (command := nearest(option.lstrip("-"), getattr(context.command, "commands", ()), cutoff=0.75)):
         return f"No such option {option!r}; did you mean {context.command_path} {command}?{see}"
     message = error.format_message().rstrip(".")
-    if unknown := _UNKNOWN.match(message):  # what click and Typer suggest besides comes twice
+    if unknown := _UNKNOWN.match(message):  # without the suggestions that click and Typer add
         return f"{unknown[0]}{_meant(unknown[1], context)}{see}"
     if odd := _NUMBER.fullmatch(message):
         return f"{odd[1]} {odd[2]}: must be a {'whole ' * (odd[3] == 'integer')}number{see}"
@@ -39,7 +39,7 @@ def tell_usage(error: Any, words: Sequence[str]) -> str:
 
 
 def _meant(command: str, context: Any) -> str:
-    """Return the command that is meant: where a recipe or a file is in its place, as others call it, or the nearest."""
+    """Suggest a command: `run` for a recipe or file, the one that other programs call so, or the nearest."""
     if context.parent is None and (command in recipe_names() or command.endswith(".toml")):
         return f"; did you mean atoll run {command}?"
     others = _COMMANDS if context.parent is None else {}
@@ -48,7 +48,7 @@ def _meant(command: str, context: Any) -> str:
 
 
 def _setting(option: str) -> str | None:
-    """Return the setting that an option is meant to be, if there is one of this name."""
+    """Return the setting that an option probably means, if there is one."""
     paths = setting_paths()
     ends = {path.rpartition(".")[2]: path for path in reversed(paths)}
     name = nearest(option.lstrip("-").replace("-", "_"), ends, cutoff=0.9)
@@ -56,7 +56,7 @@ def _setting(option: str) -> str | None:
 
 
 def _spaced(words: Sequence[str]) -> str:
-    """Say how values are joined, if it is these that came apart."""
+    """Suggest how to join the words of an option's value, if spaces split it."""
     for (option, word), after in zip(pairwise(words), [*words[2:], ""], strict=False):
         if option in ("--set", "--over") and after and not after.startswith("-"):
             joined = f" {option} " if "=" in after else "," if option == "--over" else " " if "=" in word else "="

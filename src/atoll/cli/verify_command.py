@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from atoll.cli.common import JsonOption, app, out, print_json
+from atoll.cli.common import app, out, print_json
+from atoll.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from atoll.runs.verify import Check
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 @app.command("verify")
 def verify_command(as_json: JsonOption = False) -> None:
-    """Check on this machine that runs repeat: with other executors, other numbers of workers, and after a resume.
+    """Check that runs repeat on this machine: with other executors or numbers of workers, and after resuming.
 
-    Exit code 1 if one of them does not. Example: atoll verify
+    The exit code is 1 if one of them does not. Example: atoll verify
     """
     from atoll.runs.verify import verify
 

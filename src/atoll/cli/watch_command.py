@@ -15,16 +15,16 @@ from atoll.cli.report_command import OverlayOption, TargetOption, check_targets
 
 @app.command("watch")
 def watch_command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders that hold runs.")],
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Where to serve; 0 takes any free port.")] = 8377,
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of runs.")],
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to serve on; 0 takes any free one.")] = 8377,
     host: Annotated[
-        str, typer.Option(help="Address to serve on; others than 127.0.0.1 let others look.")
+        str, typer.Option(help="Address to serve on; any but 127.0.0.1 lets other machines look.")
     ] = "127.0.0.1",
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     target: TargetOption = None,
     overlay: OverlayOption = False,
 ) -> None:
-    """Show runs while they go on: the page of `atoll report --html`, kept fresh. It only reads.
+    """Show the page of `atoll report --html` while runs go on, kept up to date. It only reads.
 
     Example: atoll watch runs/quickstart --no-browser
     """
@@ -37,11 +37,11 @@ def watch_command(
     server = make_server(Watch(folders, target or None, command, overlay), host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
     if not _is_loopback(host):
-        err.print(f"warning: --host {host}: whoever reaches this machine can read these runs", markup=False)
+        err.print(f"warning: --host {host}: anyone who can reach this machine can read these runs", markup=False)
     with Interrupts() as interrupts, server:
         out.print(f"Watching at {url} (Ctrl-C stops)", markup=False)
         for folder in (each for each in folders if not each.is_dir()):
-            out.print(f"{folder} is not there yet; its runs are shown once it is", markup=False)
+            out.print(f"{folder} does not exist yet; its runs will be shown once it does", markup=False)
         if browser:
             webbrowser.open(url)
         try:

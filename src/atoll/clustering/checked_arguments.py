@@ -1,4 +1,4 @@
-"""Clusterings called from a script are held against what an experiment file would be."""
+"""Checks the arguments of clustering rules called from a script like those of an experiment file."""
 
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -14,5 +14,5 @@ _TYPES = {"clusters": Positive}
 
 
 def checked_rule(rule: Callable[P, R]) -> Callable[P, R]:
-    """Return the clustering rule with its arguments checked; it then raises an `InputError` before all else."""
+    """Return the clustering rule with its arguments checked first; it raises an `InputError` if one is wrong."""
     return check_arguments(rule, lambda name: name if name in _OBJECTS else f"clustering.{name}", _TYPES)

@@ -19,7 +19,7 @@ class Clustering:
     Attributes:
         labels: int64 [clients], the client's cluster from 0 to ``clusters - 1``, or -1 for a client left out.
         clusters: number of clusters.
-        hours: UTC time of day (hours) at which each cluster trains, ascending; None when any time will do.
+        hours: UTC time of day (hours) at which each cluster trains, ascending; None for any time.
     """
 
     labels: Ids
@@ -27,7 +27,7 @@ class Clustering:
     hours: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Read labels of any whole numbers, and refuse those outside the range."""
+        """Accept labels of any whole-number type, and refuse those out of range."""
         object.__setattr__(self, "labels", as_whole("clustering: labels", self.labels))
         object.__setattr__(self, "clusters", require("clustering.clusters", self.clusters, Positive))
         if len(self.labels) and not -1 <= self.labels.min() <= self.labels.max() < self.clusters:
@@ -36,7 +36,7 @@ class Clustering:
             raise InputError(f"clustering: {len(self.hours)} times of day for {self.clusters} clusters")
 
     def __repr__(self) -> str:
-        """Say how large clusters are, not who is in them."""
+        """Show the sizes of clusters, not their clients."""
         low, high = int(self.sizes.min()), int(self.sizes.max())
         each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         out = f", {len(self.left_out):,} left out" if len(self.left_out) else ""
@@ -78,5 +78,5 @@ def without_empty(clustering: Clustering) -> Clustering:
 
 
 def one_cluster(clients: int) -> Clustering:
-    """Return the clustering that puts every client into one cluster."""
+    """Return the clustering with all clients in one cluster."""
     return Clustering(np.zeros(clients, np.int64), 1)

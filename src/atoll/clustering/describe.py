@@ -1,4 +1,4 @@
-"""What a clustering is like: sizes, and how far each cluster's label shares are from the population's."""
+"""Description of a clustering: sizes, and how far each cluster's class shares are from the population's."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class ClusterProfile:
         samples: samples that they hold.
         emd: sum over classes of |share in the cluster - share in the population|, from 0 to 2.
         emd_norm: Euclidean norm of the same differences, from 0 to below the root of 2.
-        major_class: the most frequent major class of its clients; a client's is the one that it has most of.
+        major_class: the most frequent major class of its clients; a client's is the class with most samples.
         major_share: share of its clients with that major class.
         hour: UTC time of day at which it trains, or None.
         members: its clients.
@@ -45,18 +45,17 @@ def describe(population: Population, clustering: Clustering) -> list[ClusterProf
         held = counts[members].sum(axis=0)
         differences = held / max(held.sum(), 1) - overall
         majors = np.bincount(own[members], minlength=len(overall))
-        profiles.append(
-            ClusterProfile(
-                size=len(members),
-                samples=int(held.sum()),
-                emd=float(np.abs(differences).sum()),
-                emd_norm=float(np.linalg.norm(differences)),
-                major_class=int(majors.argmax()),
-                major_share=float(majors.max() / max(len(members), 1)),
-                hour=None if clustering.hours is None else clustering.hours[cluster],
-                members=members.tolist(),
-            )
+        profile = ClusterProfile(
+            size=len(members),
+            samples=int(held.sum()),
+            emd=float(np.abs(differences).sum()),
+            emd_norm=float(np.linalg.norm(differences)),
+            major_class=int(majors.argmax()),
+            major_share=float(majors.max() / max(len(members), 1)),
+            hour=None if clustering.hours is None else clustering.hours[cluster],
+            members=members.tolist(),
         )
+        profiles.append(profile)
     return profiles
 
 

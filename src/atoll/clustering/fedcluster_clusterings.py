@@ -23,14 +23,14 @@ def random(population: Population, clusters: int, rng: np.random.Generator) -> C
 
 @checked_rule
 def timezone(population: Population, clusters: int, rng: np.random.Generator, local_hour: Number = 0.0) -> Clustering:
-    """Group clients by the UTC time at which it is `local_hour` where they are: equal arcs of 24 h.
+    """Group clients by the UTC time at which their local time is `local_hour`, into equal arcs of 24 h.
 
     Uses the clients' attribute ``utc_offset`` (hours) or ``longitude`` (degrees; offset = longitude / 15); clients
     without either are spread uniformly over the longitudes. Clusters are numbered by time of day, so that the
     `fixed` order passes through all of them in one day; each cycle happens at the middle of its arc.
 
     Args:
-        local_hour: the hour of the clients' day at which they train.
+        local_hour: local time at which clients train.
     """
     if not 0 <= local_hour < 24:
         raise InputError(f"clustering.local_hour = {local_hour}: must be at least 0 and below 24")
@@ -49,21 +49,19 @@ def timezone(population: Population, clusters: int, rng: np.random.Generator, lo
 def availability(
     population: Population, clusters: int, rng: np.random.Generator, slots_per_client: Positive = 3
 ) -> Clustering:
-    """Divide the day into one slot a cluster and put each client into one of its available slots.
+    """Divide the day into one slot per cluster and assign each client to one of its available slots.
 
     Uses the clients' attribute ``slots`` (bool [clients, slots]); clients without it are available in
-    `slots_per_client` slots drawn at random. The sizes come out as even as the availabilities allow. A client
+    `slots_per_client` slots drawn at random. The sizes are as even as the availabilities allow. A client
     without any slot is left out (label -1).
 
     Args:
-        slots_per_client: random slots a client, if none is known.
+        slots_per_client: random slots per client, if none are known.
     """
     if "slots" in population.attributes:
         slots = population.attributes["slots"]
-        if slots.shape[1] > clusters:
-            raise InputError(
-                f"clustering.clusters = {clusters}: a client lists slot {slots.shape[1] - 1}, counted from 0"
-            )
+        if (last := slots.shape[1] - 1) >= clusters:
+            raise InputError(f"clustering.clusters = {clusters}: a client lists slot {last}, counted from 0")
     else:
         if not 1 <= slots_per_client <= clusters:
             raise InputError(
@@ -74,11 +72,11 @@ def availability(
 
 
 def even_slots(slots: Mask) -> Ids:
-    """Choose one available slot for each client so that the slots' loads are as even as can be.
+    """Choose one available slot for each client so that the slots' loads are as even as possible.
 
-    Starts from the least loaded slot for each client, those with few slots first, then shifts clients along
+    Starts with the least loaded slot for each client, those with few slots first, then shifts clients along
     cost-reducing paths (Harvey et al. 2006, semi-matchings) until none is left; then the sum of squared loads,
-    and with it the largest load, is the least possible.
+    and also the largest load, is minimal.
 
     Args:
         slots: bool [clients, slots], availability.
@@ -106,7 +104,7 @@ def even_slots(slots: Mask) -> Ids:
 
 
 def _reducing_path(slots: Mask, members: list[list[int]], load: Ids) -> list[tuple[int, int, int]]:
-    """Return moves (from slot, client, to slot) that link a slot to one with at least two clients fewer."""
+    """Return moves (from slot, client, to slot) that lead from a slot to one with at least two clients fewer."""
     for origin in np.argsort(-load, kind="stable"):
         reached: dict[int, tuple[int, int, int]] = {}
         queue = deque([int(origin)])
@@ -133,13 +131,13 @@ def major_class(
 ) -> Clustering:
     """Give cluster c the major class ``c % classes`` with a share `rho_cluster` of its clients (FedCluster, Sec. IV-E).
 
-    A client's own major class is the one it has most samples of (the lowest on ties). Sizes differ by at most one;
-    a cluster is to get ``rho_cluster`` of its size from its major class and equal parts from the others, by largest
-    remainder. Where the clients do not suffice, clusters are served in order of their number, and the
-    remaining clients fill the remaining seats in random order; `atoll cluster` shows the shares reached.
+    A client's major class is the one with most samples (the lowest on ties). Sizes differ by at most one;
+    a cluster should get ``rho_cluster`` of its size from its major class and equal parts from the others, by largest
+    remainder. If there are not enough clients, clusters are served in order of their number, and the
+    remaining clients fill the remaining seats in random order; `atoll cluster` shows the resulting shares.
 
     Args:
-        rho_cluster: share of a cluster's major class.
+        rho_cluster: share of clients with a cluster's major class.
     """
     classes = population.data.classes
     if not 1 / classes <= rho_cluster <= 1:

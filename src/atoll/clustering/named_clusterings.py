@@ -1,7 +1,7 @@
 """The clusterings by name.
 
 A clustering rule is one function; it returns a `Clustering`, or just the array of labels. A user's own rule is
-named in the experiment file as ``method = "module:function"``; it may ask, by parameter name, for `population`,
+named in the experiment file as ``method = "module:function"``; by parameter name it can receive `population`,
 `network`, `problem`, `clock`, `clusters`, `rounds`, `rng` and `seed`; its other parameters are
 settings of ``[clustering]``.
 """
@@ -26,4 +26,4 @@ CLUSTERINGS: dict[str, Callable[..., Clustering]] = {
 }
 
 WITHOUT_DATA = frozenset({random, timezone, availability, comaw})
-"""Those that go by nothing that clients' samples tell: by chance, places and times."""
+"""Rules that do not use clients' samples, only chance, positions and times."""

@@ -1,4 +1,4 @@
-"""What users give as arrays: lists, tensors, columns of data frames; read without importing what made them."""
+"""Arrays from users: lists, tensors, columns of data frames; read without importing their libraries."""
 
 from typing import Any
 
@@ -10,22 +10,22 @@ from atoll.support.errors import InputError
 
 Array = npt.NDArray[Any]
 
-_CHUNK = 1 << 22  # numbers looked at together, which bounds the scratch memory
-_AS_TORCH_HAS = {"b": np.uint8, "f": np.float32, "u": np.int64}  # for types that PyTorch lacks, by kind
+_CHUNK = 1 << 22  # numbers checked at a time, which bounds scratch memory
+_AS_TORCH_HAS = {"b": np.uint8, "f": np.float32, "u": np.int64}  # replacements for types that PyTorch lacks, by kind
 
 
 def as_array(name: str, value: Any) -> Array:
-    """Return numbers as an array of a type that PyTorch has; arrays of such a type as they are, without a copy.
+    """Return numbers as an array of a type that PyTorch has; arrays that have one already are not copied.
 
-    Takes NumPy arrays, lists, tensors, and Series and frames of pandas and its like.
+    Takes NumPy arrays, lists, tensors, and Series and frames of pandas and similar libraries.
 
     Raises:
-        InputError: it does not hold numbers, one row as long as the other, or a number is not finite.
+        InputError: if it does not hold numbers, rows differ in length, or a number is not finite.
     """
     array = value if isinstance(value, np.ndarray) else _read(name, value)
     array = _from_objects(array) if array.dtype == object else array
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{name}: must hold numbers, it is {kind_of(value)}{_hint(array)}")
+        raise InputError(f"{name}: must hold numbers, not {kind_of(value)}{_hint(array)}")
     array = np.asarray(array, _stored_type(array.dtype), order="C")
     if not is_finite(array):
         raise InputError(f"{name}: must hold finite numbers; {_count_bad(array)} of {array.size:,} are NaN or infinite")
@@ -33,16 +33,16 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def as_whole(name: str, value: Any) -> Ids:
-    """Return a flat array of whole numbers as int64, whatever type they had.
+    """Return a flat array of whole numbers, of any type, as int64.
 
     Raises:
-        InputError: they are not flat, or not whole.
+        InputError: if it is not flat, or a number is not whole.
     """
     array = as_array(name, value)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # a frame of one column
     if array.ndim != 1:
-        hint = "; of one-hot rows give .argmax(axis=1)" if array.ndim == 2 else ""
-        raise InputError(f"{name}: must be flat, one whole number each, it is {kind_of(array)}{hint}")
+        hint = "; for one-hot rows give .argmax(axis=1)" if array.ndim == 2 else ""
+        raise InputError(f"{name}: must be flat, one whole number each, not {kind_of(array)}{hint}")
     whole = array.astype(np.int64, copy=False)
     if array.dtype.kind == "f" and not np.array_equal(whole, array):
         raise InputError(f"{name}: must be whole numbers, one is {array[whole != array][0]:g}")
@@ -58,7 +58,7 @@ def is_finite(array: Array) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """Say what a value is.
+    """Return in words what a value is.
 
     >>> kind_of(np.zeros((2, 3))), kind_of(None), kind_of("a")
     ('an array of float64 with shape [2, 3]', 'nothing', "'str'")
@@ -75,13 +75,13 @@ def _read(name: str, value: Any) -> Array:
             value = value.float() if str(value.dtype) == "torch.bfloat16" else value
             return np.asarray(value.numpy())
         array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
-    except Exception as error:  # rows of different lengths, or whatever a foreign container may raise
+    except Exception as error:  # rows of different lengths, or anything that a foreign container raises
         raise InputError(f"{name}: cannot be read as one array of numbers, with rows of one length") from error
-    return array if array.flags.writeable else array.copy()  # a frame's own memory, which PyTorch would warn of
+    return array if array.flags.writeable else array.copy()  # PyTorch warns about a frame's read-only memory
 
 
 def _from_objects(array: Array) -> Array:
-    """Return Python objects as the numbers that they are, such as a frame's columns of several types."""
+    """Return Python objects as numbers if possible, such as a frame's columns of several types."""
     try:
         return np.array(array.tolist())
     except (TypeError, ValueError):
@@ -100,4 +100,4 @@ def _count_bad(array: Array) -> str:
 
 def _hint(array: Array) -> str:
     is_text = array.dtype.kind in "US" or (array.dtype == object and any(isinstance(each, str) for each in array.flat))
-    return "; of names, numbers are made by np.unique(names, return_inverse=True)[1]" if is_text else ""
+    return "; np.unique(names, return_inverse=True)[1] turns names into numbers" if is_text else ""

@@ -1,4 +1,4 @@
-"""A data set's parts, read and held against each other."""
+"""A data set's parts, converted and checked against each other."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +17,10 @@ _MOST_TURNS = 4
 
 
 def checked_parts(data: Any) -> Mapping[str, Any]:
-    """Return a data set's fields as it keeps them: arrays of NumPy, labels of int64, Python's own numbers.
+    """Return a data set's fields as it keeps them: NumPy arrays, int64 labels, Python numbers.
 
     Raises:
-        InputError: names the field, and says what does not fit.
+        InputError: if a field does not fit; names it.
     """
     require("name", data.name, str)
     parts = {"classes": require("classes", data.classes, Count), "scale": _scale(data.scale), "turns": _turns(data)}
@@ -36,7 +36,7 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
         _require_pairs(pool, parts[f"{pool}inputs"], parts[f"{pool}targets"])
     shape, test_shape = parts["inputs"].shape[1:], parts["test_inputs"].shape[1:]
     if shape != test_shape:
-        raise InputError(f"test_inputs must have inputs' shape {list(shape)} a sample, not {list(test_shape)}")
+        raise InputError(f"test_inputs: samples must have the shape of inputs, {list(shape)}, not {list(test_shape)}")
     for pool in POOLS:
         if parts["classes"]:
             _require_labels(f"{pool}targets", parts[f"{pool}targets"], parts["classes"])
@@ -47,23 +47,23 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
 
 
 def _names_of(targets: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the classes' names in natural order, where the training targets are texts; else nothing."""
+    """Return the classes' names in natural order if the training targets are texts; else nothing."""
     given = targets[""]
     values = list(given) if hasattr(given, "__iter__") and not hasattr(given, "detach") else []
     return tuple(sorted(set(values), key=natural)) if values and all(isinstance(each, str) for each in values) else ()
 
 
 def _numbered(name: str, given: Any, names: tuple[str, ...]) -> Array:
-    """Return texts as the numbers of their classes."""
+    """Return the class numbers of texts."""
     numbers = {text: number for number, text in enumerate(names)}
     if odd := [text for text in given if text not in numbers]:
-        raise InputError(f"{name}: {show(str(odd[0]))} is no class of targets, which has {', '.join(names[:20])}")
+        raise InputError(f"{name}: {show(str(odd[0]))} is not among the classes of targets, {', '.join(names[:20])}")
     return np.array([numbers[text] for text in given], np.int64)
 
 
 def _scale(scale: Any) -> float:
     if not (found := require("scale", scale, Number)):
-        raise InputError("scale = 0: must be a finite number other than 0, which all inputs are multiplied by")
+        raise InputError("scale = 0: must be a finite number other than 0; it multiplies all inputs")
     return float(found)
 
 
@@ -76,7 +76,7 @@ def _turns(data: Any) -> tuple[int, ...]:
 
 def _require_loss(loss: Any, classes: int) -> None:
     if loss not in LOSSES:
-        raise InputError(f"loss must be {' or '.join(map(repr, LOSSES))}, it is {loss!r}")
+        raise InputError(f"loss must be {' or '.join(map(repr, LOSSES))}, not {loss!r}")
     if (loss == "cross-entropy") != (classes > 0):
         raise InputError(
             f"classes = {classes} does not fit loss = {loss!r}: cross-entropy needs classes, the others have 0"
@@ -84,12 +84,10 @@ def _require_loss(loss: Any, classes: int) -> None:
 
 
 def _require_pairs(pool: str, inputs: Array, targets: Array) -> None:
-    """Refuse a pool without samples, or without one target each."""
+    """Refuse a pool without samples, or without one target for each."""
     for name, array in (("inputs", inputs), ("targets", targets)):
         if not array.ndim or not len(array):
-            raise InputError(
-                f"{pool}{name} must be an array of numbers with at least one sample, it is {kind_of(array)}"
-            )
+            raise InputError(f"{pool}{name} must be an array of numbers with at least one sample, not {kind_of(array)}")
     if len(inputs) != len(targets):
         raise InputError(f"{pool}inputs has {len(inputs)} samples, but {pool}targets has {len(targets)}")
 
@@ -97,19 +95,18 @@ def _require_pairs(pool: str, inputs: Array, targets: Array) -> None:
 def _require_labels(name: str, labels: Array, classes: int) -> None:
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
-        raise InputError(f"{name} must be from 0 to classes - 1 = {classes - 1}, they are from {low} to {high}")
+        raise InputError(f"{name} must be from 0 to classes - 1 = {classes - 1}, but range from {low} to {high}")
 
 
 def _numbers_of_samples(data: Any, pool: str, samples: int, turns: int) -> dict[str, Array]:
-    """Return the groups and owners of a pool that has any, one number a sample."""
+    """Return a pool's groups and owners, if it has any, one number per sample."""
     found = {}
     for name, wanted in ((f"{pool}groups", samples * turns), (f"{pool}owners", samples)):
         if (given := getattr(data, name)) is None:
             continue
         numbers = as_whole(name, given)
         if len(numbers) != wanted or (wanted and int(np.min(numbers)) < 0):
-            raise InputError(
-                f"{name}: must hold a number of at least 0 for each of {wanted} samples, it is {kind_of(numbers)}"
-            )
+            found_kind = kind_of(numbers)
+            raise InputError(f"{name}: must hold a number of at least 0 for each of {wanted} samples, not {found_kind}")
         found[name] = numbers
     return found

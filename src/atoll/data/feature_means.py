@@ -1,4 +1,4 @@
-"""How clients' inputs differ, in few numbers a client."""
+"""How clients' inputs differ, in a few numbers per client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.support.arrays import Floats
 
-MOST = 24  # features that are told of a client
-_SAMPLES = 200  # of a client, evenly spaced, that are looked at
-_BLOCKS = 3  # of an image, down and across
+MOST = 24  # features shown of a client
+_SAMPLES = 200  # per client, evenly spaced, that are used
+_BLOCKS = 3  # that an image is divided into, down and across
 _COLOURS = {1: ("brightness",), 3: ("red", "green", "blue")}
 
 
 @dataclass(frozen=True)
 class FeatureMeans:
-    """What clients' inputs are like.
+    """Mean features of clients' inputs.
 
     Attributes:
         names: of the features.
-        values: each client's mean less that of all that are compared, in deviations of single samples,
+        values: each client's mean minus the mean over all of them, in standard deviations of single samples,
             [clients, features].
     """
 
@@ -32,10 +32,10 @@ class FeatureMeans:
 
 
 def feature_means(population: Population, clients: Sequence[int]) -> FeatureMeans:
-    """Return the features of these clients' inputs, by up to 200 samples of each.
+    """Return the mean features of these clients' inputs, from up to 200 samples of each.
 
-    Of images: each channel's mean, the deviation of the pixels, and the brightness of nine blocks; of other inputs the
-    numbers themselves, and if they are many, the 24 in which clients differ most.
+    Images have as features each channel's mean, the deviation of the pixels and the brightness of nine blocks; other
+    inputs, their numbers. At most 24 are kept, those in which clients differ most.
     """
     rows = [_spaced(population.samples(client)) for client in clients]
     found, names = _features(population.data, np.concatenate(rows))
@@ -52,7 +52,7 @@ def _spaced(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 def _features(data: Dataset, rows: npt.NDArray[Any]) -> tuple[Floats, Sequence[str]]:
-    """Return what is measured of these samples, [samples, features], and its names."""
+    """Return the features of these samples, [samples, features], and their names."""
     inputs = data.inputs_of(rows).astype(np.float64) * data.scale
     if inputs.ndim == 4:
         return _of_images(inputs)

@@ -1,13 +1,14 @@
 """The data sets by name.
 
-A user's own is a function that returns a `Dataset`; it may ask for `root`, the folder that `data.root` names, and
-`rng`, and takes what else it needs as settings of ``[data]``.
+A user's own is a function that returns a `Dataset`; it may have the parameters `root`, the folder in `data.root`, and
+`rng`. Its other parameters are settings of ``[data]``.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
-from atoll.data.datasets import Dataset, load, make_regression
+from atoll.data.dataset import Dataset
+from atoll.data.datasets import load, make_regression
 from atoll.data.files.folders import folder_files, read_folder
 from atoll.data.files.images import image_files, read_images
 from atoll.data.files.leaf import leaf_files, read_leaf
@@ -67,14 +68,14 @@ FILES: dict[str, Callable[[Path], list[Path]]] = {
     "images": image_files,
     "leaf": leaf_files,
 }
-"""Of data sets that are a user's own files: which files `data.root` stands for."""
+"""For data sets read from a user's files: the files that `data.root` stands for."""
 
 
 def files_at(dataset: str, root: str | None) -> list[Path]:
-    """Return the files that a data set is read from, if they are a user's own."""
+    """Return the files that a data set is read from, if they are the user's."""
     return FILES[dataset](Path(root).expanduser()) if dataset in FILES and root else []
 
 
 def stamp(dataset: str, root: str | None) -> tuple[tuple[str, int, int], ...]:
-    """Return what shows whether these files have changed: each one's path, time of change and size."""
+    """Return what shows whether these files have changed: the path, modification time and size of each."""
     return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files_at(dataset, root))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.array_inputs import as_array, kind_of
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition_file import digest_of
 from atoll.support.arrays import Floats, Ids, Mask
@@ -20,18 +20,19 @@ from atoll.support.errors import InputError, reason_of
 from atoll.support.requiring import require
 from atoll.support.untrusted import read_bytes
 
-_FORM = "must be an array [clients, samples] of indices, or a list with one array of indices a client"
+_FORM = "must be an array [clients, samples] of indices, or a list with one array of indices per client"
 MOST_SLOTS = 10_080  # the minutes of a week
+_COLUMNS = ("client", "utc_offset", "longitude", "slots")
 _CHUNK = 100_000  # clients handled at a time when counting classes
 
 
 @dataclass(frozen=True, eq=False)
 class Stated:
-    """What clients say that they hold, where their samples are elsewhere.
+    """What clients report to hold, when their samples are elsewhere.
 
     Attributes:
         sizes: samples of each client, int64 [clients].
-        class_counts: samples of each class, int64 [clients, classes]; None where they do not say.
+        class_counts: samples of each class, int64 [clients, classes]; None if not reported.
     """
 
     sizes: Ids
@@ -48,9 +49,9 @@ class Population:
         data: the pool and the test set.
         indices: int32 [total], positions in the pool.
         offsets: int64 [clients + 1].
-        attributes: what else is known of the clients, one row a client: ``utc_offset`` (hours), ``longitude``
-            (degrees), ``slots`` (bool [clients, slots of the day]).
-        stated: sizes and class counts that replace those of the samples here, which only stand in for the clients'.
+        attributes: further facts, one row per client: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots``
+            (bool [clients, slots of the day]).
+        stated: reported sizes and class counts; the samples here are then mere placeholders.
     """
 
     data: Dataset
@@ -60,7 +61,7 @@ class Population:
     stated: Stated | None = None
 
     def __post_init__(self) -> None:
-        """Refuse indices outside the pool, a client without samples, and attributes of another number of clients."""
+        """Refuse indices outside the pool, clients without samples, and attributes with a wrong number of rows."""
         require("data", self.data, Dataset)
         object.__setattr__(self, "indices", _within(self.indices, len(self.data)))
         object.__setattr__(self, "offsets", _ascending(self.offsets, len(self.indices)))
@@ -72,7 +73,7 @@ class Population:
                 raise InputError(f"attribute {name!r} has {len(rows)} rows, but data.clients = {len(self)}")
 
     def __repr__(self) -> str:
-        """Say how many clients there are and what they hold, not which samples."""
+        """Summarise it: clients, data set and sizes."""
         low, high = int(self.sizes.min()), int(self.sizes.max())
         each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         return f"Population({len(self):,} clients of {self.data.name!r}, {each} samples each)"
@@ -98,7 +99,7 @@ class Population:
     def class_counts(self) -> Ids:
         """Return how many samples of each class each client holds, [clients, classes].
 
-        For regression there are no classes, and the planted groups count in their place.
+        For regression, which has no classes, planted groups are counted instead.
         """
         if self.stated is not None and self.stated.class_counts is not None:
             return self.stated.class_counts
@@ -126,10 +127,10 @@ class Population:
 def make_population(
     data: Dataset, parts: Parts, attributes: Mapping[str, npt.NDArray[Any]] | None = None
 ) -> Population:
-    """Make a population from a partition: an array [clients, samples] of indices, or one index array a client.
+    """Make a population from a partition: an array [clients, samples] of indices, or one index array per client.
 
     Raises:
-        InputError: an index outside the pool, or a client without samples.
+        InputError: if an index is outside the pool, or a client has no samples.
     """
     require("data", data, Dataset)
     if isinstance(parts, np.ndarray) and parts.ndim == 2:
@@ -146,7 +147,7 @@ def make_population(
 
 
 def partition_as_bytes(population: Population, tests: Population) -> bytes:
-    """Return who holds what, of both pools, as the .npz file that the partition `file` reads."""
+    """Return both pools' partitions as the .npz file that the partition `file` reads."""
     stream = io.BytesIO()
     held = {
         f"{pool}{name}": value
@@ -162,15 +163,15 @@ def partition_as_bytes(population: Population, tests: Population) -> bytes:
 
 
 def _rows_of(parts: Any) -> list[Ids]:
-    """Return one flat index array a client."""
+    """Return one flat index array per client."""
     try:
         rows = list(parts)
     except TypeError as error:
-        raise InputError(f"data.partition: {_FORM}, it is {kind_of(parts)}") from error
+        raise InputError(f"data.partition: {_FORM}, not {kind_of(parts)}") from error
     found = []
     for client, row in enumerate(rows):
         if isinstance(row, np.ndarray) and row.dtype.kind in "iu" and row.ndim == 1 and len(row):
-            found.append(row)  # as partitions give them, of which there may be a million
+            found.append(row)  # the usual case, maybe a million times
             continue
         array = as_array(f"data.partition: client {client}", row)
         if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
@@ -188,37 +189,35 @@ def _within(indices: Any, pool: int) -> npt.NDArray[np.int32]:
 
 
 def _ascending(offsets: Any, indices: int) -> Ids:
-    """Return where each client's indices begin, and the last ones end."""
+    """Return where each client's indices begin, and where the last client's end."""
     array = np.asarray(offsets)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2 or (np.diff(array.astype(np.int64)) < 0).any():
-        raise InputError("offsets: must be whole numbers that never fall, one a client and one for the end")
+        raise InputError("offsets: must be ascending whole numbers, one per client and one for the end")
     if array[0] != 0 or array[-1] != indices:
         raise InputError(f"offsets: must begin with 0 and end with the number of indices, {indices}")
     return array.astype(np.int64, copy=False)
 
 
 def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
-    """Read the clients' attributes from a CSV file with one row a client.
+    """Read the clients' attributes from a CSV file with one row per client.
 
-    Columns: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots`` (numbers separated by spaces or
-    semicolons, counted from 0; may be empty), all optional; ``client`` (number), when present, gives the order.
+    Columns, all optional: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots`` (numbers counted from 0, separated
+    by spaces or semicolons; may be empty) and ``client`` (a number), which gives the order.
 
     Raises:
-        InputError: unreadable file, unknown column, wrong number of rows, or a value that is not a number.
+        InputError: if the file cannot be read, a column is unknown, the number of rows is wrong, or a value is not a
+            number.
     """
+    setting = f"data.clients_file = {str(path)!r}"
     try:
         text = read_bytes(Path(path)).decode("utf-8-sig")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"data.clients_file = {str(path)!r}: cannot be read ({reason_of(error)})") from error
+        raise InputError(f"{setting}: cannot be read ({reason_of(error)})") from error
     if len(rows) != clients:
-        raise InputError(f"data.clients_file = {str(path)!r}: has {len(rows)} rows, but data.clients = {clients}")
-    unknown = set(rows[0]) - {"client", "utc_offset", "longitude", "slots"}
-    if unknown:
-        raise InputError(
-            f"data.clients_file = {str(path)!r}: unknown column {sorted(map(str, unknown))[0]!r}; "
-            "allowed are client, utc_offset, longitude, slots"
-        )
+        raise InputError(f"{setting}: has {len(rows)} rows, but data.clients = {clients}")
+    if unknown := sorted(str(name) for name in rows[0] if name not in _COLUMNS):
+        raise InputError(f"{setting}: unknown column {unknown[0]!r}; allowed are {', '.join(_COLUMNS)}")
     try:
         rows.sort(key=lambda row: int(row.get("client") or 0))
         columns: dict[str, npt.NDArray[Any]] = {
@@ -229,12 +228,12 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
         if "slots" in rows[0]:
             columns["slots"] = slot_table([[int(s) for s in row["slots"].replace(";", " ").split()] for row in rows])
     except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"data.clients_file = {str(path)!r}: {error}") from error
+        raise InputError(f"{setting}: {error}") from error
     return columns
 
 
 def slot_table(slots: Sequence[Sequence[int]]) -> Mask:
-    """Return the bool table [clients, slots] of the slots in which each client can train.
+    """Return in which slots each client can train, bool [clients, slots].
 
     >>> slot_table([[0, 2], []])
     array([[ True, False,  True],

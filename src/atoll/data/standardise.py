@@ -1,4 +1,4 @@
-"""How inputs are brought to mean 0 and deviation 1: by the pool's channels, by given numbers, or each by itself."""
+"""Standardising inputs to mean 0 and deviation 1: by the pool's channels, by given numbers, or each by itself."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset, Standard
+from atoll.data.dataset import Dataset, Standard
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
@@ -20,20 +20,20 @@ Moments = float | Sequence[float] | None
 
 
 def standardise(data: Dataset, how: Standardise, mean: Moments = None, deviation: Moments = None) -> Dataset:
-    """Return a data set whose inputs are standardised when a batch is gathered; its arrays stay as they are.
+    """Return a data set whose inputs are standardised when a batch is gathered; its arrays stay unchanged.
 
-    A channel is the first axis of an input: a colour of an image, a column of a table.
+    A channel is an entry of an input's first axis: a colour of an image, a column of a table.
 
     Args:
-        data: what its `scale` brings to a unit range, such as bytes to 0 to 1.
-        how: "none": values as they are stored; "unit": times `scale`; "pool": then less each channel's mean over the
-            training samples, over its deviation; "image": less each input's own mean, over its own deviation, but at
-            least ``1 / sqrt(numbers)``; "given": by `mean` and `deviation`, of values times `scale`.
-        mean: for "given": a number, or one a channel.
+        data: the data set, whose `scale` brings inputs to a unit range, such as bytes to 0 to 1.
+        how: "none": values as stored; "unit": multiplied by `scale`; "pool": then standardised by each channel's mean
+            and deviation over the training samples; "image": by each input's own mean and deviation, the latter at
+            least ``1 / sqrt(numbers)``; "given": by `mean` and `deviation`, which apply after `scale`.
+        mean: for "given": one number, or one per channel.
         deviation: the same.
 
     Raises:
-        InputError: numbers missing, too many or not used, or a channel without deviation.
+        InputError: if numbers are missing, too many or unused, or a channel has no deviation.
 
     >>> from atoll.data.datasets import load
     >>> str(standardise(load("digits"), "pool").standard)
@@ -41,7 +41,7 @@ def standardise(data: Dataset, how: Standardise, mean: Moments = None, deviation
     """
     if how != "given" and (mean is not None or deviation is not None):
         named = "mean" if mean is not None else "deviation"
-        raise InputError(f"data.{named}: is used with data.standardise = 'given' only, it is {how!r}")
+        raise InputError(f"data.{named}: is used only with data.standardise = 'given', not {how!r}")
     if how == "none":
         return replace(data, scale=1.0)
     if how == "unit":
@@ -75,7 +75,7 @@ def moments(inputs: npt.NDArray[Any]) -> tuple[Floats, Floats]:
 
 
 def _chunks(inputs: npt.NDArray[Any]) -> Iterator[Floats]:
-    """Yield some samples after the others as [samples, channels, numbers]."""
+    """Yield the samples in chunks, [samples, channels, numbers]."""
     for low in range(0, len(inputs), _CHUNK):
         chunk = inputs[low : low + _CHUNK].astype(np.float64)
         yield chunk.reshape(*chunk.shape[:2], -1)
@@ -91,12 +91,12 @@ def _given(data: Dataset, mean: Moments, deviation: Moments) -> Standard:
 
 def _each_channel(data: Dataset, name: str, value: Moments) -> tuple[float, ...]:
     if value is None:
-        raise InputError(f"data.{name} is not set, but data.standardise = 'given' needs it: a number, or one a channel")
+        raise InputError(f"data.{name} is not set, but data.standardise = 'given' needs it: one, or one per channel")
     values = tuple(value) if isinstance(value, Sequence) else (value,)
     channels = data.shape[0] if data.shape else 1
     if len(values) not in (1, channels):
         raise InputError(
             f"data.{name} = {value}: has {len(values)} numbers, but inputs of {data.name} have {channels} channels; "
-            "give one number, or one a channel"
+            "give one number, or one per channel"
         )
     return values if len(values) == channels else values * channels

@@ -7,16 +7,19 @@ from functools import cached_property
 
 import numpy as np
 
-from atoll.aggregation.mean import Combine, average_models, share_layers
+from atoll.aggregation.fixed_point import FixedPoint
+from atoll.aggregation.mean import Combine, average_gradients, average_models, share_layers
 from atoll.aggregation.screening import Screening
-from atoll.engine.assignment import Assignment, ByLabel, as_scheduled
+from atoll.engine.assignment import Assignment, ByLabel, as_scheduled, least_loss
 from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.grouping import Grouping, read_grouping, why_no_labels
 from atoll.engine.mixing import mix, mix_all
 from atoll.engine.release import Release
 from atoll.engine.server_rule import ServerRule, apply_rule
+from atoll.engine.stages import Need, Stage, require_chain
 from atoll.engine.states import with_newer
 from atoll.engine.train_events import EventResult, train_events
+from atoll.engine.trainer_spec import TrainerSpec
 from atoll.local.models import Model, without
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Event, Schedule
@@ -76,7 +79,8 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """A method is a schedule, a local rule, how clients find their cluster, and how their results combine.
+    """A method is a schedule, a local rule, how clients find their cluster, what becomes of their updates on the way
+    to it, and how these combine.
 
     Attributes:
         schedule: who trains when, and how models are merged.
@@ -88,8 +92,9 @@ class Method:
         starts: number of different models that the clusters start from: one for all, or one a cluster.
         restarts: starts that are tried; the one with the least loss after `restart_rounds` is kept.
         restart_rounds: rounds that each start is tried for.
-        trainer: makes what trains a client, from what `Trainer` takes: a subclass of it, or anything else that makes a
-            `ClientTrainer`; None: `Trainer`.
+        trainer: makes what trains a client, from what `Trainer` takes: a subclass of it, a `functools.partial` of one,
+            or anything else that makes a `ClientTrainer`; None: `Trainer`.
+        stages: what becomes of an update between its client and its cluster, in order.
         server_rule: makes the server's new model from its model before the event and the one that the event's `server`
             mix gives; None: the latter.
         stays: names of the model's tensors that do not travel, and so are no part of the run's models.
@@ -97,7 +102,8 @@ class Method:
         labels: the cluster that each client is in at first, [clients], where clusters are learned; -1: none yet. None:
             they are not.
         regroup: finds the clusters anew after each event that `regroups`; None: clients stay where they are.
-        release: makes what clusters publish of what their clients' results are combined to; None: they publish that.
+        announce: is told of every event before its clients are asked; what it raises ends the run.
+        told: returns the setting by which the method lacks what a stage may need, for errors.
     """
 
     schedule: Schedule
@@ -109,20 +115,22 @@ class Method:
     starts: int = 1
     restarts: int = 1
     restart_rounds: int = 3
-    trainer: Callable[..., ClientTrainer] | None = None
+    trainer: Callable[..., ClientTrainer] | TrainerSpec | None = None
+    stages: tuple[Stage, ...] = ()
     server_rule: ServerRule | None = None
     stays: tuple[str, ...] = ()
     arrivals: Arrivals | None = None
     labels: Ids | None = None
     regroup: Regroup | None = None
-    release: Release | None = None
+    announce: Callable[[Event], None] | None = None
+    told: Callable[[Need], str] = lambda need: "the method"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
 
         Raises:
-            InputError: a server rule without a server; clients keep state, and one is in a cohort twice; or what
-                learned clusters need is missing.
+            InputError: a server rule without a server; clients keep state, and one is in a cohort twice; what learned
+                clusters need is missing; or stages that do not go together, or with the method.
         """
         if self.server_rule is not None and not self.schedule.has_server:
             raise InputError("Method.server_rule: the schedule has no server's model that it would apply to")
@@ -130,24 +138,58 @@ class Method:
             _require_each_once(self.schedule)
         if self.labels is not None or self.regroup is not None:
             _require_learnable(self)
+        require_chain(self.stages, self.lacking)
+
+    @cached_property
+    def trained_by(self) -> TrainerSpec:
+        """How its trainers are made, and what they say of themselves."""
+        return TrainerSpec.of(self.trainer)
 
     @cached_property
     def keeps_state(self) -> bool:
-        """Whether clients keep a state from task to task, as the trainer's class says."""
-        return self._says("keeps_state")
+        """Whether clients keep a state from task to task, as the trainer or a stage says."""
+        return self.trained_by.keeps_state or any(stage.keeps_state for stage in self.stages)
 
     @property
     def keeps_model(self) -> bool:
         """Whether what a client keeps takes the place of what it is sent of the same names: it is (part of) a model."""
-        return self.keeps_state and self._says("keeps_model")
+        return self.trained_by.keeps_model or any(stage.keeps_model for stage in self.stages)
+
+    @property
+    def assigned_by(self) -> Assignment:
+        """How clients find their cluster: as the last stage says that does, or else the method's own assignment."""
+        return next((stage.assign for stage in reversed(self.stages) if stage.assign), self.assign)
+
+    @property
+    def combined_by(self) -> Combine:
+        """The combine rule: the last stage's that has one, or else the method's own."""
+        return next((stage.combine for stage in reversed(self.stages) if stage.combine), self.combine)
+
+    @property
+    def fixed(self) -> FixedPoint | None:
+        """The fixed point in which nodes of a fleet sum updates under masks; None: each is sent by itself."""
+        return next((stage.fixed for stage in self.stages if stage.fixed), None)
+
+    @property
+    def release(self) -> Release | None:
+        """What makes clusters' models of what was combined; None: they publish that."""
+        return next((stage.release for stage in reversed(self.stages) if stage.release), None)
+
+    def lacking(self, need: Need) -> str:
+        """Return the setting by which the method itself lacks what a stage may need; an empty text if it does not."""
+        return self.told(need) if need in _LACKS and _LACKS[need](self) else ""
+
+    def with_stage(self, stage: Stage) -> "Method":
+        """Return the method with another stage, after those that it has.
+
+        Raises:
+            InputError: it does not go with the method, or with a stage before it.
+        """
+        return replace(self, stages=(*self.stages, stage))
 
     def sent(self, model: Model) -> Model:
         """Return what travels of a model."""
         return without(model, self.stays)
-
-    def _says(self, name: str) -> bool:
-        made_by = getattr(self.trainer, "func", self.trainer)  # of a `functools.partial`
-        return bool(getattr(made_by, name, False))
 
     @property
     def finds_clusters(self) -> bool:
@@ -163,6 +205,29 @@ class Method:
         if state.server is None:
             raise InputError("the schedule has no server, so there is no global model")
         return state.server
+
+
+def _adds_updates(method: Method) -> bool:
+    mixes = (mix for event in method.schedule.events for mix in (event.server, *dict(event.starts).values()))
+    return any(mix is not None and mix.updates for mix in mixes)
+
+
+_LACKS: Mapping[Need, Callable[[Method], bool]] = {
+    Need.MEAN: lambda method: method.combine not in (average_models, average_gradients),
+    Need.MEAN_OF_MODELS: lambda method: method.combine is not average_models,
+    Need.UPDATES: lambda method: not any(event.models_up for event in method.schedule.events),
+    Need.PLAIN_TRAINING: lambda method: method.trainer is not None,
+    Need.NO_STATE: lambda method: method.trained_by.keeps_state,
+    Need.NO_MOMENTS: lambda method: method.rule.carry_moments,
+    Need.NO_LOSSES: lambda method: method.assign is not as_scheduled,
+    Need.NO_DRAWING: lambda method: method.assign not in (as_scheduled, least_loss),
+    Need.FIXED_CLUSTERS: lambda method: method.labels is not None or method.regroup is not None,
+    Need.NO_SCREENING: lambda method: method.screening is not None,
+    Need.OWN_LAYERS: lambda method: bool(method.shared),
+    Need.ONE_START: lambda method: method.restarts > 1,
+    Need.MERGED_MODELS: _adds_updates,
+}
+"""What a method may lack, by how it shows."""
 
 
 def init(method: Method, *initial: Model) -> State:
@@ -213,9 +278,10 @@ def advance(method: Method, executor: Executor, state: State, event: Event) -> S
 
 def train_together(method: Method, executor: Executor, state: State, events: Sequence[Event]) -> list[EventResult]:
     """Train the cohorts of events that do not depend on each other."""
-    assign = method.assign if state.labels is None else ByLabel(state.labels)
+    assign = method.assigned_by if state.labels is None else ByLabel(state.labels)
+    combine, screening, release = method.combined_by, method.screening, method.release
     return train_events(
-        events, state.starts, executor, assign, method.combine, method.screening, state.clients, method.release
+        events, state.starts, executor, assign, combine, screening, state.clients, release, method.announce
     )
 
 

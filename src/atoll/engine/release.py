@@ -1,4 +1,4 @@
-"""Releases: what stands between clients' results and all who see what is made of them, such as noise."""
+"""Releases: how a combined result becomes a cluster's published model, for example with noise added."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,15 +9,11 @@ from atoll.schedules.events import Event
 
 
 class Release(Protocol):
-    """Makes a cluster's published model of what its clients' results were combined to (`Method.release`).
+    """Makes a cluster's published model of what its clients' results were combined to (`Stage.release`).
 
     With it the losses that clients report go nowhere, and clusters that clients choose themselves all publish in every
     event, so that nobody can tell from what is missing whom an event asked in vain.
     """
-
-    def announce(self, event: Event) -> None:
-        """Note that an event's clients are about to be asked; what it raises ends the run before they are."""
-        ...
 
     def publish(
         self,

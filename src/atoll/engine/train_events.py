@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -50,15 +50,16 @@ def train_events(
     screening: Screening | None = None,
     clients: Mapping[int, Model] | None = None,
     release: Release | None = None,
+    announce: Callable[[Event], None] | None = None,
 ) -> list[EventResult]:
     """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds.
 
     Clients that find no cluster, or are not chosen, are left out of their event. `clients` is what clients keep
-    (`State.clients`).
+    (`State.clients`); `announce` is told of each event before its clients are asked.
     """
-    if release is not None:
+    if announce is not None:
         for event in events:
-            release.announce(event)
+            announce(event)
     carried = screening is None and release is None and executor.carries_through(combine)
     works = [_begin(event, starts, executor, assign, carried, clients or {}, release) for event in events]
     while going := [work for work in works if work.repeat < work.event.intra_rounds]:

@@ -1,4 +1,4 @@
-"""What FedUC's bound needs of data and model, estimated without training: deviations, L, mu and the initial gap."""
+"""Constants of FedUC's bound, estimated without training: deviations, L, mu and the initial gap."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from atoll.data.population import Population
-from atoll.evaluation.scores import Evaluator, client_gradient
+from atoll.evaluation.gradients import client_gradient
+from atoll.evaluation.scores import Evaluator
 from atoll.local.batches import Batches
 from atoll.local.models import Model
 from atoll.local.weights import load_model
@@ -17,21 +18,21 @@ from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
 
-_HELD_BYTES = 2**30  # gradients kept at a time while inner products are taken
+_HELD_BYTES = 2**30  # of gradients kept at a time while inner products are computed
 
 
 def label_deviations(class_counts: npt.NDArray[np.integer], gram: Floats | None = None) -> Floats:
-    """Return the clients' deviations as estimated from their class shares, `Problem.deviations`.
+    """Return the clients' deviations, `Problem.deviations`, estimated from their class shares.
 
-    A client's gradient is taken to be the mean of the classes' gradients, weighted by its class shares.
+    A client's gradient is assumed to be the mean of the classes' gradients, weighted by its class shares.
 
     Args:
         class_counts: samples of each class that each client holds, [clients, classes].
-        gram: inner products of the classes' mean gradients, [classes, classes], as `class_gradient_gram` gives them;
-            None takes the unit matrix, so that xi_j is the squared distance of class shares.
+        gram: inner products of the classes' mean gradients, [classes, classes], as from `class_gradient_gram`;
+            None: the unit matrix, so that xi_j is the squared distance of class shares.
 
     Raises:
-        InputError: a client without samples, or a `gram` of another shape.
+        InputError: if a client has no samples, or `gram` has another shape.
 
     >>> label_deviations(np.array([[4, 0], [0, 4]]))
     array([[ 0.5, -0.5],
@@ -55,21 +56,21 @@ def class_gradient_gram(
 ) -> Floats:
     """Return the inner products of the classes' mean gradients at a model, [classes, classes].
 
-    For regression the planted groups stand for classes, as in `Population.class_counts`. A class that nobody holds
-    has the gradient 0.
+    For regression the planted groups take the place of classes, as in `Population.class_counts`. A class without
+    samples has gradient 0.
 
     Args:
-        population: the samples are those that clients hold, drawn as often as they hold them.
+        population: gives the samples, each as often as clients hold it.
         module: computes the model.
         model: usually the initial one, w0.
-        samples: at most so many are drawn of each class, without replacement.
+        samples: the most drawn of each class, without replacement.
         rng: draws them.
 
     Raises:
-        InputError: `samples` is not positive.
+        InputError: if `samples` is not positive.
     """
     if samples < 1:
-        raise InputError(f"samples = {samples}: must be a positive number of samples a class")
+        raise InputError(f"samples = {samples}: must be a positive number of samples per class")
     data, held = population.data, population.indices
     labels = data.labels_of(held) if data.classes else data.groups_of(held)
     rows = []
@@ -81,20 +82,20 @@ def class_gradient_gram(
 
 @one_thread()
 def gradient_deviations(population: Population, module: nn.Module, models: Sequence[Model]) -> Floats:
-    """Return the clients' deviations from full gradients, `Problem.deviations`, [clients, at most clients].
+    """Return the clients' deviations, `Problem.deviations`, from full gradients, [clients, at most clients].
 
     The rows have the inner products of ``grad f_i - grad F``, with grad F the mean weighted by samples. A problem
-    holds the deviations at one model: of several, those along a warm-up say, it is the one with the largest weighted
-    mean of ``||grad f_i - grad F||^2`` over all clients; each cluster's xi_j there may be below its own maximum.
+    holds the deviations at one model: of several, such as those of a warm-up, the one with the largest weighted
+    mean of ``||grad f_i - grad F||^2`` over all clients; a cluster's xi_j there may be below its own maximum.
 
-    Takes one full gradient per client and model while all of them fit into 1 GiB; otherwise each is computed again
-    for every further GiB. Besides, memory is that of a few clients-by-clients matrices.
+    Computes one full gradient per client and model if all of them fit into 1 GiB; otherwise each is computed again
+    for every further GiB. Other memory is that of a few clients-by-clients matrices.
 
     Raises:
-        InputError: no models.
+        InputError: if there are no models.
     """
     if not models:
-        raise InputError("models = []: must hold at least one model at which gradients are taken")
+        raise InputError("models = []: must hold at least one model at which gradients are computed")
     rows = [population.samples(client) for client in range(len(population))]
     shares = population.shares
     largest, chosen, scale = -1.0, np.empty((0, 0)), 0.0
@@ -125,16 +126,16 @@ class GradientChange:
 
 @one_thread()
 def gradient_change(population: Population, module: nn.Module, first: Model, second: Model) -> GradientChange:
-    """Measure how the clients' full gradients change from one model to another; two gradients per client.
+    """Measure how the clients' full gradients change from one model to another; computes two gradients per client.
 
     Raises:
-        InputError: the models have the same parameters.
+        InputError: if the models have the same parameters.
     """
     start, stop = _parameters(module, first), _parameters(module, second)
     step = stop - start
     squared = float(step @ step)
     if squared == 0:
-        raise InputError("the two models have the same parameters: must differ, to show how gradients change")
+        raise InputError("the two models have the same parameters: they must differ to show how gradients change")
     batches = Batches(population.data, module)
     ratios, curvatures = np.empty(len(population)), np.empty(len(population))
     module.eval()
@@ -150,21 +151,21 @@ def gradient_change(population: Population, module: nn.Module, first: Model, sec
 
 
 def estimate_smoothness(change: GradientChange) -> float:
-    """Return L as the clients' mean ratio, weighted by samples (Wang et al. 2019, which FedUC refers to).
+    """Return L as the clients' mean ratio, weighted by samples (Wang et al. 2019, cited by FedUC).
 
-    A ratio never exceeds its client's constant, so the estimate is never above the mean of the constants.
+    A ratio never exceeds its client's constant, so the estimate never exceeds the mean of the constants.
     """
     return float(change.shares @ change.ratios)
 
 
 def estimate_mu(change: GradientChange, least: float = 1e-3) -> float:
-    """Return mu as the least positive curvature of any client, and at least `least`.
+    """Return mu as the least positive curvature of any client, but at least `least`.
 
-    A loss that is not convex has no mu, and its curvature may be negative; `least`, which is also the answer when no
-    curvature is positive, keeps the bound defined.
+    A loss that is not convex has no mu, and its curvature may be negative; `least`, also returned if no curvature is
+    positive, keeps the bound defined.
 
     Raises:
-        InputError: `least` is not positive.
+        InputError: if `least` is not positive.
     """
     if not least > 0:
         raise InputError(f"least = {least}: must be a positive number")
@@ -180,10 +181,10 @@ def initial_gap(
     samples: int | None = None,
     seed: int = 0,
 ) -> float:
-    """Return F(w0) - F*, with F the mean loss over all samples, or over a seeded draw of so many, and F* given.
+    """Return F(w0) - F*; F is the mean loss over all samples, or over a seeded draw of `samples`, and F* is `optimum`.
 
     Raises:
-        InputError: the model's loss is below `optimum`, or NaN.
+        InputError: if the model's loss is below `optimum`, or NaN.
     """
     loss = Evaluator(population, module, samples, seed).train_loss(model)
     if not optimum <= loss < np.inf:
@@ -212,7 +213,7 @@ def _gram_at(population: Population, module: nn.Module, model: Model, rows: Sequ
 
 
 def _gram(gradient: Callable[[int], Floats], count: int, length: int) -> Floats:
-    """Return the inner products of `count` vectors of this length, holding a block of them at a time."""
+    """Return the inner products of `count` vectors of this length, keeping one block of them at a time."""
     gram = np.empty((count, count))
     held = max(1, min(count, _HELD_BYTES // (8 * length)))
     block = np.empty((held, length))
@@ -228,7 +229,7 @@ def _gram(gradient: Callable[[int], Floats], count: int, length: int) -> Floats:
 
 
 def _factor(gram: Floats, scale: float) -> Floats:
-    """Return rows with these inner products, [n, at least 1]; eigenvalues within rounding of `scale` count as 0."""
+    """Return rows with these inner products, [n, at least 1]; eigenvalues below rounding of `scale` count as 0."""
     values, vectors = np.linalg.eigh(gram)
     kept = max(1, int((values > scale * len(gram) * np.finfo(np.float64).eps).sum()))
     return np.asarray(vectors[:, -kept:] * np.sqrt(np.maximum(values[-kept:], 0)))

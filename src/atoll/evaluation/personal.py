@@ -1,4 +1,4 @@
-"""How good models are for single clients: accuracies on each client's own test samples."""
+"""Accuracies of models on each client's own test samples."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.local.batches import Batches, cut_rows, measure_samples
 from atoll.local.models import Model
@@ -15,18 +15,18 @@ from atoll.support.process import one_thread
 
 
 class OwnTests:
-    """The test samples of each client: those that it holds itself, or else test samples like its own.
+    """The test samples of each client: its own, or else samples of the test set like its own.
 
-    The latter are weighted so that each class of each planted group has the share that it has of the client's samples.
+    The latter are weighted so that each class of each planted group has the same share as in the client's samples.
     """
 
     def __init__(self, population: Population, module: nn.Module, owned: bool = False) -> None:
-        """Share the test set; `module` is scratch space.
+        """Divide up the test set.
 
         Args:
             population: the clients.
-            module: what models are loaded into.
-            owned: whether clients are the owners of samples that the data names (partition `natural`).
+            module: scratch space into which models are loaded.
+            owned: whether clients are the owners given by the data (partition `natural`).
         """
         test = population.data.test
         self.population = population
@@ -38,9 +38,9 @@ class OwnTests:
 
     @one_thread()
     def accuracies(self, model: Model, clients: Sequence[int] | Ids) -> Floats:
-        """Return a model's accuracy on each of these clients' tests, [clients]; NaN for one that has none.
+        """Return a model's accuracy on each of these clients' tests, [clients]; NaN for a client without any.
 
-        It takes a forward pass a test sample of the kinds that they hold.
+        It takes one forward pass per test sample of the kinds that they hold.
         """
         held = [self._held(int(client)) for client in clients]
         wanted = np.unique(np.concatenate([kinds for kinds, _ in held])) if held else self._kinds[:0]
@@ -55,14 +55,14 @@ class OwnTests:
         return np.array([counts @ hits[kinds] / counts.sum() if len(kinds) else np.nan for kinds, counts in held])
 
     def _held(self, client: int) -> tuple[Ids, Ids]:
-        """Return the kinds of the client's samples that are in the test set, and how many of each it holds."""
+        """Return the kinds of the client's samples that the test set has, and how many of each it holds."""
         own = self._kinds_of(self.population.data, self.population.samples(client))
         kinds, counts = np.unique(own, return_counts=True)
         there = (kinds < len(self._there)) & (self._there[np.minimum(kinds, len(self._there) - 1)] > 0)
         return kinds[there], counts[there]
 
     def _kinds_of(self, data: Dataset, rows: npt.NDArray[np.integer]) -> Ids:
-        """Return a number for each of these samples' owner, or its group and class."""
+        """Return each sample's kind: a number for its owner, or for its group and class."""
         if self._owned and data.owners is not None:
             return np.asarray(data.owners[rows], np.int64)
         return np.asarray(data.groups_of(rows) * data.classes + data.labels_of(rows), np.int64)

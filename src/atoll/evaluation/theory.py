@@ -18,10 +18,10 @@ class FedClusterBound:
     """FedCluster's Theorem 1.
 
     Attributes:
-        lr: the learning rate it asks for, ``(T M E) ** -0.5``.
+        lr: the learning rate that it assumes, ``(T M E) ** -0.5``.
         constant: C of eq. (4).
-        bound: ``2 C / sqrt(T M E)``, which the mean over rounds of E||grad f||^2 at round starts does not exceed.
-        unmet: the theorem's conditions that do not hold here, in words; the bound is proven only if there are none.
+        bound: ``2 C / sqrt(T M E)``, on the mean over rounds of E||grad f||^2 at round starts.
+        unmet: the theorem's conditions that do not hold, in words; the bound is proven only if there are none.
     """
 
     lr: float
@@ -59,7 +59,7 @@ def fedcluster_bound(
         rounds: T.
         steps: E.
         smoothness: L.
-        gradient_bound: G; squared norms of sample gradients at the models of the run are at most G^2 in the mean.
+        gradient_bound: G; the mean squared norm of sample gradients at the run's models is at most G^2.
         gap: f(W_0) - inf f.
         h_cluster: H_cluster, the supremum, or the largest value observed.
         variances: s_k^2 for each client; for batches of b samples pass s_k^2 / b.
@@ -70,7 +70,7 @@ def fedcluster_bound(
     q = np.bincount(clustering.labels, weights=shares, minlength=clustering.clusters)
     # Sampling noise: sum over clusters K of q_K * (sum over k in K of (p_k / q_K)^2 s_k^2).
     noise = float(np.sum(shares**2 * np.asarray(variances) / q[clustering.labels]))
-    # (4): progress left to make, and what gradients' spread over clusters and samples costs.
+    # (4): the initial gap, and the effect of gradients' spread over clusters and samples.
     constant = 2 * gap + 4 * smoothness * (h_cluster + noise)
     cycles, total = clustering.clusters * steps, rounds * clustering.clusters * steps
     unmet = []
@@ -82,21 +82,21 @@ def fedcluster_bound(
 
 
 PROOF_CONSTANTS = (1 / 8, 384.0, 128**0.5, 1 / 2, 1 / 4, 384.0, 128**0.5)
-"""CFL-MGD's c, c_1, ..., c_6, which the theorem leaves open, as its proof gives them.
+"""CFL-MGD's c, c_1, ..., c_6, which the theorem leaves open, from its proof.
 
 c is Hoeffding's in (A5); c_1 and c_5 are three times the 128 of (29) and (30) together, by (A14), c_2 and c_6 its root;
-c_3 and c_4 stand in (A27).
+c_3 and c_4 are in (A27).
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class CflMgdTerms:
-    """What CFL-MGD's Theorem 1 speaks of: option I, full participation, resampling, strongly convex losses.
+    """The quantities of CFL-MGD's Theorem 1: option I, full participation, resampling, strongly convex losses.
 
     Attributes:
         rounds: T.
         clients: m.
-        samples: n', a client's fresh samples for each round's gradient, and as many for its identity.
+        samples: n', a client's fresh samples for each round's gradient, and as many for its cluster assignment.
         clusters: P.
         least_share: l, the smallest planted cluster's share of the clients.
         parameters: d, of a model.
@@ -105,14 +105,14 @@ class CflMgdTerms:
         distance: Delta, the least distance between two clusters' optima.
         start_error: largest distance of a cluster's first model from its optimum.
         largest_optimum: largest norm of an optimum.
-        loss_deviation: sigma, by how much a sample's loss deviates (root of the mean square) at the models of the run.
+        loss_deviation: sigma, the root mean square deviation of a sample's loss at the run's models.
         gradient_deviation: v, the same of a sample's gradient.
         beta: the clusters' momentum.
-        lambdas: lambda_0, ..., lambda_4: the smaller, the larger rho_0 and the less likely the failure.
-        constants: c, c_1, ..., c_6. Where beta is 0, c_4 may be 0: it bounds a term that beta multiplies.
+        lambdas: lambda_0, ..., lambda_4: smaller ones make rho_0 larger and failure less likely.
+        constants: c, c_1, ..., c_6. If beta is 0, c_4 may be 0: it bounds a term with the factor beta.
 
     Raises:
-        InputError: another number of lambdas or constants, or values that cannot be.
+        InputError: if the number of lambdas or constants is wrong, or a value is out of range.
     """
 
     rounds: int
@@ -133,7 +133,7 @@ class CflMgdTerms:
     constants: Sequence[float] = PROOF_CONSTANTS
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse invalid values."""
         if len(self.lambdas) != 5 or not all(0 < each < 1 for each in self.lambdas):
             raise InputError(f"lambdas = {list(self.lambdas)}: must be five numbers between 0 and 1")
         if len(self.constants) != 7 or min(self.constants) < 0:
@@ -154,12 +154,12 @@ class CflMgdTerms:
 
     @property
     def rho_0(self) -> float:
-        """(A36) at the last round: what a round adds to the error at most."""
+        """(A36) at the last round: the most that a round adds to the error."""
         l0, l1, l2, l3, l4 = self.lambdas
         _, c1, c2, c3, c4, c5, c6 = self.constants
         share, momentum = self.least_share, self.beta / (1 - self.beta)
         noise = self.gradient_deviation / (self.smoothness * math.sqrt(self.clients * self.samples))
-        strayed = self._least_samples / (self.clusters * self.samples)  # share of the clients in a wrong cluster
+        strayed = self._least_samples / (self.clusters * self.samples)  # share of clients in a wrong cluster
         cross = noise * math.sqrt(self.clusters * strayed / l2)
         return (
             2 * noise / (l0 * math.sqrt(share))
@@ -173,14 +173,14 @@ class CflMgdTerms:
 
     @property
     def failure(self) -> float:
-        """``P lambda_5``: the probability that Lemma 2 does not hold for all clusters in one round, at most."""
+        """``P lambda_5``: an upper bound on the probability that Lemma 2 fails for some cluster in one round."""
         l0, l1, l2, l3, l4 = self.lambdas
         spread = 4 * math.exp(-self.constants[0] * self.least_share * self.clients)
         return self.clusters * (l0 + self.clusters * l1 + 2 * l2 + l3 + self.clusters * l4 + spread)
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """The conditions that do not hold, in words; "up to a constant" is read as up to 1."""
+        """The conditions that do not hold, in words; "up to a constant" is taken to mean up to 1."""
         condition, distance = self.convexity / self.smoothness, self.distance
         basin, room = condition**0.5 * distance / 4, self.least_share / 32 * condition**1.5 * distance
         held, failure = self.least_share * self.clients * self.samples, self.rounds * self.failure
@@ -205,17 +205,17 @@ class CflMgdTerms:
 
 @dataclass(frozen=True)
 class CflMgdBound:
-    """CFL-MGD's Lemma 2, of one round, and Theorem 1, which repeats it.
+    """CFL-MGD's Lemma 2, for one round, and Theorem 1, which iterates it.
 
     Attributes:
-        lr: the learning rate it asks for, ``1 / L``.
-        contraction: Lemma 2's factor ``1 - l mu / (8 L)``: a round takes an error e to ``contraction * e + rho_0``.
-        rho_0: what a round adds at most.
-        bound: what no cluster's error exceeds after all rounds, (A39).
-        rho: Theorem 1's ``16 L rho_0 / (mu l)``, which none exceeds once `rounds_needed` are over.
+        lr: the learning rate that it assumes, ``1 / L``.
+        contraction: Lemma 2's factor ``1 - l mu / (8 L)``: a round reduces an error e to ``contraction * e + rho_0``.
+        rho_0: the most that a round adds.
+        bound: on every cluster's error after all rounds, (A39).
+        rho: Theorem 1's ``16 L rho_0 / (mu l)``, the bound after `rounds_needed`.
         rounds_needed: ``8 L / (l mu) * log(Delta / (2 rho))``, at least 0.
-        failure: probability that Lemma 2 does not hold in one round, at most; in any of T rounds it is T times that.
-        unmet: the theorem's conditions that do not hold here, in words; the bound is proven only if there are none.
+        failure: upper bound on the probability that Lemma 2 fails in one round; for any of T rounds, T times that.
+        unmet: the theorem's conditions that do not hold, in words; the bound is proven only if there are none.
     """
 
     lr: float

@@ -6,7 +6,7 @@ import numpy as np
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.array_inputs import kind_of
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.support.errors import InputError
 

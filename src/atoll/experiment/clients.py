@@ -1,188 +1,56 @@
-"""From settings to clients: data set, partition, population."""
+"""Which clients there are, and what data they hold."""
 
-import json
-import os
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
 
-import numpy as np
-
-from atoll.data.datasets import Dataset
-from atoll.data.dealing.draws import Parts
-from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
-from atoll.data.named_datasets import DATASETS, stamp
-from atoll.data.population import Population, make_population, read_clients
-from atoll.data.standardise import standardise
-from atoll.experiment.checks import read_dataset, read_parts
-from atoll.experiment.skewing import levels_of, require_skew, skew_clients
-from atoll.settings.plugins import call, resolve
+from atoll.data.population import Population
+from atoll.experiment.client_data import make_all_clients, make_test_clients
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import call
 from atoll.settings.sections import Settings
-from atoll.settings.signatures import asks_for, takes_any
-from atoll.support.errors import InputError, reading
-from atoll.support.seeds import generator
 
 
-def make_clients(settings: Settings) -> Population:
-    """Return the training clients.
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """Which clients there are, and what data they hold: each population is made when it is first asked for.
 
-    Raises:
-        InputError: settings that do not fit the data, or a partition that leaves a client without samples.
+    Attributes:
+        settings: all settings, of which the seed, the data and the method count.
     """
-    return make_all_clients(settings)[0]
 
+    settings: Settings
 
-def make_all_clients(settings: Settings) -> tuple[Population, Population | None]:
-    """Return the training clients, and those that never train, drawn from the seed; None: there are none.
+    @property
+    def dealt(self) -> Population:
+        """The population as the partition makes it."""
+        return self._all[0]
 
-    Raises:
-        InputError: as `make_clients`.
-    """
-    wanted = settings.data
-    data = _turn(settings, load_dataset(settings))
-    clients = _count_all(settings)
-    parts = _deal_out(settings, data, clients, "partition")
-    if len(parts) != clients:
-        more = f" + data.held_out_clients = {wanted.held_out_clients}" if wanted.held_out_clients else ""
-        raise InputError(
-            f"data.partition = {wanted.partition!r}: made {len(parts)} clients, but data.clients = "
-            f"{wanted.clients}{more}"
-        )
-    if empty := [client for client, part in enumerate(parts) if not len(part)]:
-        raise InputError(
-            f"data.partition = {wanted.partition!r}: client {empty[0]} has no samples "
-            f"({len(empty)} of {len(parts)} have none); every client needs at least one"
-        )
-    data = _skewed(settings, data, parts)
-    with reading("data.clients_file"):
-        attributes = read_clients(wanted.clients_file, wanted.clients) if wanted.clients_file else {}
-    if not wanted.held_out_clients:
-        return make_population(data, parts, attributes), None
-    order = generator(settings.seed, "held out").permutation(clients)
-    training, new = np.sort(order[: wanted.clients]), np.sort(order[wanted.clients :])
-    return (
-        make_population(data, [parts[k] for k in training], attributes),
-        make_population(data, [parts[k] for k in new]),
-    )
+    @property
+    def new(self) -> Population | None:
+        """Clients that never train (`data.held_out_clients`); None: there are none."""
+        return self._all[1]
 
+    @cached_property
+    def _all(self) -> tuple[Population, Population | None]:
+        return make_all_clients(self.settings)
 
-def _skewed(settings: Settings, data: Dataset, parts: Parts) -> Dataset:
-    """Return the pool as the clients have it; a partition in a file says who has the test samples, too."""
-    if settings.data.skew == "none":
-        return data
-    by_file = settings.data.partition == "file"
-    return skew_clients(settings, data, parts, _deal_out(settings, data.test, 1, "test partition") if by_file else None)
+    @cached_property
+    def test(self) -> Population:
+        """Clients that hold the test samples."""
+        return make_test_clients(self.settings, self.dealt)
 
+    @cached_property
+    def population(self) -> Population:
+        """The population that trains: one client with all samples for the centralised baseline, or such parties."""
+        make = method_kind(self.settings).population
+        if make is None:
+            return self.dealt
+        return call("method.name", make, {**dict(self.settings.method), "population": self.dealt})  # type: ignore[no-any-return]
 
-def _count_all(settings: Settings) -> int:
-    """Return how many clients the data are dealt out to."""
-    return settings.data.clients + settings.data.held_out_clients
-
-
-def make_test_clients(settings: Settings, population: Population) -> Population:
-    """Return clients that hold the test samples, by the same partition: as many for their samples, of every group."""
-    test = population.data.test
-    wanted = settings.data.clients
-    if settings.data.partition == "natural":
-        return make_population(test, _own_tests(settings, test, population))
-    if settings.data.skew != "none" and settings.data.partition != "file":
-        return make_population(test, _deal_by_level(settings, test, len(population.data)))
-    groups = int(test.groups_of(np.arange(len(test))).max()) + 1
-    clients = max(min(groups, wanted), wanted * len(test) // len(population.data))
-    return make_population(test, _deal_out(settings, test, clients, "test partition"))
-
-
-def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
-    """Partition the test samples of each level of skew among clients of their own, as many for their samples."""
-    levels = levels_of(settings)
-    parts: list[np.ndarray[Any, Any]] = []
-    for level in range(levels):
-        rows = np.flatnonzero(test.groups == level)
-        if not len(rows):
-            raise InputError(
-                f"data.skew_levels = {levels}: there are {len(test)} test samples, and clients of each level need one"
-            )
-        own = replace(test, inputs=test.inputs[rows], targets=test.targets[rows], groups=None)
-        clients = max(1, settings.data.clients * len(test) // (pool * levels))
-        parts += [rows[part] for part in _deal_out(settings, own, clients, "test partition")]
-    return parts
-
-
-def load_dataset(settings: Settings) -> Dataset:
-    """Return the data set that the settings name, its inputs standardised as they say."""
-    wanted = settings.data
-    return standardise(require_skew(settings, _load(settings)), wanted.standardise, wanted.mean, wanted.deviation)
-
-
-def _load(settings: Settings) -> Dataset:
-    wanted = settings.data
-    make = resolve("data.dataset", wanted.dataset, DATASETS)
-    offered = {**dict(wanted), "clients": _count_all(settings)}
-    taken = {key: value for key, value in offered.items() if asks_for(make, key) or takes_any(make)}
-    if wanted.dataset not in DATASETS or asks_for(make, "rng"):  # which may give another each time
-        return _make_dataset(make, wanted.dataset, {**taken, "rng": generator(settings.seed, "regression")})
-    told = json.dumps(taken, sort_keys=True, default=str)
-    return _read_once(wanted.dataset, told, stamp(wanted.dataset, wanted.root), os.environ.get("ATOLL_DATA"))
-
-
-@lru_cache(maxsize=1)
-def _read_once(name: str, told: str, _stamp: tuple[Any, ...], _environment: str | None) -> Dataset:
-    """Read a data set once for all runs of an experiment, as long as its folder's files stay the same."""
-    return _make_dataset(DATASETS[name], name, json.loads(told))
-
-
-def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any]) -> Dataset:
-    with nullcontext() if name in DATASETS else reading(f"data.dataset = {name!r}"):
-        made = call("data.dataset", make, given, given)
-    return read_dataset(made, name)
-
-
-def _own_tests(settings: Settings, test: Dataset, population: Population) -> Parts:
-    """Return the test samples of each client that has any.
-
-    Raises:
-        InputError: none has.
-    """
-    if test.owners is None:
-        raise InputError(
-            f"data.partition = 'natural': method.name = {settings.method.name!r} is tested client by client, and the "
-            "data has one test set for all; give clients test samples of their own"
-        )
-    assert population.data.owners is not None
-    trains = np.zeros(1 + max(int(owners.max()) for owners in (population.data.owners, test.owners)), bool)
-    trains[population.data.owners[population.indices]] = True
-    wanted = np.flatnonzero(trains[test.owners])
-    parts = rows_by_owner(test.owners[wanted])
-    return [wanted[part] for part in parts if len(part)]
-
-
-def _turn(settings: Settings, data: Dataset) -> Dataset:
-    """Return the data set with turned copies, where the settings want them."""
-    wanted = settings.data
-    rotations = wanted.rotations or (4 if wanted.partition == "rotated" else 1)
-    if rotations == 1:
-        return data
-    if wanted.partition == "natural":
-        raise InputError(f"data.rotations = {rotations}: must be unset with data.partition = 'natural'")
-    if len(data.shape) < 2 or data.shape[-1] != data.shape[-2]:
-        raise InputError(f"data.rotations = {rotations}: needs square images, {data.name} has {list(data.shape)}")
-    return replace(data, turns=tuple(range(0, 4, 4 // rotations)))
-
-
-def _deal_out(settings: Settings, data: Dataset, clients: int, purpose: str) -> Parts:
-    """Partition a pool among so many clients."""
-    wanted = settings.data
-    rule: Callable[..., Any] = resolve("data.partition", wanted.partition, PARTITIONS)
-    given = {
-        **dict(wanted),
-        "clients": clients,
-        "labels": data.labels,
-        "groups": data.groups_of(np.arange(len(data))),
-        "classes": data.classes,
-        "owners": data.owners,
-        "dataset": data,
-        "rng": generator(settings.seed, purpose),
-    }
-    return read_parts(call("data.partition", rule, given, wanted.model_extra), wanted.partition)
+    def serve(self, settings: Settings) -> bool:
+        """Return whether other settings make the same clients."""
+        own = self.settings
+        if (own.seed, own.data) != (settings.seed, settings.data):
+            return False
+        makes = [method_kind(each).population for each in (own, settings)]
+        return makes == [None, None] or own.method == settings.method

@@ -9,7 +9,7 @@ import numpy as np
 from atoll.experiment.experiment import Experiment
 from atoll.methods.papers.hierarchical import SYNCHRONOUS, Phase
 from atoll.network.completion import event_seconds
-from atoll.settings.choices import method_kind
+from atoll.settings.choices import method_kind, method_needs
 from atoll.support.arrays import Floats
 
 
@@ -24,7 +24,7 @@ def work_ends(experiment: Experiment) -> Floats | None:
     events = experiment.method.schedule.events
     return np.array(
         [
-            min(began + seconds[_phase_at(experiment.phases, event.round)][cluster], event.seconds)
+            min(began + seconds[_phase_at(experiment.plan.phases, event.round)][cluster], event.seconds)
             for event in events
             for cluster, began in zip(event.active, event.began, strict=True)
         ]
@@ -36,7 +36,11 @@ def work_seconds(experiment: Experiment) -> list[Floats] | None:
 
     None also where speeds change, so that no two events are alike.
     """
-    if not experiment.needs("phases") or experiment.schedule is not None or experiment.clock.pace is not None:
+    if (
+        not method_needs(experiment.settings, "phases")
+        or experiment.schedule is not None
+        or experiment.plan.clock.pace is not None
+    ):
         return None
     takes = signature(method_kind(experiment.settings).make).parameters
     pattern, intra_rounds = (
@@ -48,7 +52,7 @@ def work_seconds(experiment: Experiment) -> list[Floats] | None:
     limit = math.inf if deadline is None else deadline
     return [
         event_seconds(phase.network, phase.clustering.labels, pattern, intra_rounds, limit)
-        for phase in experiment.phases
+        for phase in experiment.plan.phases
     ]
 
 

@@ -22,7 +22,7 @@ from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.local.models import Model
 from atoll.local.precision import has_bfloat16, lacks_bfloat16, slowness_of_bfloat16
 from atoll.local.rounded import Rounded
-from atoll.local.trainer import Trainer
+from atoll.local.trainer import plain_of
 from atoll.methods.parts.rule_requirements import refuse_epochs
 from atoll.settings.sections import RunSettings, Settings
 from atoll.support.errors import InputError
@@ -110,9 +110,10 @@ def _may_gain(trainer: ClientTrainer) -> bool:
 
     Dense ones do not, since a step of few samples is mostly weights read and written.
     """
-    if not isinstance(trainer, Trainer) or not has_bfloat16() or Rounded.of(trainer.module) is None:
+    module = getattr(trainer, "module", None)
+    if module is None or not has_bfloat16() or Rounded.of(module) is None:
         return False
-    return any(isinstance(layer, nn.Conv2d) for layer in trainer.module.modules())
+    return any(isinstance(layer, nn.Conv2d) for layer in module.modules())
 
 
 def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTrainer, sent_bytes: int) -> Executor:
@@ -123,13 +124,14 @@ def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTr
     """
     require_no_fleet(wanted)
     keep_freed_memory()
-    by_cohort = Weighted(trainer) if choice.whole and isinstance(trainer, Trainer) else None
+    plain = plain_of(trainer)
+    by_cohort = Weighted(plain) if choice.whole and plain else None
     if choice.name == "ray":
         return Ray(trainer, choice.workers or None, wanted.address, choice.whole)
     if choice.name == "cores":
         return Cores(trainer, choice.workers, sent_bytes, by_cohort)
-    if choice.name == "stacked" and isinstance(trainer, Trainer):
-        return Stacked(trainer, wanted.stack_bytes, wanted.cuda_graphs)
+    if choice.name == "stacked" and plain:
+        return Stacked(plain, wanted.stack_bytes, wanted.cuda_graphs)
     return by_cohort or Serial(trainer, wanted.debug)
 
 
@@ -229,8 +231,9 @@ def _choose_on_cpu(
     whole = not _why_not_weighted(method, trainer)
     how = "a cohort is one step of SGD" if whole else "client by client"
     workers = min(wanted.workers or count_cores(), count_cores())
-    executor = Weighted(trainer) if whole and isinstance(trainer, Trainer) else Serial(trainer)
-    units = Units(method.schedule, whole, whole and executor.carries_through(method.combine))
+    plain = plain_of(trainer)
+    executor = Weighted(plain) if whole and plain else Serial(trainer)
+    units = Units(method.schedule, whole, whole and executor.carries_through(method.combined_by))
     reason = why_not_fork() or _why_not_side_by_side(units, workers)
     if not reason:
         seconds = time_unit(executor, units.first(start))
@@ -265,12 +268,14 @@ def why_not_fork() -> str:
 
 
 def _why_not_stacked(trainer: ClientTrainer) -> str:
-    return why_not_stacked(trainer) if isinstance(trainer, Trainer) else trainer.why_one_by_one
+    plain = plain_of(trainer)
+    return why_not_stacked(plain) if plain else trainer.why_one_by_one
 
 
 def _why_not_weighted(method: Method, trainer: ClientTrainer) -> str:
-    if trainer.why_one_by_one or not isinstance(trainer, Trainer):
+    plain = plain_of(trainer)
+    if not plain:
         return trainer.why_one_by_one
-    if method.screening or not is_weighted_mean(method.combine):
+    if method.screening or not is_weighted_mean(method.combined_by):
         return "the method's combine rule must be the mean of models"
-    return why_not_weighted(trainer.rule, trainer.module)
+    return why_not_weighted(plain.rule, plain.module)

@@ -9,16 +9,14 @@ import numpy.typing as npt
 from atoll.aggregation.mean import Combine, is_weighted_mean, needs_only_mean, says
 from atoll.aggregation.robust import ROBUST, TIMES_BYZANTINE
 from atoll.aggregation.screening import Screening
-from atoll.codecs.coded_trainer import Coded
 from atoll.data.population import Population
-from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
+from atoll.engine.stages import Stage
 from atoll.experiment.networks import names_of
-from atoll.faults.attacks import Attacked, claim_samples, draw_attackers
+from atoll.faults.attacks import attacking, claim_samples, draw_attackers
 from atoll.faults.availability import Availability, read_availability
 from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.faults.dropouts import lose_clients
-from atoll.local.trainer import Trainer
 from atoll.methods.parts.equal_clients import weigh_equally
 from atoll.schedules.events import Clock
 from atoll.settings.choices import method_kind
@@ -93,28 +91,22 @@ def as_claimed(settings: Settings, population: Population) -> Population:
     )
 
 
-def add_attackers(settings: Settings, trainer: ClientTrainer) -> ClientTrainer:
-    """Return the trainer, some of whose clients attack if the settings want that.
+def attack_stage(settings: Settings, clients: int) -> Stage | None:
+    """Return the stage at which some clients attack, or may fail; None where the settings want neither.
 
     Raises:
-        InputError: an attack that does not fit the data, the share of attackers or the other settings.
+        InputError: an attack that does not fit the share of attackers or the other settings.
     """
     wanted = settings.faults
     if not wanted.attackers and not wanted.tolerate:
-        return trainer
-    if isinstance(trainer, Coded):  # what attackers send is coded too
-        return trainer.around(add_attackers(settings, trainer.trainer))
+        return None
     if wanted.attackers and wanted.attack == "not-finite" and not wanted.tolerate:
         raise InputError(
             "faults.attack = 'not-finite': needs faults.tolerate = true, as such results cannot be combined"
         )
-    if not isinstance(trainer, Trainer):
-        raise InputError(
-            f"faults.{'attackers' if wanted.attackers else 'tolerate'}: needs a method whose trainer is a subclass of "
-            f"atoll.Trainer, that of method.name = {settings.method.name!r} is a {type(trainer).__name__}"
-        )
-    attackers = draw_attackers(wanted.attackers, len(trainer.population), settings.seed)
-    return Attacked(trainer, attackers, wanted.attack, wanted.attack_strength, wanted.claimed_loss)
+    attackers = draw_attackers(wanted.attackers, clients, settings.seed)
+    stage = attacking(attackers, wanted.attack, wanted.attack_strength, wanted.claimed_loss, settings.seed)
+    return stage if wanted.attackers else replace(stage, told="faults.tolerate = true")
 
 
 def require_single_results(settings: Settings) -> None:

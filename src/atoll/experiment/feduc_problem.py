@@ -25,8 +25,8 @@ from atoll.local.trainer import Trainer
 from atoll.local.weights import read_model
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.rule_requirements import refuse_epochs
-from atoll.network.completion import pattern_transfer_seconds
 from atoll.network.network import Network
+from atoll.network.transfers import pattern_transfer_seconds
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
 from atoll.settings.sections import Settings

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from warnings import warn
 
 from atoll.engine.engine import Method
+from atoll.engine.stages import Need
 from atoll.experiment.foresight import foresee
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
@@ -41,7 +43,23 @@ def make_method(settings: Settings, offered: Mapping[str, Any], clients: int, ph
         raise InputError(f"{told}: must return an atoll.Method, it returned {type(method).__name__!r}")
     if method.labels is not None and len(method.labels) != clients:
         raise InputError(f"{told}: gave Method.labels for {len(method.labels)} clients, but there are {clients}")
-    return method
+    return replace(method, told=partial(told_by, settings))
+
+
+def told_by(settings: Settings, need: Need) -> str:
+    """Return the setting by which a method lacks what a stage may need."""
+    wanted, faults = settings.method, settings.faults
+    if need in (Need.MEAN, Need.MEAN_OF_MODELS) and wanted.combine != "mean":
+        return f"method.combine = {wanted.combine!r}"
+    if need in (Need.NO_LOSSES, Need.NO_DRAWING) and wanted.select != "uniform":
+        return f"method.select = {wanted.select!r}"
+    if need is Need.ONE_START:
+        return f"method.restarts = {wanted.get('restarts')}"
+    if need is Need.NO_SCREENING:
+        if faults.max_update_norm is not None:
+            return f"faults.max_update_norm = {faults.max_update_norm:g}"
+        return "faults.tolerate = true" if faults.tolerate else f"faults.attack = {faults.attack!r}"
+    return f"method.name = {wanted.name!r}"
 
 
 def until(settings: Settings, method: Method) -> Method:

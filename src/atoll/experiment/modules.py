@@ -6,15 +6,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.population import Population
-from atoll.engine.cohorts import ClientTrainer
+from atoll.engine.chain import Chain, chain_of, require_halves
 from atoll.engine.engine import Method
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
 from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import Trainer
 from atoll.local.travel import staying
 from atoll.methods.parts.staying import keep_at_clients
 from atoll.schedules.events import Event
@@ -81,15 +80,21 @@ def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
     travels = settings.model.travels
     if travels == "all":
         return method
+    kind = method_kind(settings)
+    name = settings.method.name
+    if kind.module is not None:
+        raise InputError(
+            f"model.travels = {show(travels)}: does not go with method.name = {name!r}, {kind.why_one_place}"
+        )
     if method.stays and travels != "trainable":
         raise InputError(f"model.travels = {travels}: method.name = {settings.method.name!r} says itself what travels")
     return keep_at_clients(method, staying(module, travels), module, f"model.travels = {show(travels)}")
 
 
-def make_trainer(
+def make_chain(
     settings: Settings, method: Method, module: nn.Module, population: Population, device: str, tolerant: bool
-) -> ClientTrainer:
-    """Return what the method trains clients with.
+) -> Chain:
+    """Return what the method trains clients with, and passes their updates through its stages.
 
     Args:
         settings: all settings.
@@ -102,23 +107,24 @@ def make_trainer(
     Raises:
         InputError: a user's trainer that cannot be made, or contradicts its class.
     """
-    given = module, population, method.rule, settings.seed, device, settings.run.precision, not settings.run.debug
+    given = module, population, settings.seed, device, settings.run.precision, not settings.run.debug, tolerant
     told = f"method.name = {settings.method.name!r}"
     try:
-        trainer = (method.trainer or Trainer)(*given, tolerant)
+        chain = chain_of(method, *given)
     except InputError:
         raise
     except Exception as error:  # whatever a user's trainer may raise
         raise InputError(f"{told}: making its trainer failed ({type(error).__name__}: {error})") from error
-    if trainer.keeps_state != method.keeps_state:
+    trainer = chain.trainer
+    if trainer.keeps_state != method.trained_by.keeps_state:
         raise InputError(
             f"{told}: the method's trainer makes a {type(trainer).__name__}, whose keeps_state is "
             f"{trainer.keeps_state}; the trainer itself must say the same"
         )
-    return trainer
+    return chain
 
 
-def rehearse(settings: Settings, trainer: ClientTrainer, event: Event, start: Model) -> ClientUpdate | None:
+def rehearse(settings: Settings, trainer: Chain, event: Event, start: Model) -> ClientUpdate | None:
     """Train one client for one step, so that a model, optimiser or trainer that fails is met before the run.
 
     Where clients keep state, it trains another time from what it kept. Returns what it sends back at last; None where
@@ -129,6 +135,7 @@ def rehearse(settings: Settings, trainer: ClientTrainer, event: Event, start: Mo
     """
     task = ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start)
     try:
+        require_halves(trainer, task)
         update = _train_checked(settings, trainer, task)
         return _train_checked(settings, trainer, replace(task, state=update.state)) if trainer.keeps_state else update
     except RunError:  # a loss that is not finite: the run will say where
@@ -143,10 +150,11 @@ def rehearse(settings: Settings, trainer: ClientTrainer, event: Event, start: Mo
         ) from error
 
 
-def _train_checked(settings: Settings, trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
+def _train_checked(settings: Settings, trainer: Chain, task: ClientTask) -> ClientUpdate:
     update = trainer.train(task)
     if fault := why_wrong_state(task.state, update.state, trainer.keeps_state):
-        raise InputError(f"method.name = {settings.method.name!r}: its trainer, {type(trainer).__name__}, {fault}")
+        name = type(trainer.trainer).__name__
+        raise InputError(f"method.name = {settings.method.name!r}: its trainer, {name}, {fault}")
     return update
 
 

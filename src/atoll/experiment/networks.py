@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.methods.papers.hierarchical import CENTRAL, SYNCHRONOUS
-from atoll.network.completion import pattern_transfer_seconds
 from atoll.network.links import LinksFile, read_links
 from atoll.network.mobility import Trace, random_waypoint, read_trace
 from atoll.network.network import Network
 from atoll.network.network_files import ClientTable, read_aggregators, read_matrix, read_network_clients
 from atoll.network.topology import TOPOLOGIES, neighbours_of
+from atoll.network.transfers import pattern_transfer_seconds
 from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve

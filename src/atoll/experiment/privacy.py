@@ -8,20 +8,19 @@ import torch
 from torch import nn
 
 from atoll.clustering.named_clusterings import CLUSTERINGS, WITHOUT_DATA
-from atoll.codecs.coded_trainer import MakeCoded
-from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.methods.named_methods import ACCOUNTED
 from atoll.methods.selection import SELECTIONS
 from atoll.privacy.accounting import require_accounting
 from atoll.privacy.clipping import CLIP, shape_of
-from atoll.privacy.mechanism import Mechanism
+from atoll.privacy.mechanism import Cost, Mechanism
 from atoll.privacy.named_trusts import TRUSTS
-from atoll.privacy.noise import Noise, from_seed, from_system
+from atoll.privacy.needs import refuse_module
+from atoll.privacy.noise import Noise
 from atoll.privacy.privacy_plan import Plan
-from atoll.privacy.private_release import Publisher, make_private
-from atoll.privacy.requirements import refuse_module, refuse_unproven
+from atoll.privacy.private_release import make_private
+from atoll.schedules.events import Schedule
 from atoll.schedules.packed import pack
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
@@ -33,18 +32,16 @@ from atoll.support.errors import InputError, SettingWarning
 
 @dataclass(frozen=True, eq=False)
 class Private:
-    """A method with privacy, and what it costs.
+    """What the privacy of a run's clients costs.
 
     Attributes:
-        method: its schedule ends before the budget is exceeded.
         mechanism: what is hidden, and how.
-        plan: what the method's schedule costs.
+        plan: what the method's schedule costs; the schedule ends before the budget is exceeded.
         most_releases: that any client may take part in within the budget; None: there is no budget.
         events_planned: events that there would be without a budget.
         is_fleet: whether it is for a fleet, where noise is the system's.
     """
 
-    method: Method
     mechanism: Mechanism
     plan: Plan
     most_releases: int | None
@@ -81,53 +78,43 @@ def read_mechanism(settings: Settings) -> Mechanism | None:
     return call("privacy.trust", TRUSTS[wanted.trust], dict(wanted))  # type: ignore[no-any-return]
 
 
-def add_privacy(
-    settings: Settings, mechanism: Mechanism, method: Method, population: Population, module: nn.Module
-) -> Private:
-    """Return the method with its clients hidden, up to the end of the budget.
+def plan_privacy(settings: Settings, mechanism: Mechanism, schedule: Schedule, cost: Cost, clients: int) -> Private:
+    """Return what a schedule of private events costs, up to the end of the budget.
 
     Args:
         settings: all settings.
         mechanism: what they want hidden.
-        method: as it is without.
-        population: its clients, as they report what they hold.
-        module: the initial model, a copy.
+        schedule: of all events.
+        cost: of an average, to each client that takes part in it.
+        clients: how many there are.
 
     Raises:
-        InputError: anything of which it is not proven that one client's effect is bounded; or a budget that does not
-            last for an event.
+        InputError: a budget that does not last for an event.
     """
-    is_fleet = settings.run.executor == "fleet"
-    noise = from_system if is_fleet else from_seed(settings.seed)
-    private = hide(settings, mechanism, method, population.sizes, module, noise)
-    if is_fleet:  # whose nodes add noise to updates, and tell a cluster at random, before anything leaves them
-        private = replace(private, assign=method.assign)
-    assert isinstance(private.release, Publisher)
-    plan = Plan(private.schedule, len(population), private.release.cost, mechanism.delta)
-    if mechanism.delta >= 1 / len(population):
+    plan = Plan(schedule, clients, cost, mechanism.delta)
+    if mechanism.delta >= 1 / clients:
         warnings.warn(
-            f"privacy.delta = {mechanism.delta:g}: is no less than 1 / data.clients = {1 / len(population):g}, so that "
+            f"privacy.delta = {mechanism.delta:g}: is no less than 1 / data.clients = {1 / clients:g}, so that "
             "a mechanism which gives a client away at random would pass",
             SettingWarning,
             stacklevel=2,
         )
-    planned, most = len(plan.schedule), None
+    planned, most = len(schedule), None
     if mechanism.epsilon is not None:
         most = plan.most_releases(mechanism.epsilon)
         plan = _until_spent(plan, mechanism.epsilon, most)
-        private = replace(private, schedule=plan.schedule)
-    return Private(private, mechanism, plan, most, planned, is_fleet)
+    return Private(mechanism, plan, most, planned, settings.run.executor == "fleet")
 
 
 def hide(
     settings: Settings, mechanism: Mechanism, method: Method, sizes: Ids, module: nn.Module, noise: Noise
 ) -> Method:
-    """Return the method with its clients hidden, whatever that costs; where updates are coded, it is after the noise.
+    """Return the method with its clients hidden, whatever that costs.
 
     Args:
         settings: all settings.
         mechanism: what they want hidden.
-        method: as it is without.
+        method: as it is without, with the stages before the noise.
         sizes: samples of each client, [clients].
         module: the initial model, a copy.
         noise: where noise comes from.
@@ -138,11 +125,11 @@ def hide(
     require_accounting()
     _refuse_settings(settings, mechanism)
     refuse_module(module, mechanism)
-    coded = method.trainer if isinstance(method.trainer, MakeCoded) else None
-    bare = method if coded is None else replace(method, trainer=coded.make)
-    refuse_unproven(bare, mechanism, _told(settings, method))
-    private = make_private(bare, mechanism, shape_of(module, method.rule), sizes, noise)
-    return private if coded is None else replace(private, trainer=replace(coded, make=private.trainer))
+    private = make_private(method, mechanism, shape_of(module, method.rule), sizes, noise)
+    if settings.run.executor == "fleet":  # whose nodes tell a cluster at random, before anything leaves them
+        *before, stage = private.stages
+        private = replace(private, stages=(*before, replace(stage, assign=None)))
+    return private
 
 
 def _until_spent(plan: Plan, epsilon: float, most: int) -> Plan:
@@ -155,11 +142,6 @@ def _until_spent(plan: Plan, epsilon: float, most: int) -> Plan:
         )
     kept = replace(schedule, events=pack(islice(schedule.events, lasting)), rounds=schedule.rounds_done(lasting))
     return replace(plan, schedule=kept)
-
-
-def _told(settings: Settings, method: Method) -> str:
-    rule = settings.method.combine
-    return f"method.combine = {rule!r}" if rule != "mean" else f"method.name = {settings.method.name!r}"
 
 
 def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
@@ -180,7 +162,6 @@ def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
             f"{trust}: method.select = {settings.method.select!r} is a function of your own, which may choose clients "
             "by their data"
         )
-    _refuse_codec(settings, mechanism)
     if mechanism.trust == "aggregator" and not asks_for(kind.make, "network"):
         raise InputError(
             f"{trust}: method.name = {settings.method.name!r} has no aggregators between clients and server; use "
@@ -193,19 +174,4 @@ def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
         raise InputError(
             f"{trust}: clustering.method = {clustering!r} goes by what clients hold, which the clusters then tell; use "
             "another, or set privacy.clusters_are_public = true if that is no secret"
-        )
-
-
-def _refuse_codec(settings: Settings, mechanism: Mechanism) -> None:
-    """Refuse a codec that comes before the noise, but for one that makes of each update alone what is then clipped."""
-    codec = settings.travel.codec
-    if codec == "none" or mechanism.is_local:  # after the noise anything may be done to an update
-        return
-    told = f"privacy.trust = {mechanism.trust!r}: does not go with travel.codec = {codec!r}"
-    if ":" in codec:
-        raise InputError(f"{told}, a function of your own, which may mix one client's update with another's")
-    if settings.travel.feedback:
-        raise InputError(
-            f"{told} and travel.feedback = true, by which clients keep what one update lost for the next; set it to "
-            "false, or trust = 'client', where updates are coded after the noise"
         )

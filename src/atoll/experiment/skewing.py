@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.feature_skew import SKEWS, Inputs, changed, level_of_rows, with_colours
 from atoll.settings.plugins import call, resolve

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from atoll.aggregation.reductions import update_norm
 from atoll.data.population import Population, Stated
-from atoll.engine.around import Measuring
+from atoll.engine.cohorts import ClientTrainer
+from atoll.engine.stages import Need, Stage, Train
 from atoll.local.batches import Batches
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import Trainer
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import LARGEST, BelowOne, Positive
@@ -76,51 +76,64 @@ STRENGTHS: dict[str, float] = {"sign-flip": 5.0, "noise": 5.0, "little-is-enough
 """The strength of attacks that have one, if it is not said."""
 
 
-class Attacked(Measuring):
-    """Trains clients some of which attack; used instead of a `Trainer` (it is a `ClientTrainer`).
+@dataclass(frozen=True, eq=False)
+class Attacker:
+    """The client half of clients some of whom attack.
 
     Attackers train as others do, on labels ``classes - 1 - y`` for `label-flip`, and report the loss of that, or
     `claimed_loss`; of models that they are asked about they tell the truth. What one sends depends on the seed and its
-    task alone, so executors that train client by client agree to the bit.
+    task alone, so executors agree to the bit.
+
+    Attributes:
+        attackers: who attacks, throughout.
+        attack: makes what they send.
+        strength: of the attack.
+        claimed_loss: the loss that they report; None: that of their training.
+        seed: what random numbers are derived from, with the task.
     """
 
-    why_one_by_one = "clients that attack train alone"
-    trainer: Trainer
+    attackers: frozenset[int]
+    attack: Attack
+    strength: float
+    claimed_loss: float | None
+    seed: int
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        attackers: Ids,
-        attack: str = "sign-flip",
-        strength: float | None = None,
-        claimed_loss: float | None = None,
-    ) -> None:
-        """Let these clients attack, throughout; a strength that is None is that of `STRENGTHS`.
-
-        Raises:
-            InputError: `label-flip` where there are no classes.
-        """
-        super().__init__(trainer)
-        self.keeps_state = trainer.keeps_state
-        self.module = trainer.module
-        self.attackers = frozenset(attackers.tolist())
-        self.attack = ATTACKS[attack]
-        self.strength = STRENGTHS.get(attack, 1.0) if strength is None else strength
-        self.claimed_loss = claimed_loss
-        self._theirs = _with_flipped_labels(trainer) if attack == "label-flip" and len(attackers) else trainer
-
-    def train(self, task: ClientTask) -> ClientUpdate:
-        """Return what the client sends back; what it keeps for itself is not attacked.
-
-        Raises:
-            RunError: as `Trainer.train`.
-        """
+    def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
+        """Return what the client sends."""
         if task.client not in self.attackers:
-            return self.trainer.train(task)
-        update = self._theirs.train(task)
-        rng = generator(self.trainer.seed, "attack", task.event, task.repeat, task.client)
+            return update
+        rng = generator(self.seed, "attack", task.event, task.repeat, task.client)
         loss = update.loss if self.claimed_loss is None else self.claimed_loss
-        return replace(update, model=self.attack(task.start, update.model, rng, self.strength), loss=loss)
+        return ClientUpdate(self.attack(task.start, update.model, rng, self.strength), loss)
+
+    def trains(self, trainer: ClientTrainer) -> Train:
+        """Return what trains attackers on flipped labels.
+
+        Raises:
+            InputError: there are no classes, or the trainer has no data whose labels could be flipped.
+        """
+        theirs = _with_flipped_labels(trainer)
+        return lambda task: (theirs if task.client in self.attackers else trainer).train(task)
+
+
+def attacking(
+    attackers: Ids,
+    attack: str = "sign-flip",
+    strength: float | None = None,
+    claimed_loss: float | None = None,
+    seed: int = 0,
+) -> Stage:
+    """Return the stage at which these clients attack; a strength that is None is that of `STRENGTHS`."""
+    strength = STRENGTHS.get(attack, 1.0) if strength is None else strength
+    made = Attacker(frozenset(attackers.tolist()), ATTACKS[attack], strength, claimed_loss, seed)
+    told = "faults.attackers"
+    return Stage(
+        name="attack",
+        told=told,
+        send=made.send,
+        trains=made.trains if attack == "label-flip" and len(attackers) else None,
+        lacks={Need.HONEST: told} if len(attackers) else {},
+    )
 
 
 def draw_attackers(share: float, clients: int, seed: int) -> Ids:
@@ -143,13 +156,18 @@ def claim_samples(population: Population, attackers: Ids, times: float) -> Popul
     return replace(population, stated=Stated(sizes))
 
 
-def _with_flipped_labels(trainer: Trainer) -> Trainer:
-    """Return a trainer on the same clients, with the labels ``classes - 1 - y``; it shares module and inputs."""
-    data = trainer.population.data
+def _with_flipped_labels(trainer: ClientTrainer) -> ClientTrainer:
+    """Return a trainer of the same clients, with the labels ``classes - 1 - y``; it shares module and inputs."""
+    population, module = getattr(trainer, "population", None), getattr(trainer, "module", None)
+    if population is None or module is None:
+        raise InputError(
+            f"faults.attack = 'label-flip': needs a trainer with a population and a module, such as atoll.Trainer, "
+            f"{type(trainer).__name__} has none"
+        )
+    data = population.data
     if not data.classes:
         raise InputError("faults.attack = 'label-flip': needs data with classes, these have real numbers as targets")
     flipped = replace(data, targets=data.classes - 1 - data.targets)
     theirs = copy(trainer)
-    theirs.population = replace(trainer.population, data=flipped)
-    theirs.batches = Batches(flipped, trainer.module)
+    vars(theirs).update(population=replace(population, data=flipped), batches=Batches(flipped, module))
     return theirs

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.local.layers import standardised
 from atoll.local.models import Model
 from atoll.local.weights import load_model

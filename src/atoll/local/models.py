@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 from atoll.support.requiring import checked, require

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -183,6 +183,11 @@ class Trainer:
         """Return how many samples one step of all these clients takes, at most."""
         size = self.rule.batch_size
         return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
+
+
+def plain_of(trainer: Any) -> Trainer | None:
+    """Return the trainer of clients that executors may train many of at once; None: each must be trained by itself."""
+    return None if trainer.why_one_by_one else trainer
 
 
 def descend(

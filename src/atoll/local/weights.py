@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 import torch
 from torch import Tensor, nn
 
-from atoll.local.models import Model, Shape
+from atoll.local.models import Form, Model, Shape
 from atoll.support.errors import InputError
 from atoll.support.requiring import require
 
@@ -80,6 +80,15 @@ def count_bytes(model: Model) -> int:
     24
     """
     return sum(tensor.numel() * tensor.element_size() for tensor in model.values())
+
+
+def bytes_of_form(form: Form) -> int:
+    """Return the bytes of a model of this form.
+
+    >>> bytes_of_form({"w": (torch.Size([3, 2]), torch.float32)})
+    24
+    """
+    return sum(shape.numel() * dtype.itemsize for shape, dtype in form.values())
 
 
 def is_finite(model: Model, loss: float) -> bool:

@@ -1,4 +1,4 @@
-"""Energy that clients take: power by seconds of computing, sending and receiving; waiting counts as nothing."""
+"""Energy that clients use: power times seconds of computing, sending and receiving; waiting uses none."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from atoll.support.arrays import Floats
 
 
 def training_joules(network: Network, labels: npt.NDArray[Any]) -> Floats | None:
-    """Return what one local training with its upload and download takes of each client, [clients]; None: not known.
+    """Return each client's energy for one local training with its download and upload, [clients]; None if unknown.
 
-    A transfer counts as long as it takes alone: a sender that shares a link sends no more bits. `labels` holds each
-    client's aggregator, or -1 for one left out, which takes nothing.
+    A transfer counts for as long as it takes alone: sharing a link sends no more bits. `labels` holds each client's
+    aggregator, or -1 for a client left out, which uses nothing.
 
     >>> from atoll.network.network import Power
     >>> one, no = np.ones(1), np.zeros(1)
@@ -21,11 +21,9 @@ def training_joules(network: Network, labels: npt.NDArray[Any]) -> Floats | None
     >>> training_joules(network, np.zeros(1, int))
     array([11.])
     """
-    power = network.power
-    if power is None:
+    if (power := network.power) is None:
         return None
-    joules = np.zeros(network.clients)
-    own = np.flatnonzero(labels >= 0)
+    joules, own = np.zeros(network.clients), np.flatnonzero(labels >= 0)
     down = 0.0 if network.download_seconds is None else network.download_seconds[own, labels[own]]
     joules[own] = (
         power.computing[own] * network.compute_seconds[own]

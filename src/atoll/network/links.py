@@ -1,8 +1,7 @@
-"""A network by name: its clients, what devices they are, and links with rates and latencies both ways."""
+"""A network by name: clients, their devices, and links with rates and latencies in both directions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +29,38 @@ class Way:
     """One direction of a link.
 
     Attributes:
-        latency: seconds until what is sent begins to arrive.
-        carries: seconds in which a whole model passes.
-        price: of a whole model's bytes.
+        latency: seconds until data begins to arrive.
+        carries: seconds for a whole model to pass.
+        price: of sending a whole model.
     """
 
     latency: float
     carries: float
     price: float = 0.0
 
+    @property
+    def seconds(self) -> float:
+        """Of a whole model, with the latency."""
+        return self.latency + self.carries
+
+    def through(self, pipe: "Way") -> "Way":
+        """Return this way if it also leads through a pipe, at the slower one's rate."""
+        return Way(self.latency, max(self.carries, pipe.carries), self.price + pipe.price)
+
+
+FREE = Way(0.0, 0.0)
+
 
 @dataclass(frozen=True)
 class Link:
-    """A link between two nodes, seen from the clients upwards.
+    """A link between two nodes.
 
     Attributes:
         where: the row of the file, for errors.
-        lower: a client, an aggregator, or a node that passes on; `ALL`: all that send to the upper one, together.
-        upper: an aggregator, a node that passes on, or the server.
+        lower: a client, an aggregator, or a node that passes models on; `ALL`: all that send to the upper one share it.
+        upper: an aggregator, a node that passes models on, or the server.
         up: from the lower to the upper.
-        down: back; None where the file says nothing of it, and downloads are free.
+        down: the reverse; None where the file does not say, and downloads are free.
     """
 
     where: str
@@ -58,17 +69,22 @@ class Link:
     up: Way
     down: Way | None
 
+    @property
+    def back(self) -> Way:
+        """The direction `down`, `FREE` where it is not given."""
+        return self.down or FREE
+
 
 @dataclass(frozen=True, eq=False)
 class LinksFile:
-    """What a file says of a network.
+    """The content of a network's file.
 
     Attributes:
-        path: of the file.
+        path: the file's.
         server: the server's name.
         rows: the links, as they are written.
-        table: the clients, if the file names them.
-        devices: by client, what its device says of its link.
+        table: the clients, if the file has them.
+        devices: the fields of each client's device, by client.
     """
 
     path: Path
@@ -79,14 +95,14 @@ class LinksFile:
 
     @property
     def has_prices(self) -> bool:
-        """Whether the links say what sending costs."""
+        """Whether the links have prices."""
         return any(name in row.fields for row in self.rows for name in _PRICES)
 
     def links(self, model_bytes: int) -> list[Link]:
-        """Return the links, for models of so many bytes.
+        """Return the links for models of this size.
 
         Raises:
-            InputError: a rate that is missing, not positive or given twice, or downloads given in some rows only.
+            InputError: if a rate is missing, not positive or given twice, or only some rows have downloads.
         """
         rows = [replace(row, fields=_with_device(row, self.devices)) for row in self.rows]
         is_down = any(name in row.fields for row in rows for name in ("down_mbps", "down_seconds", "down_price"))
@@ -98,7 +114,7 @@ def read_links(path: str | Path, clients_file: str | Path | None = None) -> Link
 
     Args:
         path: the file.
-        clients_file: a CSV file of clients by name, if not in the file itself.
+        clients_file: a CSV file of clients by name, if the file itself has none.
 
     Raises:
         InputError: names the file, the row and the column.
@@ -111,53 +127,53 @@ def read_links(path: str | Path, clients_file: str | Path | None = None) -> Link
     require_fields(rows, LINK_FIELDS)
     devices = _devices(path, document.get("devices", {}))
     if clients_file is not None and "clients" in document:
-        given = f"network.clients_file = {str(clients_file)!r}"
-        raise InputError(f"{path}: has 'clients', and {given} too; give one of them")
-    records = None
-    if clients_file is not None:
-        records = read_records(Path(clients_file))
-    elif "clients" in document:
-        records = tables(path, "clients", document["clients"])
+        told = f"network.clients_file = {str(clients_file)!r}"
+        raise InputError(f"{path}: has 'clients', and {told} is given too; give one of them")
     server = Record(str(path), {"server": document.get("server", SERVER)}).text("server")
-    if records is None:
+    if clients_file is None and "clients" not in document:
         return LinksFile(path, server, rows, None, {})
+    given = None if clients_file is None else read_records(Path(clients_file))
+    records = tables(path, "clients", document["clients"]) if given is None else given
     return LinksFile(path, server, rows, read_clients(records, devices), _devices_of(records, devices))
 
 
 def read_clients(records: Sequence[Record], devices: Mapping[str, Mapping[str, Any]]) -> ClientTable:
-    """Return what rows say of clients, each completed by its device, in their order or that of numbers 0 to N - 1.
+    """Return the clients of these rows, each completed by its device; sorted if their names are 0 to N - 1.
 
     Raises:
-        InputError: a client without a name or twice, an unknown device, or a column that only some have.
+        InputError: if a client has no name or is given twice, a device is unknown, or only some rows have a column.
     """
     require_fields(list(records), CLIENT_FIELDS)
-    own = _devices_of(records, devices)
-    names = [record.text("client") for record in records]
-    numbers = [str(number) for number in range(len(names))]
-    if sorted(names) == sorted(numbers):
-        records, names = sorted(records, key=lambda record: int(record.text("client"))), numbers
-    if len(own) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{records[0].where.rpartition(':')[0]}: client {twice!r} is there twice")
-    rows = [replace(record, fields={**own[record.text("client")], **record.fields}) for record in records]
+    rows = _completed(records, devices)
     for name in ("seconds_per_sample", "samples"):
         for row in rows:
             row.number(name, above=True)
     columns = {name: _column(rows, name) for name in CLIENT_FIELDS[2:]}
     x, y, samples = columns["x"], columns["y"], columns["samples"]
-    watts = [columns[name] for name in _WATTS]
     if samples is not None and (broken := samples != np.floor(samples)).any():
         raise InputError(f"{rows[int(broken.argmax())].where}: 'samples' must be a whole number")
-    zeros = np.zeros(len(rows))
+    watts, zeros = [columns[name] for name in _WATTS], np.zeros(len(rows))
     return ClientTable(
         clients=len(rows),
         clients_xy=None if x is None or y is None else np.column_stack([x, y]),
         watts=None,
         seconds_per_sample=columns["seconds_per_sample"],
         samples=None if samples is None else samples.astype(np.int64),
-        names=tuple(names),
+        names=tuple(row.text("client") for row in rows),
         power=None if all(w is None for w in watts) else Power(*(zeros if w is None else w for w in watts)),
     )
+
+
+def _completed(records: Sequence[Record], devices: Mapping[str, Mapping[str, Any]]) -> list[Record]:
+    """Return clients' rows with the fields of their devices; by number where their names are 0 to N - 1."""
+    own = _devices_of(records, devices)
+    names = [record.text("client") for record in records]
+    if len(own) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{records[0].where.rpartition(':')[0]}: client {twice!r} is given twice")
+    rows = [replace(record, fields={**own[name], **record.fields}) for record, name in zip(records, names, strict=True)]
+    is_numbered = own.keys() == {str(number) for number in range(len(rows))}
+    return sorted(rows, key=lambda row: int(row.text("client"))) if is_numbered else rows
 
 
 def _devices(path: Path, given: Any) -> dict[str, Mapping[str, Any]]:
@@ -169,7 +185,7 @@ def _devices(path: Path, given: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def _devices_of(records: Sequence[Record], devices: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return what each client's device says, by client; nothing for one without."""
+    """Return the fields of each client's device, by client; none for a client without a device."""
     found: dict[str, Mapping[str, Any]] = {}
     for record in records:
         device = record.fields.get("device")
@@ -181,7 +197,7 @@ def _devices_of(records: Sequence[Record], devices: Mapping[str, Mapping[str, An
 
 
 def _with_device(row: Record, devices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a link's fields, completed by those of the client's device that the row says nothing of."""
+    """Return a link's fields, with those that the row lacks taken from the client's device."""
     device = devices.get(str(row.fields.get("from")), {})
     missing = [
         name
@@ -205,16 +221,13 @@ def _way(row: Record, way: str, model_bytes: int) -> Way:
     latency = (row.number(f"{way}_ms") or 0.0) / 1000
     if (rate is None) == (seconds is None):
         told = "neither" if rate is None else "both"
-        raise InputError(f"{row.where}: has {told} of '{way}_mbps' and '{way}_seconds'; it must have one of them")
+        raise InputError(f"{row.where}: has {told} of '{way}_mbps' and '{way}_seconds'; it must have one")
     price = (row.number(f"{way}_price") or 0.0) * model_bytes / 1e9
-    if rate is not None:
-        return Way(latency, 8 * model_bytes / (1e6 * rate), price)
-    assert seconds is not None
-    return Way(latency, seconds, price)
+    return Way(latency, 8 * model_bytes / (1e6 * rate) if rate is not None else seconds or 0.0, price)
 
 
 def _column(rows: Sequence[Record], name: str) -> Floats | None:
-    """Return a column that all rows have, or None where none has it."""
+    """Return a column that all rows have, or None if no row has it."""
     least = -np.inf if name in ("x", "y") else 0.0
     values = [row.number(name, least, above=least < 0) for row in rows]
     lacking = [row for row, value in zip(rows, values, strict=True) if value is None]
@@ -222,4 +235,4 @@ def _column(rows: Sequence[Record], name: str) -> Floats | None:
         return None
     if lacking:
         raise InputError(f"{lacking[0].where}: has no {name!r}, which other clients have")
-    return np.array(list(chain(values)), float)
+    return np.array(values, float)

@@ -1,12 +1,12 @@
-"""Mobility: where clients are as rounds pass, from a trace or from random waypoints (FedUC, Remark 2)."""
+"""Mobility: clients' positions over the rounds, from a trace or random waypoints (FedUC, Remark 2)."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from atoll.network.column_files import POSITIONS, read_columns, whole_numbers
 from atoll.network.network import check_positions, check_positive
-from atoll.network.network_files import POSITIONS, read_columns, whole_numbers
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.requiring import checked
@@ -14,7 +14,7 @@ from atoll.support.requiring import checked
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Positions known at some rounds; in between, a client stays where it was last known to be.
+    """Positions known at some rounds; in between, a client stays at its last known position.
 
     Attributes:
         clients: number of clients, N.
@@ -23,7 +23,7 @@ class Trace:
         xy: its position then, metres, [entries, 2].
 
     Raises:
-        InputError: a client without a position at round 0.
+        InputError: if a client has no position at round 0.
     """
 
     clients: int
@@ -32,19 +32,18 @@ class Trace:
     xy: Floats
 
     def __post_init__(self) -> None:
-        """Refuse a trace that leaves a client's first position open."""
+        """Refuse a trace without a client's first position."""
         placed = np.zeros(self.clients, bool)
         placed[self.movers[self.rounds == 0]] = True
         if not placed.all():
-            client = int(np.argmin(placed))
-            raise InputError(f"network: the trace has no position of client {client} at round 0")
+            raise InputError(f"network: the trace has no position of client {int(np.argmin(placed))} at round 0")
 
     def positions(self, round: int) -> Floats:
-        """Return where the clients are at this round, [clients, 2] metres."""
+        """Return the clients' positions at this round, [clients, 2] metres."""
         if round < 0:
             raise InputError(f"network: the trace has no round {round}; rounds count from 0")
         known = int(np.searchsorted(self.rounds, round, side="right"))
-        # The last entry of each client, since the first of the entries read backwards.
+        # Reading backwards, `unique` finds each client's last entry first.
         movers, newest = np.unique(self.movers[:known][::-1], return_index=True)
         xy = np.empty((self.clients, 2))
         xy[movers] = self.xy[:known][::-1][newest]
@@ -55,7 +54,7 @@ def read_trace(path: str | Path) -> Trace:
     """Read a trace from a CSV file with a header, or a Parquet file; rows in any order.
 
     Columns: ``round`` (from 0), ``client`` (0 to N - 1), ``x`` and ``y`` (metres). Every client needs a row at round
-    0, and at most one row a round.
+    0, and has at most one row per round.
 
     Raises:
         InputError: names the file, the column and the row, counted from 1 below the header.
@@ -88,12 +87,11 @@ def random_waypoint(
 ) -> Trace:
     """Draw a trace of the random waypoint model, without pauses.
 
-    Each client walks straight to a point drawn uniformly in the square, then at once to the next. All walk
-    `metres_per_round`. Positions are recorded at every `every`-th round below `rounds`; where a client is at a round
-    does not depend on `every`.
+    Each client walks straight to a point drawn uniformly in the square, then at once to the next, `metres_per_round`
+    in each round. Positions are recorded at every `every`-th round below `rounds`, and do not depend on `every`.
 
     Raises:
-        InputError: a client outside the square, a speed beyond the square's side, `rounds` or `every` below 1.
+        InputError: if a client is outside the square, the speed exceeds its side, or `rounds` or `every` is below 1.
     """
     _check_walk(clients_xy, side_metres, metres_per_round, rounds, every)
     xy, clients = clients_xy.astype(np.float64), len(clients_xy)
@@ -112,7 +110,7 @@ def random_waypoint(
 
 
 def _walk(xy: Floats, target: Floats, metres: float, side_metres: float, rng: np.random.Generator) -> None:
-    """Move every client by so many metres, in place; those that arrive draw a new target and continue."""
+    """Move every client by this many metres, in place; those that arrive draw a new target and continue."""
     left = np.full(len(xy), metres)
     going = np.arange(len(xy))
     while len(going):

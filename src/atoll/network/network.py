@@ -1,4 +1,4 @@
-"""What a network is: seconds of computing, uploading and transfer, and which aggregators are neighbours."""
+"""What a network is: seconds of computing, uploading and transfers, and which aggregators are neighbours."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +14,7 @@ from atoll.support.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Power:
-    """What clients draw while they work, watts, [clients] each."""
+    """Power that clients draw while they work, watts, [clients] each."""
 
     computing: Floats
     sending: Floats
@@ -23,14 +23,14 @@ class Power:
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """What it costs to send once, in the currency of whoever says so.
+    """Prices of sending once, in the file's currency.
 
     Attributes:
         upload: an update from each client to each aggregator, [clients, aggregators].
-        download: a model back, [clients, aggregators].
+        download: a model in return, [clients, aggregators].
         transfer: a model from each aggregator to the server, [aggregators].
         back: the server's model to each aggregator, [aggregators].
-        exchange: a model from an aggregator to another, [aggregators, aggregators].
+        exchange: a model from one aggregator to another, [aggregators, aggregators].
     """
 
     upload: Floats
@@ -46,33 +46,32 @@ class Network:
 
     Attributes:
         compute_seconds: L^c_i, a client's local training between two intra-cluster aggregations, [clients].
-        upload_seconds: L^u_ij, one upload of the model to each aggregator while nobody else sends,
+        upload_seconds: L^u_ij, one upload of the model to each aggregator while no other client sends,
             [clients, aggregators].
-        transfer_seconds: an aggregator's upload of the model to the server, [aggregators].
-        exchange_seconds: one upload of the model from an aggregator to another, 0 to itself,
+        transfer_seconds: one upload of the model from each aggregator to the server, [aggregators].
+        exchange_seconds: one upload of the model from one aggregator to another, 0 to itself,
             [aggregators, aggregators].
         neighbours: the other aggregators that each one exchanges models with, ascending.
-        clients_xy: positions in metres, [clients, 2], or None where seconds were given instead.
+        clients_xy: positions in metres, [clients, 2]; None where seconds were given instead.
         aggregators_xy: the same, [aggregators, 2].
         server_xy: the same, [2].
-        download_seconds: sending the model from each aggregator to each client alone, [clients, aggregators]; None
-            where downloads are free, those from the server too.
+        download_seconds: one download of the model from each aggregator to each client alone, [clients, aggregators];
+            None: downloads are free, also those from the server.
         frequencies: how often aggregators merge in the asynchronous patterns, up to a common factor, [aggregators];
-            those that would be too fast wait. None: each at its own speed.
-        down_transfer_seconds: the server's model to each aggregator, where downloads are not free, [aggregators]; None:
-            the same as up.
-        sharing: links over which several send at once; None: clients of an aggregator send one after the other, and
+            faster ones wait. None: each at its own speed.
+        down_transfer_seconds: the server's model to each aggregator, where downloads are not free, [aggregators];
+            None: the same as up.
+        sharing: links over which several send at once; None: an aggregator's clients send one after the other, and
             nothing else is shared.
-        regions: the ways to the server whose nodes average, in CenSyn; None: they pass each model on.
-        power: of the clients; None: not known.
-        prices: of sending; None: not known.
-        client_names: what clients are called; None: their numbers.
-        aggregator_names: the same of aggregators.
+        regions: in CenSyn, the tree of nodes that average on the way to the server; None: they pass each model on.
+        power: of the clients; None: unknown.
+        prices: of sending; None: unknown.
+        client_names: the clients' names; None: their numbers.
+        aggregator_names: the aggregators' names.
 
     Raises:
-        InputError: no aggregator, shapes that do not agree, seconds that are negative or not finite, positions that
-            are not finite, frequencies that are not positive, neighbours that are unknown, not ascending, or not
-            mutual.
+        InputError: if there is no aggregator, shapes do not agree, seconds are negative or not finite, positions not
+            finite, frequencies not positive, or neighbours unknown, not ascending, or not mutual.
     """
 
     compute_seconds: Floats
@@ -94,22 +93,21 @@ class Network:
     aggregator_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is not a network."""
+        """Refuse invalid values."""
         clients, aggregators = self.clients, self.aggregators
         if aggregators < 1:
             raise InputError("network: there are no aggregators; at least 1 is needed")
+        links = (clients, aggregators)
         _check_seconds("compute_seconds", self.compute_seconds, (clients,))
-        _check_seconds("upload_seconds", self.upload_seconds, (clients, aggregators))
+        _check_seconds("upload_seconds", self.upload_seconds, links)
         _check_seconds("transfer_seconds", self.transfer_seconds, (aggregators,))
         _check_seconds("exchange_seconds", self.exchange_seconds, (aggregators, aggregators))
         check_positions("client", self.clients_xy, clients)
         check_positions("aggregator", self.aggregators_xy, aggregators)
         check_positions("server", None if self.server_xy is None else self.server_xy[None], 1)
         _check_neighbours(self.neighbours, aggregators)
-        if self.download_seconds is not None:
-            _check_seconds("download_seconds", self.download_seconds, (clients, aggregators))
-        if self.down_transfer_seconds is not None:
-            _check_seconds("down_transfer_seconds", self.down_transfer_seconds, (aggregators,))
+        _check_seconds("download_seconds", self.download_seconds, links)
+        _check_seconds("down_transfer_seconds", self.down_transfer_seconds, (aggregators,))
         if self.frequencies is not None:
             _check_frequencies(self.frequencies, aggregators)
 
@@ -122,11 +120,11 @@ class Network:
         return near
 
     def part(self, clients: Ids, computing: Floats, sending: Floats) -> "Network":
-        """Return the network of these clients alone, which compute and send so many times as long, [clients] each."""
+        """Return the network of these clients alone, with their times of computing and sending scaled, [clients]."""
         times = sending[:, None]
         up, down = self.upload_seconds[clients] * times, self.download_seconds
         down = None if down is None else down[clients] * times
-        if self.sharing is not None:  # what they share is no faster than before
+        if self.sharing is not None:  # shared links are no faster than before
             up = np.maximum(up, self.sharing.up_seconds)
             down = None if down is None else np.maximum(down, self.sharing.down_seconds)
         return replace(
@@ -142,7 +140,7 @@ class Network:
 
     @property
     def return_seconds(self) -> Floats | None:
-        """The server's model to each aggregator, [aggregators]; None where downloads are free."""
+        """Seconds of the server's model to each aggregator, [aggregators]; None where downloads are free."""
         if self.download_seconds is None or self.down_transfer_seconds is not None:
             return self.down_transfer_seconds
         return self.transfer_seconds
@@ -159,7 +157,7 @@ class Network:
 
 
 def check_positions(kind: str, xy: Floats | None, count: int) -> None:
-    """Refuse positions that are not [count, 2] or not finite, naming the node; `kind` is what stands there."""
+    """Refuse positions that are not [count, 2] or not finite; errors call a node its `kind`."""
     if xy is None:
         return
     if xy.shape != (count, 2):
@@ -175,10 +173,12 @@ def check_positive(setting: str, value: float) -> None:
         raise InputError(f"{setting} = {value}: must be a positive finite number")
 
 
-def _check_seconds(name: str, seconds: Floats, shape: tuple[int, ...]) -> None:
+def _check_seconds(name: str, seconds: Floats | None, shape: tuple[int, ...]) -> None:
+    if seconds is None:
+        return
     if seconds.shape != shape:
         raise InputError(f"network: {name} has the shape {seconds.shape}, which must be {shape}")
-    # Least and largest are NaN if anything is, and need no table of the size of the seconds.
+    # Minimum and maximum are NaN if any entry is, and need no temporary array.
     if seconds.size and not (seconds.min() >= 0 and seconds.max() < np.inf):
         place = np.unravel_index(np.argmin((seconds >= 0) & (seconds < np.inf)), shape)
         at = ", ".join(str(int(index)) for index in place)
@@ -187,9 +187,8 @@ def _check_seconds(name: str, seconds: Floats, shape: tuple[int, ...]) -> None:
 
 def _check_frequencies(frequencies: Floats, aggregators: int) -> None:
     if frequencies.shape != (aggregators,):
-        raise InputError(
-            f"network.frequencies = {frequencies.tolist()}: must be clustering.clusters = {aggregators} numbers"
-        )
+        told = f"network.frequencies = {frequencies.tolist()}"
+        raise InputError(f"{told}: must be clustering.clusters = {aggregators} numbers")
     for frequency in frequencies.tolist():
         check_positive("network.frequencies", frequency)
 

@@ -1,4 +1,7 @@
-"""Networks from files: a table of clients (CSV or Parquet), or matrices of seconds (CSV or NumPy)."""
+"""Networks from files: a table of clients (CSV or Parquet), or matrices of seconds (CSV or NumPy).
+
+Errors in a file are InputErrors that name the file, the column and the row, counted from 1 below a header.
+"""
 
 import io
 import warnings
@@ -10,33 +13,30 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from atoll.network.column_files import POSITIONS, check_column, read_columns, whole_numbers
 from atoll.network.network import Network, Power
-from atoll.network.network_records import read_cells
-from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError, reason_of
-from atoll.support.extras import load_extra
 from atoll.support.numpy_files import read_npy
-from atoll.support.parquet import read_parquet
 from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
 from atoll.support.wording import show
 
-POSITIONS = ("x", "y")
 COLUMNS = (*POSITIONS, "power", "seconds_per_sample")
 
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
-    """What a file says about the clients, in order of their numbers; None where it has no such column.
+    """A file's table of clients, in order of their numbers; None for columns that it lacks.
 
     Attributes:
         clients: number of clients.
         clients_xy: positions in metres, [clients, 2].
-        watts: power with which each client sends, [clients].
+        watts: transmission power, [clients].
         seconds_per_sample: zeta_i, [clients].
         samples: d_i, [clients].
-        upload_seconds: of one upload, where all go to one server, [clients].
-        names: what clients are called.
-        power: what they draw.
+        upload_seconds: of one upload to the only server, [clients].
+        names: the clients' names.
+        power: power that they draw.
     """
 
     clients: int
@@ -50,89 +50,45 @@ class ClientTable:
 
 
 def read_network_clients(path: str | Path, required: Sequence[str] = COLUMNS) -> ClientTable:
-    """Read a table with one row a client from a CSV file with a header, or a Parquet file.
+    """Read a table with one row per client from a CSV file with a header, or a Parquet file.
 
     Columns: ``client`` (0 to N - 1, each once, in any order), ``x`` and ``y`` (metres), ``power`` (milliwatts),
-    ``seconds_per_sample``, ``samples``, ``upload_seconds``. Those in `required` and `client` must be there, the others
-    may be.
-
-    Raises:
-        InputError: names the file, the column and the row, counted from 1 below the header.
+    ``seconds_per_sample``, ``samples``, ``upload_seconds``. Only `client` and those in `required` are mandatory.
     """
     columns = read_columns(path, ("client", *required), (*COLUMNS, "samples", "upload_seconds"))
     order = _order(path, columns["client"])
     for name in ("power", "seconds_per_sample"):
         if name in columns:
-            _check(path, name, columns[name], columns[name] > 0, "must be positive")
+            check_column(path, name, columns[name], columns[name] > 0, "must be positive")
     uploads = columns.get("upload_seconds")
     if uploads is not None:
-        _check(path, "upload_seconds", uploads, uploads >= 0, "must be at least 0")
+        check_column(path, "upload_seconds", uploads, uploads >= 0, "must be at least 0")
     if ("x" in columns) != ("y" in columns):
         raise InputError(f"{path}: has only one of the columns 'x' and 'y'")
-    samples = whole_numbers(path, "samples", columns["samples"], least=1) if "samples" in columns else None
+    samples = whole_numbers(path, "samples", columns["samples"], least=1)[order] if "samples" in columns else None
+    found = {name: column[order] for name, column in columns.items()}
     return ClientTable(
         clients=len(order),
-        clients_xy=np.column_stack([columns["x"], columns["y"]])[order] if "x" in columns else None,
-        watts=columns["power"][order] / 1000 if "power" in columns else None,
-        seconds_per_sample=columns["seconds_per_sample"][order] if "seconds_per_sample" in columns else None,
-        samples=None if samples is None else samples[order],
-        upload_seconds=None if uploads is None else uploads[order],
+        clients_xy=np.column_stack([found["x"], found["y"]]) if "x" in found else None,
+        watts=found["power"] / 1000 if "power" in found else None,
+        seconds_per_sample=found.get("seconds_per_sample"),
+        samples=samples,
+        upload_seconds=found.get("upload_seconds"),
     )
 
 
 def read_aggregators(path: str | Path) -> Floats:
-    """Read where aggregators are from a CSV file with a header, or a Parquet file, [aggregators, 2] metres.
+    """Read aggregators' positions from a CSV file with a header, or a Parquet file, [aggregators, 2] metres.
 
     Columns: ``aggregator`` (0 to M - 1, each once, in any order), ``x`` and ``y``.
-
-    Raises:
-        InputError: names the file, the column and the row.
     """
     columns = read_columns(path, ("aggregator", *POSITIONS))
     order = _order(path, columns["aggregator"], "aggregator")
     return np.column_stack([columns["x"], columns["y"]])[order]
 
 
-def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Floats]:
-    """Read columns of finite numbers from a CSV file with a header, or a Parquet file.
-
-    Raises:
-        InputError: a file that cannot be read or has no rows, a column that is missing or unknown, a cell that is
-            missing or not a finite number.
-    """
-    readers = {".csv": _read_csv, ".parquet": _read_parquet}
-    reader = readers.get(Path(path).suffix.lower())
-    if reader is None:
-        raise InputError(f"{path}: must be a .csv or a .parquet file")
-    names, table = reader(Path(path))
-    if missing := [name for name in required if name not in names]:
-        raise InputError(f"{path}: has no column {missing[0]!r}; its columns are {', '.join(names)}")
-    if unknown := [name for name in names if name not in {*required, *optional}]:
-        allowed = dict.fromkeys([*required, *optional])
-        raise InputError(f"{path}: unknown column {unknown[0]!r}; allowed are {', '.join(allowed)}")
-    if twice := [name for name in names if names.count(name) > 1]:  # of a Parquet file
-        raise InputError(f"{path}: has the column {twice[0]!r} twice")
-    if not len(table[0]):
-        raise InputError(f"{path}: has no rows")
-    for name, values in zip(names, table, strict=True):
-        _check(path, name, values, np.isfinite(values), "must be a finite number")
-    return dict(zip(names, table, strict=True))
-
-
-def whole_numbers(path: str | Path, name: str, values: Floats, least: int) -> Ids:
-    """Return a column as whole numbers of at least `least`, or name the row that is wrong."""
-    good = (values >= least) & (values == np.floor(values)) & (values < 2**53)
-    _check(path, name, values, good, f"must be a whole number of at least {least}")
-    return values.astype(np.int64)
-
-
 def read_matrix(path: str | Path) -> Floats:
-    """Read seconds from a .csv file without a header ([rows, columns]) or a .npy file (one or two dimensions).
-
-    Raises:
-        InputError: names the file, and the row and column (counted from 1) of a cell that is not a finite number of
-            at least 0.
-    """
+    """Read seconds from a .csv file without a header ([rows, columns]) or a .npy file (one or two dimensions)."""
     suffix = Path(path).suffix.lower()
     if suffix not in (".csv", ".npy"):
         raise InputError(f"{path}: must be a .csv or a .npy file")
@@ -155,11 +111,8 @@ def matrix_network(
 ) -> Network:
     """Return the network with these seconds; see `Network` for their shapes.
 
-    A vector may also be a matrix with one row or one column. Without `transfer_seconds` or `exchange_seconds` such
+    A vector may also be a matrix with one row or one column. Without `transfer_seconds` or `exchange_seconds` these
     transfers are free; without `neighbours` no aggregator has any.
-
-    Raises:
-        InputError: as `Network`.
     """
     upload = _array("upload_seconds", upload_seconds)
     if upload.ndim != 2:
@@ -181,12 +134,12 @@ def _read_neighbours(neighbours: Sequence[Sequence[int]]) -> tuple[tuple[int, ..
         return tuple(tuple(sorted(index(each) for each in near)) for near in neighbours)
     except TypeError as error:
         raise InputError(
-            f"network: neighbours = {show(neighbours)}: must be a list for each aggregator, of the numbers of others"
+            f"network: neighbours = {show(neighbours)}: must be a list for each aggregator with the numbers of others"
         ) from error
 
 
 def _order(path: str | Path, column: Floats, name: str = "client") -> Ids:
-    """Return the rows in the order of the numbers of clients, or of what else they are of."""
+    """Return the order that sorts rows by their number, of the client or whatever else `name` says."""
     clients = whole_numbers(path, name, column, least=0)
     order = np.argsort(clients, kind="stable")
     wrong = np.flatnonzero(clients[order] != np.arange(len(clients)))
@@ -196,48 +149,8 @@ def _order(path: str | Path, column: Floats, name: str = "client") -> Ids:
     client = int(clients[order[place]])
     if client < place:
         first, second = order[place - 1] + 1, order[place] + 1
-        raise InputError(
-            f"{path}: {name} {client} is in row {first} and again in row {second}; each must be there once"
-        )
+        raise InputError(f"{path}: {name} {client} is in row {first} and again in row {second}; each must have one row")
     raise InputError(f"{path}: {name} {place} is missing; column {name!r} must hold 0 to N - 1, each once")
-
-
-def _check(path: str | Path, name: str, values: Floats, good: Mask, rule: str) -> None:
-    if not good.all():
-        row = int(np.argmin(good))
-        raise InputError(f"{path}: column {name!r}, row {row + 1} is {values[row]:g}; it {rule}")
-
-
-def _read_csv(path: Path) -> tuple[list[str], list[Floats]]:
-    names, rows = read_cells(path)
-    return names, [_floats(path, name, [row[place] for row in rows]) for place, name in enumerate(names)]
-
-
-def _floats(path: Path, name: str, cells: list[str]) -> Floats:
-    values = np.empty(len(cells))
-    for row, cell in enumerate(cells):
-        try:
-            values[row] = float(cell)
-        except ValueError as error:
-            raise InputError(f"{path}: column {name!r}, row {row + 1} is {cell!r}; it must be a number") from error
-    return values
-
-
-def _read_parquet(path: Path) -> tuple[list[str], list[Floats]]:
-    pyarrow = load_extra("pyarrow", "parquet", f"{path}: reading Parquet")
-    try:
-        table = read_parquet(path)
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
-    columns = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if not (pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)):
-            raise InputError(f"{path}: column {name!r} has the type {column.type}; it must hold numbers")
-        if column.null_count:
-            row = int(np.argmax(column.is_null().to_numpy())) + 1
-            raise InputError(f"{path}: column {name!r}, row {row} is empty; it must be a number")
-        columns.append(column.to_numpy().astype(np.float64))
-    return list(table.column_names), columns
 
 
 def _read_matrix_csv(path: Path) -> Floats:
@@ -247,14 +160,14 @@ def _read_matrix_csv(path: Path) -> Floats:
         raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an empty file, which the caller refuses
+            warnings.simplefilter("ignore")  # about an empty file, which the caller refuses
             return np.loadtxt(io.StringIO(text), delimiter=",", comments=None, ndmin=2)
     except ValueError as error:
         raise _fault(path, text, str(error)) from error
 
 
 def _fault(path: Path, text: str, reason: str) -> InputError:
-    """Say which cell of a CSV matrix is no number; NumPy counts rows from 0 in one message, from 1 in the other."""
+    """Return an error that names the bad cell of a CSV matrix; NumPy's messages count rows inconsistently."""
     width = None
     lines = (line.split(",") for line in text.splitlines() if line.strip())
     for row, cells in enumerate(lines, 1):

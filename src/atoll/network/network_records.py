@@ -1,4 +1,7 @@
-"""Rows with named fields from CSV, TOML or JSON: what a file says of clients, devices and links."""
+"""Rows with named fields from CSV, TOML or JSON: clients, devices and links.
+
+Errors in a file are InputErrors that name the file, the row and the column.
+"""
 
 import csv
 import io
@@ -20,29 +23,21 @@ class Record:
 
     Attributes:
         where: the file and the row, counted from 1, for errors.
-        fields: what it says, by name; cells that are empty are left out.
+        fields: its values by name, without empty cells.
     """
 
     where: str
     fields: Mapping[str, Any]
 
     def text(self, name: str) -> str:
-        """Return a field that must be a name.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Return a field that must be a name."""
         value = self.fields.get(name)
         if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
             raise InputError(f"{self.where}: {name!r} is {show(value)}; it must be a name")
         return str(value).strip()
 
     def number(self, name: str, least: float = 0.0, above: bool = False) -> float | None:
-        """Return a field that must be a number of at least, or `above`, `least`; None without it.
-
-        Raises:
-            InputError: it is another one, or none.
-        """
+        """Return a field that must be a number of at least `least`, or `above` it; None if the row lacks it."""
         value = self.fields.get(name)
         if value is None:
             return None
@@ -57,11 +52,7 @@ class Record:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return what a TOML or JSON file says.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return the table in a TOML or JSON file."""
     parse = {".toml": parse_toml, ".json": parse_json}.get(path.suffix.lower())
     if parse is None:
         raise InputError(f"{path}: must be a .csv, .toml or .json file")
@@ -75,11 +66,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the rows of a CSV file with a header.
-
-    Raises:
-        InputError: it cannot be read, or has no rows.
-    """
+    """Return the rows of a CSV file with a header."""
     names, rows = read_cells(path)
     if not rows:
         raise InputError(f"{path}: has no rows")
@@ -90,11 +77,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def tables(path: Path, name: str, given: Any) -> list[Record]:
-    """Return the rows that a document holds under a name, or that the CSV file named there holds.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """Return the rows under a document's key, or of the CSV file named there."""
     if isinstance(given, str):
         return read_records(path.parent / given)
     if not isinstance(given, list) or not given or not all(isinstance(row, dict) for row in given):
@@ -103,21 +86,17 @@ def tables(path: Path, name: str, given: Any) -> list[Record]:
 
 
 def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
-    """Refuse fields that nothing is known of, such as misspelt ones.
-
-    Raises:
-        InputError: names the row, the field and what is allowed.
-    """
+    """Refuse unknown fields, such as misspelt ones."""
     for record in records:
         if unknown := [name for name in record.fields if name not in allowed]:
             raise InputError(f"{record.where}: unknown column {unknown[0]!r}; allowed are {', '.join(allowed)}")
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return a CSV file's header, and the cells below it; rows without any text, as spreadsheets add, are left out.
+    """Return a CSV file's header and the cells below it, without empty rows, which spreadsheets add.
 
     Raises:
-        InputError: it cannot be read, its columns are not separated by commas, or a row has more or fewer cells.
+        InputError: if it cannot be read, columns are not separated by commas, or a row has another number of cells.
     """
     try:
         text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
@@ -127,7 +106,7 @@ def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
     except (OSError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
     if rows and len(rows[0]) == 1 and (other := next((sign for sign in ";\t|" if sign in rows[0][0]), "")):
-        raise InputError(f"{path}: its columns are separated by {other!r}; they must be by commas")
+        raise InputError(f"{path}: its columns are separated by {other!r}; use commas")
     names = [name.strip() for name in rows[0]] if rows else []
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{path}: has the column {twice[0]!r} twice")
@@ -138,11 +117,7 @@ def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def write_direct(path: Path, upload_seconds: Iterable[float], aggregators: int) -> None:
-    """Write links of which each client has one to each aggregator, and these to the server, where they take no time.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write links from each client to each aggregator, and from these to the server, which take no time."""
     rows = [
         f"{client},aggregator-{j},{float(seconds)!r}"
         for client, seconds in enumerate(upload_seconds)

@@ -1,4 +1,4 @@
-"""What sending costs: prices of a training and of a merge, from those of the links that models cross."""
+"""Prices of a training and of a merge, from the prices of the links that models cross."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from atoll.support.arrays import Floats
 
 
 def training_prices(network: Network, labels: npt.NDArray[Any]) -> Floats | None:
-    """Return what each client's download and upload for one training cost, [clients]; None: not known.
+    """Return the price of each client's download and upload for one training, [clients]; None if unknown.
 
-    `labels` holds each client's aggregator, or -1 for one left out, which costs nothing.
+    `labels` holds each client's aggregator, or -1 for a client left out, which costs nothing.
     """
     if network.prices is None:
         return None
@@ -23,10 +23,10 @@ def training_prices(network: Network, labels: npt.NDArray[Any]) -> Floats | None
 
 
 def merge_prices(network: Network, labels: npt.NDArray[Any], has_server: bool) -> Floats | None:
-    """Return what an aggregator's part in a merge costs, [aggregators]; None: not known.
+    """Return the price of each aggregator's part in a merge, [aggregators]; None if unknown.
 
-    It is the way to the server and back, shared where regions average, or, without one, a model to each of its
-    neighbours. `labels` are those of `training_prices`.
+    This is the way to the server and back, shared where regions average, or, without a server, a model to each
+    neighbour. `labels` are as for `training_prices`.
     """
     if network.prices is None:
         return None

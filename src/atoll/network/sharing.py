@@ -1,4 +1,4 @@
-"""Links that several send over at once, at max-min fair rates: none can have more without a slower one having less."""
+"""Links over which several send at once, at max-min fair rates: none can rise unless a slower one falls."""
 
 import math
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ import numpy as np
 
 from atoll.support.arrays import Floats, Mask
 
-_ROUNDING = 1e-12  # by which two senders who are done at once may seem apart
+_ROUNDING = 1e-12  # the times of two senders that finish together may differ by this much
 
 
 @dataclass(frozen=True, eq=False)
 class Sharing:
-    """Links that are shared; without them, clients of an aggregator send one after the other (FedUC).
+    """Links that are shared; without them, an aggregator's clients send one after the other (FedUC).
 
     Attributes:
-        up_seconds: in which what an aggregator's clients send it through has carried one update, 0 where nothing limits
-            them together, [aggregators].
-        down_seconds: the same for a model that the aggregator sends one of them, [aggregators].
+        up_seconds: for one update to pass the link shared by an aggregator's clients, 0 if there is none,
+            [aggregators].
+        down_seconds: the same for a model sent to one of them, [aggregators].
         crosses: which links on the way to the server each aggregator's model crosses, [links, aggregators].
-        trunk_up_seconds: in which each of these has carried a model up, [links].
+        trunk_up_seconds: for a model to pass up each of these, [links].
         trunk_down_seconds: the same down, [links].
     """
 
@@ -33,11 +33,11 @@ class Sharing:
 def fair_rates(limits: Floats, crosses: Mask, capacities: Floats) -> Floats:
     """Return each sender's max-min fair rate, by progressive filling, [senders].
 
-    All rates rise together; a sender stops at its own limit, or when a link that it crosses is full.
+    All rates rise together; a sender's rate stops at its own limit, or when a link that it crosses is full.
 
     Args:
-        limits: each sender's own, which may be inf if a link limits it, [senders].
-        crosses: which links it crosses, [links, senders].
+        limits: each sender's own limit, possibly inf if it crosses a link, [senders].
+        crosses: which links each sender crosses, [links, senders].
         capacities: of the links, [links].
 
     >>> fair_rates(np.array([1.0, 5.0, 9.0]), np.ones((1, 3), bool), np.array([9.0]))
@@ -61,18 +61,18 @@ def fair_rates(limits: Floats, crosses: Mask, capacities: Floats) -> Floats:
 
 
 def finish_seconds(begins: Floats, alone: Floats, crosses: Mask, carries: Floats) -> Floats:
-    """Return when each of some senders is done, while all share links max-min fairly, [senders].
+    """Return when each sender is done if all share the links max-min fairly, [senders].
 
     Args:
         begins: when each begins to send, [senders].
-        alone: seconds that it sends if nobody else does, [senders].
-        crosses: which links it crosses, [links, senders].
-        carries: seconds in which each link carries what one of them sends, at most `alone` of who crosses it, [links].
+        alone: seconds that each needs if no other sends, [senders].
+        crosses: which links each sender crosses, [links, senders].
+        carries: seconds for one sender's data to pass each link, at most the `alone` of those that cross it, [links].
     """
     ends = begins + alone
     now, left = -math.inf, np.ones(len(begins))
     crosses, capacities = crosses[carries > 0], 1 / carries[carries > 0]
-    open_ = crosses.any(axis=0) & (alone > 0)  # the others meet nobody
+    open_ = crosses.any(axis=0) & (alone > 0)  # the others share nothing
     while open_.any():
         going = np.flatnonzero(open_ & (begins <= now))
         step = float(begins[open_ & (begins > now)].min(initial=math.inf)) - now  # until the next one begins
@@ -85,3 +85,8 @@ def finish_seconds(begins: Floats, alone: Floats, crosses: Mask, carries: Floats
             ends[done], open_[done] = now + step, False
         now = now + step if len(going) else float(begins[open_ & (begins > now)].min())
     return ends
+
+
+def side_by_side(begins: Floats, alone: Floats, carries: float) -> Floats:
+    """Return `finish_seconds` of senders that all share one link, [senders]."""
+    return finish_seconds(begins, alone, np.ones((1, len(begins)), bool), np.array([carries]))

@@ -1,7 +1,7 @@
 """Topologies: which aggregators exchange models in the decentralised patterns.
 
-Each function returns an undirected graph over the aggregators 0 to M - 1 and raises InputError for settings that
-make no such graph. One aggregator is a graph without edges in all of them.
+Each function returns an undirected graph over the aggregators 0 to M - 1, or raises InputError if the settings allow
+none. A single aggregator always gives a graph without edges.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _checked = checked("network.{}", degree=Count)
 
 _SHOWN = 5  # aggregators named in an error
-_DIGITS = 18  # of a number in a file: more than any aggregator's has
+_DIGITS = 18  # of a number in a file; no aggregator's has more
 
 
 @_checked
 def grid(rows: int, columns: int) -> "nx.Graph[int]":
-    """Join each cell of a grid with those above, below, left and right; cells are numbered row by row."""
+    """Link each cell of a grid to those above, below, left and right; cells are numbered row by row."""
     if min(rows, columns) < 1:
         raise InputError(f"network.grid = {[rows, columns]}: must be two positive whole numbers")
     cells = np.arange(rows * columns).reshape(rows, columns)
@@ -38,19 +38,19 @@ def grid(rows: int, columns: int) -> "nx.Graph[int]":
 
 @_checked
 def ring(aggregators: int) -> "nx.Graph[int]":
-    """Join each aggregator with the next one, and the last with the first; two have one link."""
+    """Link each aggregator to the next one, and the last to the first; two have one link."""
     return _graph(aggregators, ((j, (j + 1) % aggregators) for j in range(aggregators if aggregators > 1 else 0)))
 
 
 @_checked
 def star(aggregators: int) -> "nx.Graph[int]":
-    """Join aggregator 0 with all others."""
+    """Link aggregator 0 to all others."""
     return _graph(aggregators, ((0, j) for j in range(1, aggregators)))
 
 
 @_checked
 def complete(aggregators: int) -> "nx.Graph[int]":
-    """Join all aggregators with each other."""
+    """Link all aggregators to each other."""
     return _graph(aggregators, ((i, j) for j in range(aggregators) for i in range(j)))
 
 
@@ -64,17 +64,19 @@ def regular(aggregators: int, degree: Positive, rng: np.random.Generator) -> "nx
     import networkx as nx
 
     if not 0 <= degree < max(aggregators, 1):
-        raise InputError(f"network.degree = {degree}: must be from 0 to {aggregators - 1}, the others there are")
+        raise InputError(
+            f"network.degree = {degree}: must be from 0 to {aggregators - 1}, the number of other aggregators"
+        )
     if degree * aggregators % 2:
         raise InputError(f"network.degree = {degree}: must be even, since the number of aggregators is {aggregators}")
-    fewer = min(degree, aggregators - 1 - degree)  # a dense graph is drawn as the links it lacks, which is fast
+    fewer = min(degree, aggregators - 1 - degree)  # a dense graph is drawn as the links that it lacks, which is faster
     drawn = nx.random_regular_graph(fewer, aggregators, seed=_seed(rng))
     return _graph(aggregators, drawn.edges if fewer == degree else nx.complement(drawn).edges)
 
 
 @_checked
 def erdos_renyi(aggregators: int, probability: Probability, rng: np.random.Generator) -> "nx.Graph[int]":
-    """Join each pair of aggregators with this probability, independently; the graph need not be connected.
+    """Link each pair of aggregators with this probability, independently; the graph need not be connected.
 
     Args:
         probability: of an edge.
@@ -86,10 +88,10 @@ def erdos_renyi(aggregators: int, probability: Probability, rng: np.random.Gener
 
 @_checked
 def edges(aggregators: int, edges: list[list[int]] | str) -> "nx.Graph[int]":
-    """Join the pairs given as a list, or as a text file with two numbers a line; # begins a comment.
+    """Link the pairs given as a list, or as a text file with two numbers per line; # begins a comment.
 
     Args:
-        edges: pairs of aggregators, or a file of them.
+        edges: pairs of aggregators, or a file with them.
 
     >>> sorted(edges(3, [[0, 1], [2, 1]]).edges)
     [(0, 1), (1, 2)]
@@ -136,7 +138,7 @@ def graph_of(neighbours: Sequence[Sequence[int]]) -> "nx.Graph[int]":
 
 
 def is_cut(neighbours: Sequence[Sequence[int]], kept: Iterable[int]) -> bool:
-    """Return whether these aggregators, without the others, fall into parts that are not linked with each other.
+    """Return whether these aggregators, without the others, fall into parts that are not linked to each other.
 
     >>> is_cut([[1], [0, 2], [1]], [0, 2]), is_cut([[1], [0, 2], [1]], [0, 1])
     (True, False)
@@ -148,11 +150,7 @@ def is_cut(neighbours: Sequence[Sequence[int]], kept: Iterable[int]) -> bool:
 
 
 def require_connected(graph: "nx.Graph[int]") -> None:
-    """Refuse a graph in parts, since what one part learns never reaches the others.
-
-    Raises:
-        InputError: names the smallest part.
-    """
+    """Refuse a disconnected graph, since what one part learns never reaches the others."""
     import networkx as nx
 
     parts = [sorted(part) for part in nx.connected_components(graph)]
@@ -172,7 +170,7 @@ def _graph(aggregators: int, pairs: Iterable[tuple[int, int]]) -> "nx.Graph[int]
     if aggregators < 1:
         raise InputError(f"clustering.clusters = {aggregators}: must be at least 1")
     graph: nx.Graph[int] = nx.Graph()
-    graph.add_nodes_from(range(aggregators))  # in this order, whatever the order of the edges
+    graph.add_nodes_from(range(aggregators))  # in this order, whatever the edges' order
     graph.add_edges_from(pairs)
     return graph
 

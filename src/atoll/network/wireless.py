@@ -17,7 +17,7 @@ from atoll.support.requiring import checked, require_fields
 if TYPE_CHECKING:
     import networkx as nx
 
-_BLOCK = 2**21  # client-aggregator pairs worked on at a time, 16 MB a table
+_BLOCK = 2**21  # client-aggregator pairs processed at a time, 16 MB per table
 _DECIBELS = 300.0  # beyond these, powers overflow
 
 
@@ -30,7 +30,7 @@ class Radio:
         noise_dbm: the receiver's noise power, sigma^2.
         path_loss_db: h0, the gain at 1 m.
         path_loss_exponent: the gain falls with this power of the distance.
-        aggregator_dbm: the power with which aggregators send.
+        aggregator_dbm: the aggregators' transmission power.
     """
 
     bandwidth_hz: float = 10e6
@@ -60,10 +60,10 @@ def watts_of(dbm: float) -> float:
 
 
 def rate(distance_metres: npt.ArrayLike, watts: npt.ArrayLike, radio: Radio) -> Floats:
-    """Return bits per second over a distance: r = B log2(1 + p h0 dist^-4 / sigma^2), of any shapes that broadcast.
+    """Return bits per second over a distance: r = B log2(1 + p h0 dist^-4 / sigma^2); arguments broadcast.
 
     Raises:
-        InputError: a distance that is not positive, where the rate would be infinite.
+        InputError: if a distance is not positive, where the rate would be infinite.
     """
     distance = np.asarray(distance_metres, np.float64)
     if distance.size and not distance.min() > 0:
@@ -71,7 +71,7 @@ def rate(distance_metres: npt.ArrayLike, watts: npt.ArrayLike, radio: Radio) -> 
     gain = 10 ** (radio.path_loss_db / 10) / watts_of(radio.noise_dbm)
     with np.errstate(over="ignore", under="ignore"):  # at absurd distances the rate is 0 or infinite
         snr = distance**-radio.path_loss_exponent * (gain * np.asarray(watts, np.float64))
-        # log1p, since far away the signal-to-noise ratio is tiny beside 1.
+        # log1p, since far away the signal-to-noise ratio is tiny compared with 1.
         return np.asarray(np.log1p(snr) * (radio.bandwidth_hz / math.log(2)))
 
 
@@ -79,9 +79,8 @@ def rate(distance_metres: npt.ArrayLike, watts: npt.ArrayLike, radio: Radio) -> 
 def grid_positions(rows: int, columns: int, side_metres: float = 40.0) -> tuple[Floats, Floats]:
     """Return the aggregators' positions [aggregators, 2] and the server's [2], metres, in a square cut into cells.
 
-    Aggregators are at the cells' centres, numbered row by row. The server is at the corner of the first cell that lies
-    inwards: where the first two cells of the first two rows meet. With a single row or column that corner is on the
-    square's edge, still away from every centre.
+    Aggregators are at the cells' centres, numbered row by row. The server is where the first two cells of the first two
+    rows meet. With a single row or column this point is on the square's edge, still away from every centre.
 
     >>> grid_positions(4, 4)[1]
     array([10., 10.])
@@ -105,7 +104,7 @@ def place_clients(clients: int, side_metres: float, rng: np.random.Generator) ->
 def draw_watts(
     clients: int, rng: np.random.Generator, low_milliwatts: float = 50.0, high_milliwatts: float = 100.0
 ) -> Floats:
-    """Draw the clients' powers uniformly between two milliwatts, [clients] watts."""
+    """Draw the clients' powers uniformly between two limits in milliwatts, [clients] watts."""
     if not 0 < low_milliwatts <= high_milliwatts < np.inf:
         raise InputError(
             f"network.client_milliwatts = {[low_milliwatts, high_milliwatts]}: must be two positive numbers, ascending"
@@ -125,23 +124,22 @@ def wireless_network(
     downloads: bool = False,
     upload_share: float = 1.0,
 ) -> Network:
-    """Return the network in which a model of so many bytes is sent over the radio channel.
+    """Return the network in which a model of `model_bytes` is sent over the radio channel.
 
     Args:
         clients_xy: positions in metres, [clients, 2].
         aggregators_xy: the same, [aggregators, 2].
         server_xy: the same, [2].
         compute_seconds: L^c_i = zeta_i d_i, [clients].
-        watts: power with which each client sends, [clients].
-        model_bytes: size of what is sent, but for what clients upload.
+        watts: each client's transmission power, [clients].
+        model_bytes: size of a model.
         topology: which aggregators are neighbours; nodes 0 to M - 1.
         radio: the channel.
-        downloads: whether sending models down takes time, with the aggregators' power; else it is free.
+        downloads: whether downloads take time, at the aggregators' power; otherwise they are free.
         upload_share: what clients upload, as a share of a model's bytes.
 
     Raises:
-        InputError: names the client or aggregator whose position, speed or power is not usable, or the two nodes
-            that are at the same place.
+        InputError: names the client or aggregator with an invalid position, speed or power, or two nodes at one place.
     """
     check_positions("client", clients_xy, len(clients_xy))
     check_positions("aggregator", aggregators_xy, len(aggregators_xy))
@@ -149,22 +147,18 @@ def wireless_network(
     _check_clients("computes for", "s", compute_seconds, len(clients_xy))
     _check_clients("sends with", "W", watts, len(clients_xy))
     check_positive("network.model_bytes", model_bytes)
-    if len(topology) != len(aggregators_xy):
-        raise InputError(
-            f"network.topology: the graph has {len(topology)} nodes, but there are {len(aggregators_xy)} aggregators"
-        )
+    _check_nodes(topology, len(aggregators_xy))
     bits, sending = 8 * model_bytes, watts_of(radio.aggregator_dbm)
     to_server = _distances("aggregator", aggregators_xy, "server", server_xy[None])[:, 0]
-    between = _between(aggregators_xy)
+    between = _distances("aggregator", aggregators_xy, "aggregator", aggregators_xy)
     with np.errstate(divide="ignore"):  # a rate of 0 gives infinite seconds, which a network refuses
         exchange = bits / rate(between, sending, radio)
         transfer = bits / rate(to_server, sending, radio)
     np.fill_diagonal(exchange, 0)
-    upload = _link_seconds(clients_xy, aggregators_xy, watts, upload_share * bits, radio)
     sent_down = np.full(len(clients_xy), sending)
     return Network(
         compute_seconds=compute_seconds,
-        upload_seconds=upload,
+        upload_seconds=_link_seconds(clients_xy, aggregators_xy, watts, upload_share * bits, radio),
         transfer_seconds=transfer,
         exchange_seconds=exchange,
         neighbours=neighbours_of(topology),
@@ -176,9 +170,9 @@ def wireless_network(
 
 
 def _link_seconds(clients_xy: Floats, aggregators_xy: Floats, watts: Floats, bits: float, radio: Radio) -> Floats:
-    """Return what sending takes over each client's links with its `watts`, such as L^u_ij, [clients, aggregators].
+    """Return the seconds of sending over each client's links at these `watts`, such as L^u_ij, [clients, aggregators].
 
-    Computed by blocks of clients: the result alone can take 1 GB.
+    Computed in blocks of clients, since the result alone can take 1 GB.
     """
     seconds = np.empty((len(clients_xy), len(aggregators_xy)))
     rows = max(1, _BLOCK // max(1, len(aggregators_xy)))
@@ -190,32 +184,19 @@ def _link_seconds(clients_xy: Floats, aggregators_xy: Floats, watts: Floats, bit
     return seconds
 
 
-def _between(aggregators_xy: Floats) -> Floats:
-    """Return the distances between aggregators, with 1 m instead of 0 from each one to itself."""
-    distance = _apart(aggregators_xy, aggregators_xy)
-    np.fill_diagonal(distance, 1)
-    _check_apart(distance, "aggregator", "aggregator", aggregators_xy)
-    return distance
-
-
 def _distances(kind: str, xy: Floats, other_kind: str, other_xy: Floats, begin: int = 0) -> Floats:
-    distance = _apart(xy, other_xy)
-    _check_apart(distance, kind, other_kind, xy, begin)
-    return distance
-
-
-def _apart(xy: Floats, other_xy: Floats) -> Floats:
+    """Return the distances between nodes, numbered from `begin`, and others; 1 m instead of 0 from each to itself."""
     from scipy.spatial.distance import cdist
 
-    return np.asarray(cdist(xy, other_xy))
-
-
-def _check_apart(distance: Floats, kind: str, other_kind: str, xy: Floats, begin: int = 0) -> None:
+    distance = np.asarray(cdist(xy, other_xy))
+    if xy is other_xy:
+        np.fill_diagonal(distance, 1)
     if distance.size and not distance.min() > 0:
         node, other = (int(index) for index in np.unravel_index(np.argmin(distance), distance.shape))
         second = "the server" if other_kind == "server" else f"{other_kind} {other}"
         place = f"({xy[node, 0]}, {xy[node, 1]})"
         raise InputError(f"network: {kind} {begin + node} and {second} are both at {place}; they must be apart")
+    return distance
 
 
 def _check_clients(what: str, unit: str, values: Floats, clients: int) -> None:
@@ -225,3 +206,9 @@ def _check_clients(what: str, unit: str, values: Floats, clients: int) -> None:
     if not good.all():
         client = int(np.argmin(good))
         raise InputError(f"network: client {client} {what} {values[client]} {unit}; it must be positive and finite")
+
+
+def _check_nodes(topology: "nx.Graph[int]", aggregators: int) -> None:
+    if len(topology) != aggregators:
+        told = f"network.topology: the graph has {len(topology)} nodes"
+        raise InputError(f"{told}, but there are {aggregators} aggregators")

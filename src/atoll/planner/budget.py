@@ -1,4 +1,4 @@
-"""What a plan is made for: how long, how many bytes, and which accuracy."""
+"""What a plan is made for: time, bytes, and a target accuracy."""
 
 import math
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from atoll.support.errors import InputError
 
 @dataclass(frozen=True)
 class PlanBudget:
-    """What there is, and what is wanted.
+    """The budget and the goal.
 
     Attributes:
-        seconds: of virtual time; None: what the experiment's own settings give it.
-        size: bytes that all clients and aggregators send and are sent; None: any number.
-        target: of `metric`, to be reached as early as possible; None: the best `metric` at the end is wanted.
-        metric: a column of rows; None: test accuracy of the models that clients are given (see `column_of`).
-        is_regression: whether there are no classes, so that the least test loss is wanted.
+        seconds: of virtual time; None: as in the experiment's own settings.
+        size: bytes that all clients and aggregators send and receive; None: unlimited.
+        target: value of `metric` to reach as early as possible; None: the best `metric` at the end is the goal.
+        metric: a column of rows; None: test accuracy of the models that clients receive (see `column_of`).
+        is_regression: whether there are no classes, so that the goal is the least test loss.
     """
 
     seconds: float | None = None
@@ -26,7 +26,7 @@ class PlanBudget:
     is_regression: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a budget of nothing, and a target that is no accuracy."""
+        """Refuse an empty budget, and an invalid target."""
         for option, value in (("--seconds", self.seconds), ("--bytes", self.size)):
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{option} {value:g}: must be a positive number")
@@ -37,10 +37,10 @@ class PlanBudget:
     def column_of(self, has_server: bool) -> str:
         """Return the column that a plan is judged by.
 
-        Without a server clients are given their aggregators' models, so it is these models' mean accuracy: the mean
-        model's can be far ahead of what any client has.
+        Without a server clients receive their aggregators' models, so it is these models' mean accuracy: the mean
+        model's can be much higher than that of any client's model.
 
-        >>> Budget().column_of(True), Budget().column_of(False), Budget(metric="test_loss").column_of(False)
+        >>> PlanBudget().column_of(True), PlanBudget().column_of(False), PlanBudget(metric="test_loss").column_of(False)
         ('test_accuracy', 'mean_cluster_accuracy', 'test_loss')
         """
         if self.metric is not None:

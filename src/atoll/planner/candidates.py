@@ -1,6 +1,7 @@
-"""The plans there are: an experiment with every combination of pattern, clustering and limits."""
+"""Candidate plans: an experiment with every combination of pattern, clustering and limits."""
 
 import itertools
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,26 +15,19 @@ from atoll.support.errors import InputError, SettingWarning
 from atoll.sweep.axes import Axis, file_part, short_names
 
 TIMED = "time"
-"""Of `clustering.method`: FedUC for the plan's own time (`clustering.objective = "time"`)."""
+"""A `clustering.method`: FedUC for the plan's own time (`clustering.objective = "time"`)."""
 
 PROGRESS = "progress"
-"""Of `clustering.method`: FedUC's search by the predicted time to a target (`clustering.objective = "progress"`)."""
+"""A `clustering.method`: FedUC's search by the predicted time to a target (`clustering.objective = "progress"`)."""
 
 PLACING = ("comaw", "dataw", "feduc")
-"""Clusterings for aggregators that have places."""
+"""Clusterings for aggregators with positions."""
 
 SLOW = {"feduc": 10_000_000, PROGRESS: 2_000}
-"""Clients times aggregators above which these take too long to be tried unasked: half a minute each, or minutes."""
+"""Clients times aggregators above which these are not tried by default: they take half a minute each, or minutes."""
 
 MOST = 1_000  # plans that are compared
-_SEARCHED = (
-    "method=feduc",
-    "refine=true",
-    "overshoot=false",
-    "opening=none",
-    "start=greedy",
-    "passes=0",
-)
+_SEARCHED = ("method=feduc", "refine=true", "overshoot=false", "opening=none", "start=greedy", "passes=0")
 
 
 @dataclass(frozen=True)
@@ -41,8 +35,8 @@ class Candidate:
     """One way to run the experiment.
 
     Attributes:
-        name: what tells it from the others, and its folder.
-        values: of what is planned, by setting, as they were written.
+        name: unique among candidates; also names its folder.
+        values: of the planned settings, as written.
         settings: all settings.
     """
 
@@ -53,13 +47,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A plan that is not raced, and why, as the end of a sentence.
+    """A plan that is not raced.
 
     Attributes:
-        name: what tells it from others.
-        values: of what is planned, by setting.
-        why: it is not raced.
-        cannot_be: whether it is no experiment, rather than no better than another one.
+        name: as of `Candidate`.
+        values: of the planned settings.
+        why: the reason, as the end of a sentence.
+        cannot_be: whether it is not a valid experiment, rather than no better than another one.
     """
 
     name: str
@@ -69,10 +63,10 @@ class Dropped:
 
 
 def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
-    """Return what is planned: what the user varies, and before it what the method leaves open that it does not name.
+    """Return the axes to plan: the method's open choices, then what else the user varies.
 
     Raises:
-        InputError: nothing is varied, and the method has no pattern to choose.
+        InputError: if nothing is varied and the method has no pattern to choose.
     """
     fields = taken(chosen(resolved(settings)))["method"]
     found = []
@@ -95,20 +89,17 @@ def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
 
 
 def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) -> tuple[list[Candidate], list[Dropped]]:
-    """Return every combination of values, and those that are no experiment, with why.
+    """Return every combination of values, and those that are not valid experiments, with the reason.
 
     Args:
         settings: the experiment.
-        axes: what is planned.
+        axes: what to vary.
         seconds: of virtual time, for which FedUC's clustering is made.
 
     Raises:
-        InputError: more than `MOST` combinations.
+        InputError: if there are more than `MOST` combinations.
     """
-    count = 1
-    for axis in axes:
-        count *= len(axis.texts)
-    if count > MOST:
+    if (count := math.prod(len(axis.texts) for axis in axes)) > MOST:
         raise InputError(f"--over: makes {count:,} plans; at most {MOST:,} are compared")
     made, dropped = list[Candidate](), list[Dropped]()
     names = [axis.name for axis in axes]
@@ -125,11 +116,7 @@ def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) ->
 
 
 def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
-    """Return settings with ``section.key=value`` changes, less what has no use any more.
-
-    Raises:
-        InputError: a setting that is unknown, of a wrong type or out of range.
-    """
+    """Return settings with ``section.key=value`` changes, without those that no longer apply."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingWarning)
         (changed,) = make_runs(resolved(settings), changes=changes)
@@ -137,7 +124,7 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
 
 
 def _changes(values: Mapping[str, str], seconds: float) -> Iterator[str]:
-    """Yield a plan's changes, those that a short name stands for spelt out."""
+    """Yield a plan's changes, with short names expanded."""
     for setting, text in values.items():
         if setting == "clustering.method" and text in (TIMED, PROGRESS):
             timed = (f"seconds={seconds!r}",) if text == TIMED else ()
@@ -147,13 +134,13 @@ def _changes(values: Mapping[str, str], seconds: float) -> Iterator[str]:
 
 
 def with_rounds(settings: Settings, rounds: float) -> Settings:
-    """Return settings with at least so many rounds, of whole events; how many there are is the budget's to say."""
+    """Return settings with at least this many rounds, rounded up to whole events."""
     unit = unit_of(settings)
     return settings.model_copy(update={"rounds": max(1, -(-int(rounds) // unit)) * unit})
 
 
 def _name_of(values: Mapping[str, str]) -> str:
-    """Return what tells a plan from others, which a folder can be called.
+    """Return a plan's unique name, which can also name a folder.
 
     >>> _name_of({"method.pattern": "censyn", "method.intra_rounds": "5"})
     'censyn,intra_rounds=5'

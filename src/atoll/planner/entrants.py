@@ -1,4 +1,4 @@
-"""Plans in a race: what each has reached, and what orders them, as its runs' rows say."""
+"""Plans in a race: what each has reached, and their order, by their runs' rows."""
 
 import math
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate, estimate, estimate_share
 
-GIVES_UP = 1.1  # a plan that is so many times as late at the target as another one trains no longer
-_SMOOTHED = 1 / 4  # of the time so far, over whose last part probes are averaged where a race decides
+GIVES_UP = 1.1  # a plan stops once it takes this many times as long to the target as another one
+_SMOOTHED = 1 / 4  # last part of the time so far over which metrics are averaged when a race decides
 
 
 @dataclass
@@ -25,14 +25,14 @@ class Entrant:
     """A plan in the race.
 
     Attributes:
-        plan: with its score.
-        folder: of its runs, one a seed below it.
-        left_at: virtual seconds at which it was out; None: it ran to the end.
-        level: what it was judged by when it was out or, of a finalist, in the end; nan before.
-        costs: a finalist's seconds to the target, inf where it is missed, or its levels at the end, one a seed.
-        sizes: bytes sent to the target, as `costs`, where it is met.
-        is_behind: whether it is a finalist that was stopped once another one was sure to be earlier.
-        problem: why a run failed; empty if none has.
+        plan: the plan and its score.
+        folder: of its runs, with one folder per seed in it.
+        left_at: virtual seconds at which it was eliminated; None: it ran to the end.
+        level: its metric when it was eliminated or, for a finalist, at the end; nan before.
+        costs: a finalist's seconds to the target, inf if missed, or its levels at the end, one per seed.
+        sizes: bytes sent until the target is met, for the seeds that meet it.
+        is_behind: whether it is a finalist that was stopped once another one was certain to be earlier.
+        problem: why a run failed; empty if none did.
     """
 
     plan: Scored
@@ -46,12 +46,12 @@ class Entrant:
 
     @property
     def name(self) -> str:
-        """The plan's."""
+        """The plan's name."""
         return self.plan.name
 
 
 def rows_of(entrant: Entrant, seed: int = 0) -> Run | None:
-    """Return a run of a plan as far as it is; None before its first row."""
+    """Return a plan's run so far; None before its first row."""
     try:
         return read_run(entrant.folder / seed_folder(seed))
     except NotBegun:
@@ -63,12 +63,12 @@ def rows_of(entrant: Entrant, seed: int = 0) -> Run | None:
 
 
 def seed_folder(seed: int) -> str:
-    """Return where a plan's run with a seed is, below its folder."""
+    """Return the name of a seed's folder within a plan's."""
     return f"seed-{seed}"
 
 
 def estimate_of(entrant: Entrant, budget: PlanBudget) -> Estimate | None:
-    """Return a finalist's mean over seeds, and its interval; None where it has none, or a seed misses the target."""
+    """Return a finalist's mean over seeds, and its interval; None if it has none, or a seed misses the target."""
     if not entrant.costs or not np.isfinite(entrant.costs).all():
         return None
     share = budget.target is None and not budget.falls and all(0 <= cost <= 1 for cost in entrant.costs)
@@ -76,51 +76,51 @@ def estimate_of(entrant: Entrant, budget: PlanBudget) -> Estimate | None:
 
 
 def met_by(run: Run | None, until: float, budget: PlanBudget) -> float | None:
-    """Return the virtual seconds at which a run met the target; None if it had not by then, or there is none."""
+    """Return the virtual seconds at which a run met the target; None if not by `until`, or there is no target."""
     probe = None if run is None else _met_at(run, budget)
     seconds = math.inf if run is None or probe is None else float(run.rows["virtual_time"][probe])
     return seconds if seconds <= until else None
 
 
 def reached(entrant: Entrant, until: float) -> float:
-    """Return the virtual seconds by which a plan stopped training, at most those given."""
+    """Return the virtual seconds at which a plan stopped training, at most `until`."""
     run = rows_of(entrant)
     return until if run is None else min(until, float(run.rows["virtual_time"][-1]))
 
 
 def latest(entrants: Sequence[Entrant], until: float, budget: PlanBudget) -> float:
-    """Return until when it is worth training on, once one of these has met the target by a virtual time; else inf."""
+    """Return until when training is worthwhile, given that one of these met the target by `until`; inf if none did."""
     met = (met_by(rows_of(entrant), until, budget) for entrant in entrants)
     return GIVES_UP * min((seconds for seconds in met if seconds is not None), default=math.inf)
 
 
 def is_there(run: Run | None, until: float, budget: PlanBudget) -> bool:
-    """Return whether a run has gone as far as it need."""
+    """Return whether a run needs no more training."""
     if run is None:
         return False
     return bool(run.rows["virtual_time"][-1] >= until) or _met_at(run, budget) is not None
 
 
 def meets(value: float, target: float, budget: PlanBudget) -> bool:
-    """Return whether a probe is at the target."""
+    """Return whether a value meets the target."""
     return value <= target if budget.falls else value >= target
 
 
 def _values(run: Run, budget: PlanBudget) -> Floats:
-    """Return what a run is judged by, one a probe."""
+    """Return the metric by which a run is judged, one value per evaluation."""
     column = budget.column_of("mean_cluster_accuracy" not in run.rows)
     if column not in run.rows:
-        raise InputError(f"--metric {column}: {run.folder} has no such column; it has {', '.join(run.rows)}")
+        raise InputError(f"--metric {column}: {run.folder} has no such column, but {', '.join(run.rows)}")
     return run.rows[column]
 
 
 def _met_at(run: Run, budget: PlanBudget) -> int | None:
-    """Return the probe at which a run meets the target; None if it has not, or there is none."""
+    """Return the row at which a run meets the target; None if it does not, or there is no target."""
     return None if budget.target is None else first_met(_values(run, budget), budget.target, budget.falls)
 
 
 def level_of(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> float:
-    """Return what a plan has reached by a virtual time, averaged over the last part of it; nan without a probe."""
+    """Return a plan's metric at a virtual time, averaged over the last part of it; nan without an evaluation."""
     run = rows_of(entrant, seed)
     if run is None:
         return math.nan
@@ -133,7 +133,7 @@ def level_of(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> f
 
 
 def rank(entrant: Entrant, until: float, budget: PlanBudget) -> tuple[bool, float]:
-    """Return what orders plans at a rung: the time at which the target was met, else the level."""
+    """Return a sort key of plans at a rung: the time at which the target was met, else the level."""
     met = met_by(rows_of(entrant), until, budget)
     if met is not None:
         return False, met
@@ -142,14 +142,14 @@ def rank(entrant: Entrant, until: float, budget: PlanBudget) -> tuple[bool, floa
 
 
 def cost_of(entrant: Entrant, budget: PlanBudget) -> tuple[bool, float, float]:
-    """Return what orders finalists: the mean over seeds, and of those that missed the target their level."""
+    """Return a sort key of finalists: the mean over seeds, and for those that missed the target their level."""
     mean, level = float(np.mean(entrant.costs or [math.inf])), entrant.level
     is_cost = budget.target is not None or budget.falls
     return bool(entrant.problem), mean if is_cost else -mean, level if budget.falls else -level
 
 
 def settle(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> None:
-    """Note what a finalist's run has come to."""
+    """Record the result of a finalist's run."""
     run = rows_of(entrant, seed)
     if run is None or entrant.problem:
         return

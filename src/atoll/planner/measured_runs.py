@@ -1,8 +1,8 @@
-"""What a run on a fleet has measured of its clients, as settings that plans go by.
+"""Clients' measurements in a run on a fleet, as settings for plans.
 
-An event of a fleet waits for its slowest client, whose time is its training and all else between question and answer.
-On top comes what no client has measured: the server's own work, and that the slowest is not always the same one. That
-is taken from the run's events, as so many seconds of every training.
+An event on a fleet waits for its slowest client, whose time is its training plus everything else between request and
+reply. Clients do not measure the rest: the server's own work, and that the slowest client varies. It is estimated from
+the run's events and added to the seconds of every training.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ from atoll.planner.candidates import with_changes
 from atoll.runs.run_folder import HAPPENED, MEASURED
 from atoll.schedules.events import Event
 from atoll.schedules.schedule_files import read_schedule
+from atoll.settings.choices import method_needs
 from atoll.settings.sections import Settings
 from atoll.settings.validation import validate
 from atoll.support.arrays import Floats
@@ -28,7 +29,7 @@ from atoll.support.untrusted import read_bytes, read_toml
 
 CLIENTS, LINKS = "clients.csv", "links.csv"
 FILES = (CLIENTS, LINKS)
-_LEAST = 1e-9  # seconds of a training that was too quick to be measured
+_LEAST = 1e-9  # seconds of a training that was too short to measure
 
 _Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
 
@@ -43,15 +44,15 @@ class _Measured(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """What a run on a fleet has measured.
+    """Measurements of a run on a fleet.
 
     Attributes:
         folder: of the run.
         settings: of the run.
         seconds_per_sample: of training, [clients].
         compute_seconds: of one training, [clients].
-        upload_seconds: of a round trip beside training, and of what comes on top, [clients].
-        lost: share of the trainings that clients took on and that never came back, or too late.
+        upload_seconds: of a round trip without training, with the estimated rest, [clients].
+        lost: share of begun trainings whose results never arrived, or too late.
         events: how many took place.
         seconds: that they took.
     """
@@ -72,10 +73,10 @@ class Measurements:
 
 
 def read_measurements(folder: Path) -> Measurements:
-    """Return what a run's folder has; clients that never answered take the median of the others.
+    """Return the measurements in a run's folder; clients that never answered get the median of the others.
 
     Raises:
-        InputError: it is no run of a fleet, its files are damaged, or nobody answered.
+        InputError: if it is not a run of a fleet, its files are damaged, or no client answered.
     """
     told = f"--from {folder}"
     if not (folder / HAPPENED).is_file() or not (folder / MEASURED).is_file():
@@ -88,7 +89,7 @@ def read_measurements(folder: Path) -> Measurements:
         raise InputError(f"{told}: is damaged ({error})") from error
     rows = (found.seconds_per_sample, found.compute_seconds, found.upload_seconds)
     if {len(row) for row in rows} != {len(found.replies)} or not any(found.replies):
-        raise InputError(f"{told}: {MEASURED} says of no client how long it takes")
+        raise InputError(f"{told}: {MEASURED} has no client's times")
     zeta, compute, upload = (_filled(row) for row in rows)
     return Measurements(
         folder=folder,
@@ -108,9 +109,9 @@ def _filled(row: _Seconds) -> Floats:
 
 
 def _on_top(events: Sequence[Event], busy: Floats) -> float:
-    """Return by how much a training in an event takes longer than its slowest client, with what the server adds.
+    """Return by how many seconds a training in an event exceeds its slowest client's, including the server's work.
 
-    An event counts until the next one begins or, where that began before, as clusters do that work side by side, until
+    An event lasts until the next one begins or, if that began earlier, as with clusters that work in parallel, until
     it merges.
     """
     more = [
@@ -129,13 +130,9 @@ def _lost(events: Sequence[Event]) -> float:
 
 
 def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
-    """Return settings whose seconds and failures are those measured, and write the files that they name.
+    """Return settings with the measured seconds and failures, and write the files that they name.
 
-    Where a network is needed, every client reaches every aggregator in its own seconds, and the rest takes none.
-
-    Raises:
-        InputError: another number of clients.
-        RunError: a file cannot be written.
+    If a network is needed, every client reaches every aggregator in its own seconds, and all else takes no time.
     """
     experiment = Experiment(settings)
     if settings.data.clients != measured.clients:
@@ -144,7 +141,7 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
         )
     make_folder(out)
     changes = [f"network.clients_file={out / CLIENTS}", f"faults.dropout={min(measured.lost, 0.99):.4g}"]
-    if experiment.needs("network"):
+    if method_needs(experiment.settings, "network"):
         sizes = experiment.population.sizes
         zeta = np.maximum(measured.compute_seconds / sizes, _LEAST)
         _write(out / CLIENTS, {"client": range(len(sizes)), "seconds_per_sample": zeta, "samples": sizes})
@@ -159,7 +156,7 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
 
 
 def predicted_seconds(measured: Measurements, out: Path) -> float:
-    """Return how long the run itself would take by what it measured, for the events that took place."""
+    """Return the predicted duration of the run itself, for the events that took place."""
     settings = apply(measured, measured.settings, out)
     schedule = Experiment(settings).method.schedule
     return schedule.events[min(measured.events, len(schedule)) - 1].seconds

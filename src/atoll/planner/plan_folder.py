@@ -1,4 +1,7 @@
-"""A plan's folder: what was asked for, the runs of the race, the table, and the chosen experiment file."""
+"""A plan's folder: the request, the runs of the race, the table, and the chosen experiment file.
+
+Functions that write raise RunError if they cannot; the others InputError, which says what the folder holds.
+"""
 
 import json
 import textwrap
@@ -17,25 +20,21 @@ from atoll.support.errors import InputError
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked
 from atoll.support.untrusted import read_json
-from atoll.sweep.sweep_plan import entries_of
+from atoll.sweep.sweep_folder import entries_of
 
 NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
 _MAY_GROW = ("seeds",)
 
 
 def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
-    """Refuse a folder in which a plan can neither begin nor go on. Nothing is written.
-
-    Raises:
-        InputError: says what the folder holds, and what to do.
-    """
+    """Refuse a folder in which a plan can neither begin nor continue. Nothing is written."""
     entries = entries_of(out)
     if not entries - {LOCK, f".{NOTE}.part", *FILES}:
         return
     if NOTE not in entries:
         raise InputError(f"--out {out}: is not empty and holds no plan; give the path of a new folder")
     if not resume:
-        raise InputError(f"--out {out}: holds a plan already; add --resume to go on with it, or give another folder")
+        raise InputError(f"--out {out}: holds a plan already; add --resume to continue it, or give another folder")
     try:
         before = read_json(out / NOTE, out)["asked"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -43,19 +42,14 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
     asked = json.loads(json.dumps(dict(note)))
     if changed := [key for key in asked if before.get(key) != asked[key] and key not in _MAY_GROW]:
         raise InputError(
-            f"--resume: {out} holds another plan; what differs: {', '.join(changed)}; give the same options again "
+            f"--resume: {out} holds another plan, which differs in {', '.join(changed)}; give the same options again "
             "(more --seeds are fine), or another folder"
         )
 
 
 @contextmanager
 def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Hold the folder for this process alone, and write down what was asked for.
-
-    Raises:
-        InputError: another process holds it.
-        RunError: it cannot be written.
-    """
+    """Lock the folder for this process, and write down the request."""
     make_folder(out / RACE)
     with locked(out):
         write_note(out, note)
@@ -63,26 +57,18 @@ def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
 
 
 def write_note(out: Path, note: Mapping[str, Any], **found: Any) -> None:
-    """Write ``plan.json``: what was asked for, and what came of it.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write ``plan.json``: the request and its results."""
     write_atomically(out / NOTE, to_json({"asked": dict(note), **found}))
 
 
 def folder_of(out: Path, name: str) -> Path:
-    """Return where a plan's runs are."""
+    """Return the folder of a plan's runs."""
     return out / RACE / slug(name.replace(",", " ").replace("=", "-"))
 
 
 def write_chosen(out: Path, settings: Settings, name: str, reason: str) -> Path:
-    """Write the chosen experiment file, with all its settings; return where.
-
-    Raises:
-        RunError: it cannot be written.
-    """
-    told = f"Chosen by atoll plan: {name}. {reason} Files that it names are looked for from where Atoll runs."
+    """Write the chosen experiment file, with all its settings; return its path."""
+    told = f"Chosen by atoll plan: {name}. {reason} Paths in it are relative to the folder where Atoll runs."
     comment = textwrap.fill(told, 118, initial_indent="# ", subsequent_indent="# ") + "\n\n"
     path = out / CHOSEN
     write_atomically(path, (comment + tomli_w.dumps(resolved(settings))).encode())

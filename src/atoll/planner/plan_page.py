@@ -1,10 +1,11 @@
-"""The page of a plan: one HTML file with the table, the curves of the race, the map and the first events."""
+"""The page of a plan: an HTML file with the table, the curves of the race, the map and the first events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from html import escape
 from importlib import resources
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,17 @@ from atoll.planner.plan_table import cells_of, in_words, judged, note_of, why
 from atoll.planner.planning import Field
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.render import assemble
+from atoll.settings.choices import uses_network
 from atoll.support.environment import package_versions
 from atoll.sweep.axes import short_names
 
 MOST_CLIENTS = 5_000  # on a map
-BARS = 300  # of a plan's first works
-_DIGITS = 5  # of numbers that are drawn
+BARS = 300  # of a plan's first pieces of work
+_DIGITS = 5  # of numbers in figures
 
 
 def render(ranked: Sequence[Entrant], budget: PlanBudget, field: Field, command: str) -> str:
-    """Return the page of a race that is over, which needs nothing else and asks for nothing from the network."""
+    """Return the page of a finished race, self-contained and without network requests."""
     experiment = field.pool.make(ranked[0].plan.candidate.settings)
     values = {each.name: each.plan.candidate.values for each in ranked}
     axes = _axes([*values.values(), *(dict(each.values) for each in field.dropped)])
@@ -66,21 +68,21 @@ def _summary(ranked: Sequence[Entrant], field: Field, experiment: Experiment) ->
     data, model = experiment.settings.data.dataset, experiment.settings.model.name
     return (
         f"{len(ranked) + len(field.dropped)} plans, {len(ranked)} raced on {data} with the model {model}: if your "
-        "clients hold other data, seconds and bytes stay, accuracies do not."
+        "clients hold other data, seconds and bytes stay the same, but accuracies do not."
     )
 
 
 def _table(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
     (header, *lines), _ = cells_of(ranked, budget)
     body = Body("", [[Cell(f"{line[0]}. {line[1]}"), *map(Cell, line[2:])] for line in lines])
-    return table("Plans by what they reach", ["Plan", *header[2:]], [body], note_of([each.plan for each in ranked]))
+    return table("Plans by result", ["Plan", *header[2:]], [body], note_of([each.plan for each in ranked]))
 
 
 def _dropped(field: Field) -> str:
     if not field.dropped:
         return paragraph("All of them were.")
     body = Body("", [[Cell(in_words(each.name)), Cell(each.why)] for each in field.dropped])
-    return table("Dropped, and why", ["Plan", "Why"], [body], style="settings")
+    return table("Dropped plans", ["Plan", "Reason"], [body], style="settings")
 
 
 def _axes(values: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
@@ -96,7 +98,7 @@ def _key(values: Mapping[str, str], axes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _plan(place: int, entrant: Entrant, budget: PlanBudget, field: Field) -> dict[str, Any]:
-    """Return what is drawn of one plan."""
+    """Return one plan's data for the figures."""
     experiment = field.pool.make(entrant.plan.candidate.settings)
     run, has_server = rows_of(entrant), experiment.method.schedule.has_server
     empty = np.empty(0)
@@ -127,29 +129,20 @@ def _plan(place: int, entrant: Entrant, budget: PlanBudget, field: Field) -> dic
 
 
 def _bars(experiment: Experiment) -> dict[str, list[Any]]:
-    """Return a plan's first works: cluster, when each began, was done with its own work, and ended, and its turn."""
+    """Return a plan's first pieces of work: cluster, begin, end of its own work, end with the transfer, and turn."""
     events = experiment.method.schedule.events
     works = [(c, began, e.seconds) for e in events[:BARS] for c, began in zip(e.active, e.began, strict=True)][:BARS]
     cluster, began, ended = (list(column) for column in zip(*works, strict=True))
     ends = work_ends(experiment)
-    turns: dict[int, int] = {}
-    turn = [turns.setdefault(c, -1) for c in cluster]
-    for place, each in enumerate(cluster):
-        turns[each] += 1
-        turn[place] = turns[each]
+    counts = {each: count() for each in cluster}
     done = ended if ends is None else ends[: len(ended)].tolist()
-    return {
-        "cluster": cluster,
-        "began": _numbers(began),
-        "done": _numbers(done),
-        "ended": _numbers(ended),
-        "turn": turn,
-    }
+    times = {"began": _numbers(began), "done": _numbers(done), "ended": _numbers(ended)}
+    return {"cluster": cluster, **times, "turn": [next(counts[each]) for each in cluster]}
 
 
 def _network(experiment: Experiment) -> dict[str, Any]:
-    """Return where everyone is; empty, with why, where there are no positions, or too many."""
-    network = experiment.networks[0] if experiment.has_network else None
+    """Return all positions; none, with the reason, if there is no network or too many clients."""
+    network = experiment.conditions.networks[0] if uses_network(experiment.settings) else None
     empty: dict[str, Any] = {"server": None, **{key: [] for key in ("x", "y", "ax", "ay", "links", "classes")}}
     if network is None:
         return empty | {"why": "There is no network to draw."}
@@ -157,10 +150,7 @@ def _network(experiment: Experiment) -> dict[str, Any]:
         return empty | {"why": f"No map: there are more than {MOST_CLIENTS:,} clients."}
     why = ""
     if network.clients_xy is None or network.aggregators_xy is None:
-        network, why = (
-            _drawn(network),
-            "There are no positions: clients stand by the aggregator that is quickest for them.",
-        )
+        network, why = _drawn(network), "There are no positions: clients are drawn next to their quickest aggregator."
     assert network.clients_xy is not None
     assert network.aggregators_xy is not None
     (x, y), (ax, ay) = network.clients_xy.T, network.aggregators_xy.T
@@ -172,26 +162,26 @@ def _network(experiment: Experiment) -> dict[str, Any]:
 
 
 def _names(experiment: Experiment) -> dict[str, Any]:
-    network = experiment.networks[0] if experiment.has_network else None
+    network = experiment.conditions.networks[0] if uses_network(experiment.settings) else None
     if network is None or network.client_names is None:
         return {"clients": None, "aggregators": None}
     return {"clients": network.client_names, "aggregators": network.aggregator_names}
 
 
 def _drawn(network: Network) -> Network:
-    """Return the network with places to draw it at: aggregators in a ring, clients by their quickest one."""
+    """Return the network with positions for drawing: aggregators in a ring, clients next to their quickest one."""
     angles = 2 * np.pi * np.arange(network.aggregators) / network.aggregators
     centres = np.column_stack([np.cos(angles), np.sin(angles)])
     nearest = network.upload_seconds.argmin(axis=1)
     rank = np.zeros(network.clients)
     for j in range(network.aggregators):
         rank[nearest == j] = np.arange((nearest == j).sum())
-    turn = rank * np.pi * (3 - np.sqrt(5))  # a sunflower's: no two at one place
+    turn = rank * np.pi * (3 - np.sqrt(5))  # the golden angle, as in sunflowers: no two at one place
     radius = 0.06 + 0.55 / max(network.aggregators, 2) * np.sqrt((1 + rank) / (1 + rank.max()))
     around = radius[:, None] * np.column_stack([np.cos(turn), np.sin(turn)])
     return replace(network, clients_xy=centres[nearest] + around, aggregators_xy=centres, server_xy=np.zeros(2))
 
 
 def _numbers(values: Any) -> list[float]:
-    """Return numbers with a few digits, which is what a figure shows of them."""
+    """Return numbers with the few digits that a figure shows."""
     return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, float).tolist()]

@@ -1,4 +1,4 @@
-"""What a plan takes besides time: its clients' joules, and the price of what is sent."""
+"""What a plan costs besides time: its clients' energy, and the price of sending."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,13 @@ import numpy as np
 from atoll.experiment.experiment import Experiment
 from atoll.network.energy import training_joules
 from atoll.network.prices import merge_prices, training_prices
+from atoll.settings.choices import method_needs
 from atoll.support.arrays import Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Spending:
-    """What one training and one merge take.
+    """The cost of one training and of one merge.
 
     Attributes:
         training: of each client, with its download and upload, [clients].
@@ -23,7 +24,7 @@ class Spending:
     merge: Floats
 
     def of_clusters(self, experiment: Experiment) -> Floats:
-        """Return what each cluster takes in the whole schedule, its aggregator included, [clusters]."""
+        """Return each cluster's cost over the whole schedule, with its aggregator's, [clusters]."""
         labels, clusters = experiment.clustering.labels, experiment.clustering.clusters
         times, works = np.zeros(len(labels)), np.zeros(clusters)
         for event in experiment.method.schedule.events:
@@ -33,7 +34,7 @@ class Spending:
         return np.asarray(np.bincount(labels[own], (self.training * times)[own], clusters) + works * self.merge)
 
     def by(self, experiment: Experiment, seconds: Floats) -> Floats:
-        """Return what all have taken by these virtual times, as `seconds`."""
+        """Return the total cost up to each of these virtual times."""
         events = experiment.method.schedule.events
         each = (
             self.training[event.cohort].sum() * event.intra_rounds + self.merge[list(event.active)].sum()
@@ -44,18 +45,18 @@ class Spending:
 
 
 def energy_of(experiment: Experiment) -> Spending | None:
-    """Return the clients' joules; None where their power is not known."""
-    if not experiment.needs("network"):
+    """Return the clients' joules; None if their power is unknown."""
+    if not method_needs(experiment.settings, "network"):
         return None
-    joules = training_joules(experiment.networks[0], experiment.clustering.labels)
+    joules = training_joules(experiment.conditions.networks[0], experiment.clustering.labels)
     return None if joules is None else Spending(joules, np.zeros(experiment.clustering.clusters))
 
 
 def price_of(experiment: Experiment) -> Spending | None:
-    """Return what sending costs, in the currency of `network.file`; None where it does not say."""
-    if not experiment.needs("network"):
+    """Return the price of sending, in the currency of `network.file`; None if it has no prices."""
+    if not method_needs(experiment.settings, "network"):
         return None
-    network, labels = experiment.networks[0], experiment.clustering.labels
+    network, labels = experiment.conditions.networks[0], experiment.clustering.labels
     training = training_prices(network, labels)
     merge = merge_prices(network, labels, experiment.method.schedule.has_server)
     return None if training is None or merge is None else Spending(training, merge)

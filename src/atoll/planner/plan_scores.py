@@ -1,4 +1,4 @@
-"""What a plan's schedule alone says of it, within the budget: nothing is trained."""
+"""Scores of plans from their schedules alone, within the budget, without training."""
 
 import math
 from collections.abc import Sequence
@@ -13,17 +13,18 @@ from atoll.evaluation.constants import label_deviations
 from atoll.experiment.experiment import Experiment
 from atoll.planner.plan_privacy import energy_of, price_of
 from atoll.schedules.events import Event
+from atoll.settings.choices import method_needs
 from atoll.support.arrays import Floats
 
 
 @dataclass(frozen=True)
 class Hop:
-    """Bytes that one kind of link carries, all links together.
+    """Bytes over all links of one kind.
 
     Attributes:
-        name: from where to where, seen upwards.
+        name: from where to where, upwards.
         up: bytes sent up, or between equals.
-        down: bytes sent back.
+        down: bytes sent down.
     """
 
     name: str
@@ -36,30 +37,30 @@ class PlanScore:
     """A plan within the budget. Seconds are virtual.
 
     Attributes:
-        seconds: until the last event that the budget allows.
+        seconds: until the last event within the budget.
         events: merges of all clusters.
         rounds: that they make up.
-        merges: those that each cluster with clients takes part in, on average.
-        steps: local steps that each client takes, on average over all clients.
+        merges: per cluster with clients, on average.
+        steps: local steps per client, on average over all clients.
         client_updates: local trainings.
-        longest_event: of all events.
-        mean_event: over events.
-        waiting: share of the time, 0 to 1, in which clients that take part neither compute nor send.
-        slowest_client: who takes longest for one training and its upload, by name or number; None where nobody takes
-            any time.
-        slowest_seconds: that it takes.
-        mean_staleness: merges between a cluster's last download and its own merge, over all works.
-        max_staleness: the most of these.
+        longest_event: seconds.
+        mean_event: seconds.
+        waiting: share of the time, 0 to 1, in which participating clients neither compute nor send.
+        slowest_client: name or number of the client with the longest training and upload; None if none takes any time.
+        slowest_seconds: its seconds.
+        mean_staleness: merges between a cluster's last download and its own merge, over all its work.
+        max_staleness: the largest of these.
         hops: bytes by kind of link.
-        emd: how unlike all data the clusters' are, by samples: sum over classes of the differences of shares, 0 to 2.
+        emd: how much clusters' data differs from all data, weighted by samples: summed differences of class shares, 0
+            to 2.
         clients: that take part.
         clusters: with clients.
         first_event: seconds until the first merge.
-        predicted: seconds to a target up to a factor that plans of one pattern and T' have in common, by how often and
-            how unlike clusters merge (`clustering.feduc.progress`); None without aggregators.
-        joules: that all clients take; None where their power is not known.
-        cluster_joules: of each cluster; empty where it is not known.
-        price: of all that is sent, in the currency of `network.file`; None where it has no prices.
+        predicted: seconds to a target, up to a factor common to plans of one pattern and T', from how often clusters
+            merge and how much their data differs (`clustering.feduc.progress`); None without aggregators.
+        joules: of all clients; None if their power is unknown.
+        cluster_joules: of each cluster; empty if unknown.
+        price: of all that is sent, in the currency of `network.file`; None if it has no prices.
     """
 
     seconds: float
@@ -92,7 +93,7 @@ class PlanScore:
 
 
 def score(experiment: Experiment) -> PlanScore:
-    """Return what the experiment's schedule comes to; its settings end it where the budget does."""
+    """Return the score of the experiment's schedule, which ends with the budget."""
     schedule, busy = experiment.method.schedule, busy_seconds(experiment)
     events = schedule.events
     lengths = np.array([event.seconds - min(event.began, default=event.seconds) for event in events])
@@ -130,22 +131,22 @@ def score(experiment: Experiment) -> PlanScore:
 
 
 def _name_of(experiment: Experiment, client: int) -> str:
-    names = experiment.networks[0].client_names if experiment.needs("network") else None
+    names = experiment.conditions.networks[0].client_names if method_needs(experiment.settings, "network") else None
     return str(client) if names is None else names[client]
 
 
 def _predicted(experiment: Experiment) -> float | None:
-    """Return the predicted seconds to a target, up to a factor, with class shares for gradients."""
-    pattern, population = experiment.settings.method.get("pattern"), experiment.reported
-    if pattern not in PATTERNS or not experiment.needs("network"):
+    """Return the predicted seconds to a target, up to a factor, with class shares in place of gradients."""
+    pattern, population = experiment.settings.method.get("pattern"), experiment.conditions.reported
+    if pattern not in PATTERNS or not method_needs(experiment.settings, "network"):
         return None
-    has_classes = bool(experiment.clients.data.classes)
+    has_classes = bool(experiment.clients.dealt.data.classes)
     problem = Problem(
         pattern,
-        experiment.networks[0],
+        experiment.conditions.networks[0],
         population.sizes.astype(float),
         label_deviations(population.class_counts()) if has_classes else np.zeros((len(population), 1)),
-        np.full(experiment.networks[0].aggregators, np.inf),
+        np.full(experiment.conditions.networks[0].aggregators, np.inf),
         steps=experiment.settings.rounds,
         intra_rounds=experiment.method.schedule.events[0].intra_rounds,
     )
@@ -153,15 +154,15 @@ def _predicted(experiment: Experiment) -> float | None:
 
 
 def _cohorts(events: Sequence[Event]) -> list[np.ndarray]:
-    """Return the different cohorts: clusters' works share theirs, so that a million events have a few."""
+    """Return the distinct cohorts: a cluster's events share theirs, so a million events have only a few."""
     return list({id(event.cohort): event.cohort for event in events}.values())
 
 
 def busy_seconds(experiment: Experiment) -> Floats:
     """Return how long each client computes and sends for one training, [clients]."""
-    if not experiment.needs("network"):
-        return experiment.clock.compute_seconds + experiment.clock.upload_seconds
-    network, labels = experiment.networks[0], experiment.clustering.labels
+    if not method_needs(experiment.settings, "network"):
+        return experiment.plan.clock.compute_seconds + experiment.plan.clock.upload_seconds
+    network, labels = experiment.conditions.networks[0], experiment.clustering.labels
     own = np.flatnonzero(labels >= 0)
     busy = network.compute_seconds.copy()
     busy[own] += network.upload_seconds[own, labels[own]]
@@ -169,7 +170,7 @@ def busy_seconds(experiment: Experiment) -> Floats:
 
 
 def _waiting(events: Sequence[Event], lengths: Floats, busy: Floats) -> float:
-    """Return the share of the clients' time in events that they neither compute nor send in."""
+    """Return the share of the clients' time in events during which they neither compute nor send."""
     sums: dict[int, float] = {}
     working = there = 0.0
     for event, length in zip(events, lengths.tolist(), strict=True):
@@ -182,29 +183,30 @@ def _waiting(events: Sequence[Event], lengths: Floats, busy: Floats) -> float:
 
 
 def _steps(experiment: Experiment) -> float:
-    """Return the local steps of one training, on average over clients."""
-    return float(np.mean([experiment.rule.steps_of(size) for size in np.unique(experiment.population.sizes).tolist()]))
+    """Return the local steps of one training, averaged over the distinct data sizes."""
+    sizes = np.unique(experiment.population.sizes).tolist()
+    return float(np.mean([experiment.plan.rule.steps_of(size) for size in sizes]))
 
 
 def _hops(experiment: Experiment) -> tuple[Hop, ...]:
-    """Return the bytes of clients' links, and of those between aggregators and to the server, where there are any."""
-    schedule, size = experiment.method.schedule, experiment.message_bytes
+    """Return the bytes of clients' links, and of those between aggregators or to the server, if there are any."""
+    schedule, size = experiment.method.schedule, experiment.traffic.message_bytes
     events = schedule.events
     updates = sum(event.client_updates for event in events)
-    up, down = experiment.bytes_of(events)
-    if not experiment.needs("network"):
+    up, down = experiment.traffic.bytes_of(events)
+    if not method_needs(experiment.settings, "network"):
         return (Hop("client to server", up, down),)
     late = sum(event.late * event.intra_rounds for event in events)
-    first = Hop("client to aggregator", updates * experiment.update_bytes, size * (updates + late))
+    first = Hop("client to aggregator", updates * experiment.traffic.update_bytes, size * (updates + late))
     if schedule.has_server:
         return first, Hop("aggregator to server", up - first.up, down - first.down)
-    return first, Hop("between aggregators", up - first.up, 0)  # what one sends up another is sent: counted once
+    return first, Hop("between aggregators", up - first.up, 0)  # what one sends another receives: counted once
 
 
 def _emd(experiment: Experiment) -> float:
-    """Return how unlike all data the clusters' are, by their samples; 0 where there are no classes."""
-    population, clustering = experiment.reported, experiment.clustering
-    if not experiment.clients.data.classes or len(clustering.labels) != len(population):
+    """Return how much clusters' data differs from all data, weighted by samples; 0 without classes."""
+    population, clustering = experiment.conditions.reported, experiment.clustering
+    if not experiment.clients.dealt.data.classes or len(clustering.labels) != len(population):
         return 0.0
     counts = population.class_counts().sum(axis=0)
     apart = np.abs(class_shares(population, clustering) - counts / counts.sum()).sum(axis=1)

@@ -1,4 +1,4 @@
-"""The ranked table of plans, and the sentences that say why the first is first."""
+"""The ranked table of plans, and the sentences that explain the ranking."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,12 @@ _FACTS = ("events", "waiting", "slowest client", "MB per hop", "staleness")
 
 
 def level_in_words(level: float, budget: PlanBudget) -> str:
-    """Return a value of what plans are judged by, as text.
+    """Return a value of the plans' metric as text.
 
-    >>> (
-    ...     level_in_words(0.5, Budget()),
-    ...     level_in_words(0.25, Budget(is_regression=True)),
-    ...     level_in_words(math.nan, Budget()),
-    ... )
-    ('50.0 %', '0.25', '–')
+    >>> [level_in_words(value, PlanBudget()) for value in (0.5, math.nan)]
+    ['50.0 %', '–']
+    >>> level_in_words(0.25, PlanBudget(is_regression=True))
+    '0.25'
     """
     if math.isnan(level):
         return DASH
@@ -31,7 +29,7 @@ def level_in_words(level: float, budget: PlanBudget) -> str:
 
 
 def cells_of(ranked: Sequence[Entrant], budget: PlanBudget) -> tuple[Cells, int]:
-    """Return the table of a race, its header first, and how many columns of text it begins with."""
+    """Return the table of a race, header first, and the number of text columns at its beginning."""
     title = "at the end" if budget.target is None else f"to {level_in_words(budget.target, budget)}"
     facts = [[*_facts(entrant.plan.score), *_spent(entrant.plan.score).values()] for entrant in ranked]
     header = ["", "plan", title, *_FACTS, *_spent(ranked[0].plan.score)]
@@ -43,7 +41,7 @@ def cells_of(ranked: Sequence[Entrant], budget: PlanBudget) -> tuple[Cells, int]
 
 
 def score_cells(plans: Sequence[Scored]) -> tuple[Cells, int]:
-    """Return the table of plans that were not raced, in the order of their clusters' merges."""
+    """Return the table of plans that were not raced, by descending merges per cluster."""
     header = ["plan", "merges", "steps", "EMD", "mean event", "waiting", "MB per hop", "staleness"]
     header += _spent(plans[0].score)
     lines = []
@@ -56,7 +54,7 @@ def score_cells(plans: Sequence[Scored]) -> tuple[Cells, int]:
 
 
 def in_words(name: str) -> str:
-    """Return a plan's name as it is read.
+    """Return a plan's name as words.
 
     >>> in_words("censyn,comaw,intra_rounds=5")
     'censyn, comaw, intra_rounds 5'
@@ -65,7 +63,7 @@ def in_words(name: str) -> str:
 
 
 def judged(entrant: Entrant, budget: PlanBudget) -> str:
-    """Return what a plan has come to, in a few words."""
+    """Return a plan's result in a few words."""
     if entrant.problem:
         return "failed"
     level = level_in_words(entrant.level, budget)
@@ -100,26 +98,26 @@ def _facts(score: PlanScore) -> list[str]:
 
 
 def _spent(score: PlanScore) -> dict[str, str]:
-    """Return what is known of energy and prices, by the heads of the columns."""
+    """Return energy and price where known, by column header."""
     known = {"kJ": None if score.joules is None else score.joules / 1e3, "price": score.price}
     return {head: f"{value:,.4g}" for head, value in known.items() if value is not None}
 
 
 def note_of(plans: Sequence[Scored]) -> str:
-    """Say what the columns mean."""
+    """Return an explanation of the columns."""
     hops = "; ".join(dict.fromkeys(" + ".join(hop.name for hop in plan.score.hops) for plan in plans))
     tables = [plan.candidate.settings for plan in plans]
     alone = any(each.network.file is not None and each.method.get("pattern") != "censyn" for each in tables)
-    told = " Aggregators share links in censyn only: in other patterns each sends as if nobody else did."
+    told = " Aggregators share links only in censyn; in other patterns each sends as if alone."
     return (
         "In brackets: 95 % interval over seeds. Waiting: share of the time in which clients neither compute nor send. "
-        "Slowest client: who it is, and the seconds of a training with its upload. "
+        "Slowest client: its name, and the seconds of a training with its upload. "
         f"MB per hop: in both directions, {hops}. Staleness: mean, in merges." + (told if alone else "")
     )
 
 
 def why(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
-    """Say in a few sentences why the first plan is first."""
+    """Return a few sentences on why the first plan is first."""
     first, *others = ranked
     told = [f"{in_words(first.name)} is first{_lead(first, budget)}."]
     rival = next((other for other in others if not other.problem), None)
@@ -131,7 +129,7 @@ def why(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
         told.append(f"The first has {_joined(gains)}.")
     if pays:
         told.append(
-            f"{in_words(rival.name)} has {_joined(pays)}, which {'counts for less here' if gains else 'did not help'}."
+            f"{in_words(rival.name)} has {_joined(pays)}, which {'matters less here' if gains else 'did not help'}."
         )
     return " ".join(told)
 
@@ -152,21 +150,21 @@ def _against(first: Entrant, rival: Entrant, budget: PlanBudget) -> str:
         return f"{in_words(rival.name)}, the next, was stopped when it could no longer be first."
     if mine is None or theirs is None:
         left = rival.left_at
-        how = f"was out after {format_seconds(left)}" if left is not None else "did not get there in every seed"
+        how = f"was out after {format_seconds(left)}" if left is not None else "missed the target with some seeds"
         return f"{in_words(rival.name)}, the next, {how}."
     said = f"{in_words(rival.name)}, the next, has {_value(theirs.mean, budget)}."
     if None in (mine.low, mine.high, theirs.low, theirs.high):
-        return f"{said} One seed settles nothing: --seeds 3 gives intervals."
+        return f"{said} One seed proves nothing: --seeds 3 gives intervals."
     overlap = not (mine.high < theirs.low or theirs.high < mine.low)  # type: ignore[operator]
-    return said + (" Their intervals overlap, so which of the two is better is not settled." if overlap else "")
+    return said + (" Their intervals overlap, so it is not certain which of the two is better." if overlap else "")
 
 
 def _differences(one: Entrant, other: Entrant) -> Iterator[str]:
-    """Yield in what the schedule of one is clearly ahead of the other's."""
+    """Yield the respects in which one plan's schedule is clearly better than the other's."""
     mine, theirs = one.plan.score, other.plan.score
     for words, a, b, form in (
-        ("more merges a cluster", mine.merges, theirs.merges, "{:.3g} to {:.3g}"),
-        ("more local steps a client", mine.steps, theirs.steps, "{:.3g} to {:.3g}"),
+        ("more merges per cluster", mine.merges, theirs.merges, "{:.3g} to {:.3g}"),
+        ("more local steps per client", mine.steps, theirs.steps, "{:.3g} to {:.3g}"),
         ("better mixed clusters", -mine.emd, -theirs.emd, "EMD {:.2f} to {:.2f}"),
         ("less staleness", -mine.mean_staleness, -theirs.mean_staleness, "{:.2g} to {:.2g} merges"),
         ("less waiting", -mine.waiting, -theirs.waiting, "{:.0%} to {:.0%}"),
@@ -180,7 +178,7 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def as_dicts(ranked: Sequence[Entrant], budget: PlanBudget) -> list[dict[str, Any]]:
-    """Return the table as plain values; what is unknown is None."""
+    """Return the table as plain values; unknown ones are None."""
     return [_as_dict(place, entrant, budget) for place, entrant in enumerate(ranked, 1)]
 
 

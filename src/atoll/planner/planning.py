@@ -1,4 +1,4 @@
-"""From an experiment and a budget to plans worth a race, by their schedules alone."""
+"""From an experiment and a budget to plans worth racing, by their schedules alone."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,12 +19,12 @@ _SHORT = "the first event"
 
 @dataclass(frozen=True)
 class Field:
-    """The plans of an experiment, sorted out by their schedules.
+    """The plans of an experiment, selected by their schedules.
 
     Attributes:
-        seconds: of virtual time that there are; inf where bytes alone end a run.
-        plans: worth a race.
-        dropped: the others, and why.
+        seconds: virtual time of a run; inf if bytes alone end it.
+        plans: those worth racing.
+        dropped: the others, with reasons.
         pool: their experiments.
     """
 
@@ -40,20 +40,20 @@ def sort_out(
     budget: PlanBudget,
     show: Callable[[int, int], None] = lambda done, of: None,
 ) -> Field:
-    """Return the plans of an experiment that no other one makes needless.
+    """Return the plans of an experiment that no other plan makes redundant.
 
     Args:
         settings: the experiment.
-        axes: what is varied; what the method leaves open is varied besides.
+        axes: what to vary besides the method's open choices.
         budget: what the plans are for.
-        show: told how many plans are scored, of how many.
+        show: called with the numbers of plans scored so far and in total.
 
     Raises:
-        InputError: nothing to vary, a trace that ends before the budget, or no plan that fits it.
+        InputError: if there is nothing to vary, a trace ends before the budget, or no plan fits it.
     """
     pool = ProcessPool()
     seconds = seconds_of(settings, budget, pool)
-    _require_known(pool.make(settings).availability, seconds)
+    _require_known(pool.make(settings).conditions.availability, seconds)
     look_ahead = seconds if math.isfinite(seconds) else seconds_of(settings, PlanBudget(), pool)
     made, dropped = make_candidates(settings, usual_axes(settings, axes), look_ahead)
     scored = list[Scored]()
@@ -70,24 +70,24 @@ def sort_out(
 
 
 def _require_known(availability: Availability | None, seconds: float) -> None:
-    """Refuse a trace that ends before the budget does: only plans with few, long events would be left."""
+    """Refuse a trace that ends before the budget: only plans with few, long events would remain."""
     if availability is not None and availability.end < seconds < math.inf:
         raise InputError(
             f"faults.availability_file = {availability.path!r}: ends at {availability.end:g} s, but plans are for "
-            f"{seconds:g} s; plan for as long with --seconds {availability.end:g}, or give a longer one"
+            f"{seconds:g} s; set --seconds {availability.end:g}, or give a longer file"
         )
 
 
 def _why_none(dropped: Sequence[Dropped], budget: PlanBudget) -> str:
-    """Say why no plan is left: a budget that is too short for all, or the first plan's reason."""
+    """Return why no plan is left: a budget too small for all, or the first plan's reason."""
     first = dropped[0]
     short = [plan for plan in dropped if _SHORT in plan.why]
     if len(short) == len(dropped):
         given = f"--bytes {budget.size:g}" if budget.size is not None else f"--seconds {budget.seconds or 0:g}"
-        return f"{given}: no plan's first event fits; the least that one needs: {first.name}: {first.why}"
-    if all(plan.why == first.why for plan in dropped):  # such as a fault in a file
+        return f"{given}: no plan's first event fits; for example, {first.name}: {first.why}"
+    if all(plan.why == first.why for plan in dropped):  # such as an error in a file
         return first.why
-    return f"no plan can be carried out; {first.name}: {first.why}"
+    return f"no plan can be run; for example, {first.name}: {first.why}"
 
 
 def facts_of(plan: Scored) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -13,24 +11,17 @@ from atoll.aggregation.mean import average_gradients
 from atoll.engine.assignment import least_loss
 from atoll.engine.cohorts import ClusterUpdate
 from atoll.engine.engine import Method
+from atoll.engine.stages import Need, Stage
 from atoll.local.models import Model
-from atoll.local.trainer import Trainer
-from atoll.privacy.clipping import CLIP, Shape, SumOfUpdates, Update, clip_of
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.privacy.clipping import CLIP, Shape, SumOfUpdates, Update, clip, clip_of
 from atoll.privacy.mechanism import Cost, Mechanism
+from atoll.privacy.needs import BY_CLIENTS, BY_SERVER, PROVEN, require_hidden_choice
 from atoll.privacy.noise import Noise
-from atoll.privacy.noisy_clients import make_noisy
 from atoll.privacy.private_assignment import ToldAtRandom
 from atoll.schedules.events import Event
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Floats, Ids
-
-
-class Journal(Protocol):
-    """Is told of every event before its clients are asked, and ends the run if it must not take place."""
-
-    def note(self, event: Event) -> None:
-        """Write the event down for good, before it releases anything."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +38,6 @@ class Publisher:
         clusters: P.
         chosen: whether clients choose their clusters.
         over_cohort: whether models are divided by the whole cohort (moments never are).
-        journal: is told of events before they take place; None: nobody is.
     """
 
     mechanism: Mechanism
@@ -56,7 +46,6 @@ class Publisher:
     clusters: int
     chosen: bool
     over_cohort: bool
-    journal: Journal | None = None
 
     @property
     def counted(self) -> bool:
@@ -68,11 +57,6 @@ class Publisher:
     def cost(self) -> Cost:
         """What an average costs each client that takes part in it."""
         return self.mechanism.cost(self.clusters, self.chosen, self.counted)
-
-    def announce(self, event: Event) -> None:
-        """Have the event written down, before its clients are asked."""
-        if self.journal is not None:
-            self.journal.note(event)
 
     def publish(
         self,
@@ -132,42 +116,71 @@ class Publisher:
         return dict(zip(clusters, np.maximum(counts, self.mechanism.least_clients).tolist(), strict=True))
 
 
+@dataclass(frozen=True, eq=False)
+class NoisyClient:
+    """The client half where nobody but the client is trusted: it clips its update, and adds noise of its own.
+
+    Attributes:
+        mechanism: what is hidden, and how.
+        shape: what an update is.
+        noise: where noise comes from.
+    """
+
+    mechanism: Mechanism
+    shape: Shape
+    noise: Noise
+
+    def send(self, task: ClientTask, trained: ClientUpdate) -> ClientUpdate:
+        """Return the clipped update with noise, and no loss."""
+        longest = self.mechanism.clip
+        update = clip(self.shape.difference(trained.model, task.start), longest)
+        if self.mechanism.noise:
+            draw = self.noise("client privacy", *task.key)
+            device = next(iter(update.values())).device
+            added = self.shape.noise(draw, self.mechanism.noise * longest, device)
+            update = {name: each + added[name] for name, each in update.items()}
+        moved = self.shape.moved(task.start, update)
+        # In the trainer's order, which codecs go by; on a fleet what is sent comes in another.
+        return ClientUpdate({name: moved[name] for name in trained.model}, float("nan"))
+
+
 def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids, noise: Noise) -> Method:
     """Return the method with its clients' updates clipped, and noise added where trust ends.
 
-    It must be one that `requirements.refuse_unproven` lets pass.
-
     Args:
-        method: as it is without privacy.
+        method: as it is without privacy, with the stages before the noise.
         mechanism: what is hidden, and how.
         shape: what an update is.
         sizes: samples of each client, [clients].
         noise: where noise comes from.
+
+    Raises:
+        InputError: anything of which it is not proven that one client's effect is bounded.
     """
     chosen, over_cohort = method.assign is least_loss, method.combine is average_gradients
+    if chosen:
+        require_hidden_choice(mechanism, counts=not over_cohort or method.rule.carry_moments)
     publisher = Publisher(mechanism, shape, noise, method.schedule.clusters, chosen, over_cohort)
+    local, told = mechanism.is_local, f"privacy.trust = {mechanism.trust!r}"
+    adapts = mechanism.quantile is not None
+    stage = Stage(
+        name="privacy",
+        told=told,
+        send=NoisyClient(mechanism, shape, noise).send if local else None,
+        assign=ToldAtRandom(mechanism, noise) if chosen and local else None,
+        combine=SumOfUpdates(shape, None if local else mechanism.clip, adapts=adapts and not local),
+        release=publisher,
+        tells_loss=not local,
+        cost=publisher.cost,
+        digest=asdict(mechanism),
+        needs=(PROVEN | BY_CLIENTS) if local else (PROVEN | BY_SERVER),
+        lacks={Need.BOUNDED: told} if local else {},
+    )
+    method = method.with_stage(stage)
     schedule = replace(
         method.schedule, events=pack(replace(e, weights=_weights(e, sizes, mechanism)) for e in method.schedule.events)
     )
-    if not mechanism.is_local:
-        combine = SumOfUpdates(shape, mechanism.clip, adapts=mechanism.quantile is not None)
-        return replace(method, schedule=schedule, combine=combine, release=publisher, arrivals=None)
-    return replace(
-        method,
-        schedule=schedule,
-        combine=SumOfUpdates(shape, None),
-        release=publisher,
-        trainer=partial(make_noisy, method.trainer or Trainer, mechanism, shape, noise),
-        assign=ToldAtRandom(mechanism, noise) if chosen else method.assign,
-        arrivals=None,
-    )
-
-
-def with_journal(method: Method, journal: Journal) -> Method:
-    """Return a private method whose events are written down before they take place."""
-    if not isinstance(method.release, Publisher):
-        raise TypeError("only a method that `make_private` made has something to write down")
-    return replace(method, release=replace(method.release, journal=journal))
+    return replace(method, schedule=schedule, arrivals=None)
 
 
 def _weights(event: Event, sizes: Ids, mechanism: Mechanism) -> Floats:

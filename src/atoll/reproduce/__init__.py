@@ -1,1 +1,1 @@
-"""The papers' figures and tables, run again, and held against what the papers say of them."""
+"""The papers' figures and tables, run again and compared with the papers' claims."""

@@ -1,4 +1,4 @@
-"""Everything that a page on reproduced figures shows, gathered from folders."""
+"""Everything that a page of reproduced figures shows, read from folders."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.report.reading.runs import Run, read_begun
-from atoll.reproduce.claims import Claim, Paper
+from atoll.reproduce.claims import Paper
 from atoll.reproduce.costs import RunCost, cost_of
 from atoll.reproduce.judging import Verdict, judge
 from atoll.reproduce.recipe_runs import SEEDS, is_trained, read_plans, settings_of
@@ -20,12 +20,12 @@ class ClaimResult:
     Attributes:
         recipe: the recipe's name.
         description: what it shows.
-        runs: those that have begun.
-        plans: clusterings, where nothing is trained.
+        runs: the runs that have started.
+        plans: clusterings, if nothing is trained.
         expected: how many runs or clusterings it has.
-        verdicts: one a claim.
-        cost: the time that its runs took; None without finished ones.
-        problems: what went wrong, in sentences.
+        verdicts: one per claim.
+        cost: the time that its runs took; None if none is finished.
+        problems: what went wrong, one sentence each.
     """
 
     recipe: str
@@ -39,32 +39,26 @@ class ClaimResult:
 
     @property
     def finished(self) -> int:
-        """How many of its runs are finished, or clusterings made."""
+        """How many of its runs are finished, or of its clusterings made."""
         return len(self.plans) or sum(run.finished for run in self.runs)
 
 
 def gather(
     recipe: str, papers: Sequence[Paper], scale: str, folder: Path, problems: Sequence[str] = (), seeds: int = SEEDS
 ) -> ClaimResult:
-    """Return what a recipe's folder holds, held against all claims about it."""
-    claims: list[Claim] = [claim for paper in papers for claim in paper.claims if claim.recipe == recipe]
+    """Return what a recipe's folder holds, and the verdicts on all claims about it."""
+    claims = [claim for paper in papers for claim in paper.claims if claim.recipe == recipe]
     trained = is_trained(recipe, papers)
-    runs, faults = _find_runs(folder) if trained else ((), [])
+    runs, faults = read_begun([folder]) if trained else ([], [])
     plans = () if trained else tuple(read_plans(folder)["plans"])
     missing = problems[0] if problems else ""
     return ClaimResult(
         recipe=recipe,
         description=str(config.read_experiment(recipe).get("description", "")),
-        runs=runs,
+        runs=tuple(runs),
         plans=plans,
         expected=len(settings_of(recipe, scale, seeds)),
         verdicts=tuple(judge(claim, runs, plans, scale, missing) for claim in claims),
         cost=cost_of(recipe, runs),
         problems=(*problems, *(f"left out: {fault}" for fault in faults)),
     )
-
-
-def _find_runs(folder: Path) -> tuple[tuple[Run, ...], list[str]]:
-    """Return the runs that have begun, and a sentence for each that cannot be read."""
-    runs, faults = read_begun([folder])
-    return tuple(runs), faults

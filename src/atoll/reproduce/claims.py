@@ -21,44 +21,44 @@ Measure = Literal[
 Check = Literal["first", "order", "alike", "close", "within", "ratio", "at-least"]
 
 OF_CLUSTERS = frozenset(Measure.__args__[8:])  # type: ignore[attr-defined]
-"""Measures of a clustering, for which nothing is trained."""
+"""Measures of a clustering, which need no training."""
 
 
 class Claim(BaseModel):
     """One claim of a paper: which runs it is about, what it measures, and when it holds.
 
-    Measures of a run's column: ``last``; ``best``; ``mean`` over its rounds, which tells whose curve runs higher;
-    ``end``: the mean over the last fifth of its rounds; ``jitter``: how far apart the largest and the least value of
-    its last half are; ``fall``: the first value over the last; ``reach``: the `along` of the first probe that meets the
-    `target`; ``stable``: that of the first probe from which on all meet it. Measures of a clustering: its
-    clusters' mean ``emd``, as a Euclidean norm ``emd-norm``, both also by samples (``-weighted``), ``longest``
-    (completion, s), the rank correlations ``size-frequency`` and ``size-links``, and ``size-at-J-links``, the mean
-    number of clients at aggregators with J links.
+    Measures of a run's column: ``last``; ``best``; ``mean`` over its rounds, which tells whose curve is higher;
+    ``end``: the mean over the last fifth of its rounds; ``jitter``: the range of the values in its last half;
+    ``fall``: the first value over the last; ``reach``: the value of `along` at the first probe that meets the `target`;
+    ``stable``: its value at the first probe from which on all probes meet it. Measures of a clustering: the mean EMD of
+    its clusters, ``emd``, as a Euclidean norm, ``emd-norm``, both also weighted by samples (``-weighted``);
+    ``longest`` (completion, s); the rank correlations ``size-frequency`` and ``size-links``; and ``size-at-J-links``,
+    the mean number of clients at aggregators with J links.
 
     Checks, all of means over seeds, by the test in `atoll.reproduce.evidence`: ``first``: the first run's value is the
-    best; ``order``: all are in order, best first; ``alike``: no two differ by more than `tolerance` of the largest;
-    ``close``: each differs from `stated` by at most `tolerance`; ``within``: by at most the factor 1 + `tolerance`;
-    ``ratio``: the same of the second run's value over the first's; ``at-least``: each is `bound` or more. ``first`` and
-    ``order`` hold only for runs that are ahead; they fail only where one is behind by more than the share `tolerance`.
+    best; ``order``: the values are in order, best first; ``alike``: no two differ by more than `tolerance` of the
+    largest; ``close``: each is within `tolerance` of `stated`; ``within``: each is within a factor of 1 + `tolerance`;
+    ``ratio``: so is the second run's value over the first's; ``at-least``: each is at least `bound`. ``first`` and
+    ``order`` hold only for runs that are ahead; they fail only if one is behind by more than the share `tolerance`.
 
     Attributes:
         recipe: the recipe's name.
         source: the figure, table or section.
         says: the claim in a few words.
-        quote: the paper's own words; empty where the claim is ours.
-        panel: the panel of the runs; empty where the recipe has but one.
+        quote: the paper's own words; empty if the claim is ours.
+        panel: the panel of the runs; empty if the recipe has only one.
         runs: labels of the runs, without seeds.
-        column: the column of metrics that is measured.
+        column: the column of metrics to measure.
         measure: see above.
         check: see above.
-        target: of ``reach`` and ``stable``.
+        target: for ``reach`` and ``stable``.
         along: what ``reach`` and ``stable`` count.
-        stated: the paper's numbers, one a run, or one ratio.
-        bound: of ``at-least``.
+        stated: the paper's numbers, one per run, or one ratio.
+        bound: for ``at-least``.
         tolerance: see above.
         not_at: scales at which the claim cannot be judged, with the reason.
-        why: what is known of why it fails here.
-        reading: how the recipe reads the paper where that is open and the claim depends on it.
+        why: why it fails here, as far as is known.
+        reading: the recipe's reading of the paper, if that is ambiguous and the claim depends on it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -83,18 +83,18 @@ class Claim(BaseModel):
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether of two values the lower one is ahead."""
+        """Whether the lower of two values is ahead."""
         costs = ("reach", "stable", "jitter", "longest")
         return self.measure in costs or self.measure.startswith("emd") or falls(self.column)
 
 
 class Paper(BaseModel):
-    """A paper, and what it claims.
+    """A paper and its claims.
 
     Attributes:
         name: its name on the command line.
-        title: its name in words.
-        reference: authors, title, place.
+        title: its name in headings.
+        reference: authors, title and venue.
         claims: in the order of its figures.
     """
 
@@ -113,10 +113,10 @@ class Paper(BaseModel):
 
 @cache
 def read_paper(name: str) -> Paper:
-    """Read a paper's claims; one with `panels` or `each` stands for several, `stated` being one list for each panel.
+    """Read a paper's claims; an entry with `panels` or `each` stands for several, with a `stated` list for each panel.
 
     Raises:
-        InputError: the file is not what it should be.
+        InputError: if the file is malformed.
     """
     text = (resources.files("atoll.claims") / f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
@@ -128,7 +128,7 @@ def read_paper(name: str) -> Paper:
 
 
 def _expand(entry: dict[str, object]) -> list[dict[str, object]]:
-    """Return a claim for each of its `panels` and each of the words in `each`, which take the place of ``{}``."""
+    """Return a claim for each of its `panels` and each of the words in `each`, which replace ``{}``."""
     shared = {key: value for key, value in entry.items() if key not in ("panels", "each")}
     panels, words, stated = _texts(entry, "panels"), _texts(entry, "each"), entry.get("stated", ())
     return [
@@ -150,5 +150,5 @@ def _texts(entry: dict[str, object], key: str) -> Sequence[str]:
 
 
 def needs_training(claims: Sequence[Claim]) -> bool:
-    """Return whether a recipe must be trained for these claims; without claims it must."""
+    """Return whether these claims need the recipe trained; without claims it is."""
     return not claims or any(claim.measure not in OF_CLUSTERS for claim in claims)

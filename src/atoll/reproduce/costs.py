@@ -1,4 +1,4 @@
-"""What the papers' own scale would cost, from the time that the runs at hand took."""
+"""The expected cost of the papers' own scale, from the time that runs at a smaller one took."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from atoll.settings.sections import Settings
 from atoll.settings.validation import validate
 from atoll.support.process import one_thread
 
-_SAMPLE_SECONDS = 2e-5  # of linear regression, with all that goes around it
+_SAMPLE_SECONDS = 2e-5  # of linear regression, overhead included
 _SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
 
 
@@ -31,9 +31,9 @@ class RunCost:
     Attributes:
         recipe: the recipe.
         runs: how many runs are finished.
-        seconds: wall time that they took, probes included, each on one core.
-        rounds: that they had.
-        paper_seconds: what as many runs are expected to take at paper scale; None where that cannot be told.
+        seconds: their wall time, probes included, each on one core.
+        rounds: their number of rounds.
+        paper_seconds: the expected time of as many runs at paper scale; None if unknown.
     """
 
     recipe: str
@@ -44,7 +44,7 @@ class RunCost:
 
 
 def cost_of(recipe: str, runs: Sequence[Run]) -> RunCost | None:
-    """Return what a recipe's finished runs took, and would take at paper scale; None without any."""
+    """Return what a recipe's finished runs took, and would take at paper scale; None if there are none."""
     finished = [run for run in runs if run.finished]
     if not finished:
         return None
@@ -66,7 +66,7 @@ def _key(config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _factor(run: Run, paper: Settings) -> float | None:
-    """Return how many times as long a run takes at paper scale: its rounds, clients, steps, and the time of a step."""
+    """Return how many times as long a run takes at paper scale, by its rounds, clients, steps, and time per step."""
     here = validate(run.config)
     works = [local_seconds(settings) for settings in (here, paper)]
     if works[0] is None or works[1] is None:
@@ -76,17 +76,17 @@ def _factor(run: Run, paper: Settings) -> float | None:
 
 
 def _length(here: Settings, paper: Settings) -> float:
-    """Return how many times as long a run is at paper scale, in rounds or in virtual time."""
+    """Return how many times as long a run is at paper scale, in rounds or virtual time."""
     if here.run.virtual_seconds and paper.run.virtual_seconds:
         return paper.run.virtual_seconds / here.run.virtual_seconds
     return paper.rounds / here.rounds
 
 
 def work_of(settings: Settings) -> float | None:
-    """Return about how many seconds a run's local training takes, by timing a step.
+    """Return roughly how many seconds a run's local training takes, by timing a step.
 
-    What is left out, such as probes and merges, shows in how runs compare with it. None as `local_seconds` does, and
-    for a run that ends by its virtual time: nobody knows its rounds.
+    Probes and merges are left out; `ReproduceProgress` corrects for them by the runs so far. None as in
+    `local_seconds`, and for a run that ends by virtual time, since its rounds are unknown.
     """
     seconds = local_seconds(settings)
     if seconds is None or settings.run.virtual_seconds:
@@ -95,7 +95,7 @@ def work_of(settings: Settings) -> float | None:
 
 
 def _side_by_side(settings: Settings) -> float:
-    """Return how many times `local_seconds` a round takes: once a client, once a cohort, or once."""
+    """Return how many times `local_seconds` a round takes: once per client, once per cohort, or once."""
     kind, method = method_kind(settings), settings.method
     if kind.why_one_place:
         return 1.0
@@ -105,9 +105,9 @@ def _side_by_side(settings: Settings) -> float:
 
 
 def local_seconds(settings: Settings) -> float | None:
-    """Return the seconds that a client's local training takes now, by timing a step; None for a user's model or data.
+    """Return the seconds of a client's local training, timed by a step; None for a user's own model or data.
 
-    A cohort that takes one step of SGD together is timed as that.
+    A cohort that takes one step of SGD together is timed as a whole.
     """
     local, data = settings.local, settings.data
     if data.dataset == "regression":
@@ -123,7 +123,7 @@ def local_seconds(settings: Settings) -> float | None:
 @cache
 @one_thread()
 def _step_seconds(model: str, shape: Shape, batch: int) -> float:
-    """Return the seconds of one step of SGD, the least of three after one that warms up."""
+    """Return the seconds of one step of SGD: the fastest of four, the first of which warms up."""
     module = place(MODELS[model](shape, 10))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     inputs, targets = torch.rand(batch, *shape), torch.arange(batch) % 10

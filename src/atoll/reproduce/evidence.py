@@ -1,15 +1,17 @@
-"""Whether values over seeds settle a claim: what it needs, put to a test by Student's t.
+"""Whether values over seeds settle a claim, tested by Student's t.
 
-A claim needs one or several things, each that the mean over seeds of some quantity lies in a range: a run's lead over
-another in the same seed, so with the same data and network; a run's own value; or the logarithm of a ratio. A claim
+A claim needs one or more conditions: that the mean over seeds of some quantity lies in a range. The quantity is a run's
+lead over another with the same seed, so with the same data and network; a run's own value; or the logarithm of a ratio.
+A claim
 
-- holds if every 95 % interval lies in its range: wrong in at most 2.5 % of cases, however many things it needs;
-- fails if some interval lies wholly outside, each widened to 1 - 5 %/k for k things: wrong in at most 2.5 % as well;
+- holds if every 95 % interval lies in its range: wrong in at most 2.5 % of cases, however many conditions there are;
+- fails if some interval lies wholly outside its range, each widened to 1 - 5 %/k for k conditions: also wrong in at
+  most 2.5 %;
 - is undecided otherwise, and always with fewer than three seeds.
 
-A target that a run never met counts as met at the run's end, and later: on the side where the true value lies the
-interval has no end. So who meets a target in all seeds is ahead of one who never does, nobody is behind by it for sure,
-and of two who never do nothing is known.
+A target that a run never met counts as met no earlier than the run's end: the interval has no bound on that side. So a
+run that meets a target in all seeds is ahead of one that never does; such a run is never surely behind; and between two
+such runs nothing is known.
 """
 
 import math
@@ -24,7 +26,7 @@ from atoll.reproduce.claims import Claim
 from atoll.support.estimates import Estimate, estimate
 
 LEAST_SEEDS = 3
-"""Seeds without which nothing is settled: by chance alone two may agree."""
+"""Fewer seeds settle nothing: two may agree by chance."""
 
 _ROUNDING = 1e-9
 _SURE = 0.95
@@ -32,11 +34,11 @@ _SURE = 0.95
 
 @dataclass(frozen=True)
 class Value:
-    """What a run has come to.
+    """The value of a run.
 
     Attributes:
         number: the value.
-        is_bound: whether it is where a run ended that never met its target, so that the true value is larger.
+        is_bound: whether it is only the end of a run that never met its target, so that the true value is larger.
     """
 
     number: float
@@ -50,15 +52,15 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Need:
-    """Something that a claim needs of a mean over seeds.
+    """A condition of a claim: that a mean over seeds lies in a range.
 
     Attributes:
-        name: of what.
-        numbers: one a seed.
+        name: the quantity.
+        numbers: one per seed.
         holds: the range in which the mean is as claimed.
-        fails: the range outside which it is not, wider where a claim has a tolerance.
-        open_below: whether a number may in truth be lower.
-        open_above: whether one may be higher.
+        fails: the range outside which the claim fails; wider than `holds` if the claim has a tolerance.
+        open_below: whether the true value of a number may be lower.
+        open_above: whether it may be higher.
     """
 
     name: str
@@ -69,21 +71,19 @@ class Need:
     open_above: bool = False
 
     def interval(self, confidence: float = _SURE) -> Estimate:
-        """Return the mean and its interval, without an end where a number is but a bound."""
+        """Return the mean and its interval, which is unbounded on a side where a number is only a bound."""
         found = estimate(self.numbers, confidence)
         return replace(
-            found,
-            low=-math.inf if self.open_below else found.low,
-            high=math.inf if self.open_above else found.high,
+            found, low=-math.inf if self.open_below else found.low, high=math.inf if self.open_above else found.high
         )
 
     def is_inside(self) -> bool:
-        """Return whether the interval lies in the range of what is claimed."""
+        """Return whether the interval lies in the range claimed."""
         found = self.interval()
         return found.low is not None and found.high is not None and _covers(self.holds, (found.low, found.high))
 
     def is_outside(self, confidence: float = _SURE) -> bool:
-        """Return whether the interval lies wholly outside the range of what may be."""
+        """Return whether the interval lies wholly outside the range allowed."""
         found, (low, high) = self.interval(confidence), self.fails
         return found.low is not None and found.high is not None and (found.high < low or found.low > high)
 
@@ -92,7 +92,7 @@ Settled = Literal["holds", "fails", "undecided"]
 
 
 def settle(needs: Sequence[Need]) -> Settled:
-    """Return whether all that a claim needs is there; see the top of this module."""
+    """Return whether a claim's conditions hold; see the top of this module."""
     if min(len(need.numbers) for need in needs) < LEAST_SEEDS:
         return "undecided"
     if all(need.is_inside() for need in needs):
@@ -102,13 +102,13 @@ def settle(needs: Sequence[Need]) -> Settled:
 
 
 def summarise(values: Values) -> Estimate:
-    """Return the mean of a run's values and its 95 % interval, which has no upper end if one is but a bound."""
+    """Return the mean of a run's values and its 95 % interval, without an upper end if one is only a bound."""
     numbers = tuple(value.number for value in values.values())
     return Need("", numbers, (0, 0), (0, 0), open_above=_any_bound(values)).interval()
 
 
 def needs_of(claim: Claim, values: Sequence[Values]) -> list[Need]:
-    """Return what a claim needs, given the values of each of its runs; none where two runs share no seed."""
+    """Return a claim's conditions, given the values of each of its runs; none if two runs share no seed."""
     needs = list(
         _compare(claim, values) if claim.check in ("first", "order", "alike", "ratio") else _hold(claim, values)
     )
@@ -116,7 +116,7 @@ def needs_of(claim: Claim, values: Sequence[Values]) -> list[Need]:
 
 
 def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[Need]:
-    """Yield the differences between runs that a claim is about, in the same seed."""
+    """Yield the differences between runs that a claim is about, seed by seed."""
     pairs = {
         "first": [(0, other) for other in range(1, len(values))],
         "order": list(pairwise(range(len(values)))),
@@ -133,16 +133,15 @@ def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[Need]:
             width = claim.tolerance * largest + _ROUNDING
             yield _difference(f"{names[0]} less {names[1]}", values[one], values[other], (-width, width))
         else:
-            lead = (other, one) if claim.lower_is_better else (one, other)
-            need = _difference(
-                f"lead of {names[0]} over {names[1]}", values[lead[0]], values[lead[1]], (_ROUNDING, math.inf)
-            )
+            ahead, behind = (other, one) if claim.lower_is_better else (one, other)
+            name = f"lead of {names[0]} over {names[1]}"
+            need = _difference(name, values[ahead], values[behind], (_ROUNDING, math.inf))
             slack = claim.tolerance * abs(_mean(values[other])) + _ROUNDING
             yield replace(need, fails=(-slack, math.inf))
 
 
 def _difference(name: str, of: Values, less: Values, wanted: Range, is_log: bool = False) -> Need:
-    """Return the difference of two runs' values, or of their logarithms, in each seed that both have."""
+    """Return the difference of two runs' values, or of their logarithms, for each seed that both have."""
     pairs = [(of[seed], less[seed]) for seed in of if seed in less]
     if is_log:
         pairs = [(a, b) for a, b in pairs if a.number > 0 and b.number > 0]
@@ -157,7 +156,7 @@ def _difference(name: str, of: Values, less: Values, wanted: Range, is_log: bool
 
 
 def _hold(claim: Claim, values: Sequence[Values]) -> Iterator[Need]:
-    """Yield each run's own value, and where the claim has it."""
+    """Yield each run's own value, and the range claimed for it."""
     for number, (label, each) in enumerate(zip(claim.runs, values, strict=True)):
         if claim.check == "at-least":
             wanted = ((claim.bound or 0.0) - _ROUNDING, math.inf)

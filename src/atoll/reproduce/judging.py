@@ -1,4 +1,4 @@
-"""Whether claims hold, from run folders alone."""
+"""Whether claims hold, judged from run folders alone."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from atoll.support.estimates import Estimate
 
 Status = Literal["holds", "fails", "undecided", "not comparable", "not run"]
 Plans = Sequence[Mapping[str, Any]]
-"""Clusterings as their folder keeps them: label, panel, seed, and what `Plan` has."""
+"""Clusterings as their folder keeps them: label, panel, seed, and the fields of `ClusteringSummary`."""
 
 _OF_EMD = {
     "emd": "mean_emd",
@@ -30,14 +30,14 @@ _OF_EMD = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, and what came of it.
+    """A claim and its verdict.
 
     Attributes:
         claim: the claim.
-        status: holds, fails or undecided, as `atoll.reproduce.evidence` has it; not comparable at this scale; not run.
-        ours: the mean over seeds and its 95 % interval for each of the claim's runs, or for their ratio; an end that is
-            infinite stands for runs that never met the target. None where there is nothing.
-        needs: what was tested; empty where nothing was.
+        status: holds, fails or undecided, by `atoll.reproduce.evidence`; not comparable at this scale; not run.
+        ours: the mean over seeds and its 95 % interval for each of the claim's runs, or for their ratio; an infinite
+            end stands for runs that never met the target. None if there is no value.
+        needs: the conditions tested; empty if there were none.
         reason: why it failed or was not decided.
     """
 
@@ -53,33 +53,35 @@ def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: 
 
     Args:
         claim: the claim.
-        runs: the recipe's runs; those that are not finished do not count.
+        runs: the recipe's runs; only finished ones count.
         plans: its clusterings.
         scale: the scale at which they were made.
-        missing: why runs are missing, if that is known.
+        missing: why runs are missing, if known.
     """
     measured = [_measured(claim, label, runs, plans) for label in claim.runs]
     values = [{seed: value for seed, value in each if value is not None} for each in measured]
     found = tuple(summarise(each) if each else None for each in values)
     if not all(measured):
         return Verdict(claim, "not run", found if any(found) and claim.check != "ratio" else (), reason=missing)
+    not_here = claim.not_at.get(scale)
     if not all(values):
-        return Verdict(claim, "not comparable", found, reason=claim.not_at.get(scale, "not all runs have such a value"))
+        return Verdict(claim, "not comparable", found, reason=not_here or "not all runs have this value")
     needs = tuple(needs_of(claim, values))
     ours = _ratio(needs) if claim.check == "ratio" else found
-    if reason := claim.not_at.get(scale):
-        return Verdict(claim, "not comparable", ours, needs, reason)
+    if not_here:
+        return Verdict(claim, "not comparable", ours, needs, not_here)
     if not needs:
         return Verdict(claim, "undecided", ours, reason="no seed is finished in all runs")
     status = settle(needs)
-    if status == "undecided" and all(value.is_bound for each in values for value in each.values()):
-        return Verdict(claim, "not comparable", ours, needs, "no run comes so far at this scale")
-    reason = claim.why if status == "fails" else _undecided(needs) if status == "undecided" else ""
-    return Verdict(claim, status, ours, needs, reason)
+    if status != "undecided":
+        return Verdict(claim, status, ours, needs, claim.why if status == "fails" else "")
+    if all(value.is_bound for each in values for value in each.values()):
+        return Verdict(claim, "not comparable", ours, needs, "no run gets that far at this scale")
+    return Verdict(claim, status, ours, needs, _undecided(needs))
 
 
 def _ratio(needs: Sequence[Need]) -> tuple[Estimate | None]:
-    """Return the ratio, of which the need has the logarithm."""
+    """Return the ratio from the condition on its logarithm."""
     if not needs:
         return (None,)
     found = needs[0].interval()
@@ -88,7 +90,7 @@ def _ratio(needs: Sequence[Need]) -> tuple[Estimate | None]:
 
 
 def measure_run(claim: Claim, run: Run) -> float | None:
-    """Return what a claim measures of a trained run; None if it has no such value."""
+    """Return a claim's measure of a trained run; None if it has no such value."""
     column, rounds = run.rows.get(claim.column), run.rows["round"]
     if column is None or not (known := np.isfinite(column)).any():
         return None
@@ -108,7 +110,7 @@ def measure_run(claim: Claim, run: Run) -> float | None:
 
 
 def measure_plan(claim: Claim, plan: Mapping[str, Any]) -> float | None:
-    """Return what a claim measures of a clustering; None if it has no such value."""
+    """Return a claim's measure of a clustering; None if it has no such value."""
     clusters = plan["clusters"]
     sizes = np.array([float(cluster["size"]) for cluster in clusters])
     if claim.measure in _OF_EMD:
@@ -125,7 +127,7 @@ def measure_plan(claim: Claim, plan: Mapping[str, Any]) -> float | None:
 
 
 def is_of(label: str, selector: str) -> bool:
-    """Return whether a run with this label is meant: they are equal, but for the run's seed.
+    """Return whether a run's label without its seed is the one selected.
 
     >>> is_of("IFCA, seed 3", "IFCA"), is_of("FedUC, time", "FedUC")
     (True, False)
@@ -139,7 +141,7 @@ def without_seed(label: str) -> str:
 
 
 def _measured(claim: Claim, label: str, runs: Sequence[Run], plans: Plans) -> list[tuple[int, Value | None]]:
-    """Return (seed, value) of each run that a label means; None where a run has no such value."""
+    """Return (seed, value) of each run with this label; the value is None if a run has none."""
     if claim.measure in OF_CLUSTERS:
         chosen = [plan for plan in plans if plan["panel"] == claim.panel and is_of(plan["label"], label)]
         return [(int(plan["seed"]), _as_value(measure_plan(claim, plan))) for plan in chosen]
@@ -155,7 +157,7 @@ def _as_value(number: float | None) -> Value | None:
 
 
 def _bound(claim: Claim, run: Run) -> Value | None:
-    """Return the end of a run that has never met its target; None of one that has recorded nothing."""
+    """Return the end of a run that never met its target; None if it recorded nothing."""
     known = np.isfinite(run.rows.get(claim.column, np.empty(0)))
     if claim.measure not in ("reach", "stable") or not known.any():
         return None
@@ -165,6 +167,6 @@ def _bound(claim: Claim, run: Run) -> Value | None:
 def _undecided(needs: Sequence[Need]) -> str:
     seeds = min(len(need.numbers) for need in needs)
     if seeds < LEAST_SEEDS:
-        return f"{seeds} seed{'s' * (seeds > 1)} of the {LEAST_SEEDS} that it takes at least"
+        return f"{seeds} of the {LEAST_SEEDS} seeds required"
     unclear = next(need for need in needs if not need.is_inside())
-    return f"{seeds} seeds do not tell: {unclear.name}"
+    return f"{seeds} seeds do not settle: {unclear.name}"

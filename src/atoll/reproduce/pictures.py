@@ -1,4 +1,4 @@
-"""Our figures of a recipe, as pictures that a page can hold."""
+"""Our figures of a recipe, as images embedded in the page."""
 
 import base64
 import re
@@ -20,35 +20,34 @@ Plans = Sequence[Mapping[str, Any]]
 
 
 def draw(result: ClaimResult) -> Iterator[tuple[str, str]]:
-    """Yield (what it shows, SVG as a data address) for each of a recipe's figures; none without runs."""
-    for told, figure in _figures(result):
-        yield told, _as_address(figure)
+    """Yield (caption, SVG as a data address) for each of a recipe's figures; none without runs."""
+    for caption, figure in (*_curves(result), *_bars(result)):
+        yield caption, _as_address(figure)
 
 
-def _figures(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
-    runs = [replace(run, label=without_seed(run.label)) for run in result.runs]  # so all seeds of one look the same
+def _curves(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
+    runs = [replace(run, label=without_seed(run.label)) for run in result.runs]  # all seeds of one look the same
     if runs:
         curves = plot_curves(runs)
         tested = "test loss" if any(axes.get_ylabel() == "Test loss" for axes in curves.axes) else "test accuracy"
-        yield f"Training loss and {tested} against rounds, a line a seed", curves
-        if "pattern" in runs[0].config.get("method", {}):  # clusters side by side, each at its own speed
+        yield f"Training loss and {tested} against rounds, one line per seed", curves
+        if "pattern" in runs[0].config.get("method", {}):
             yield "The same against virtual time", plot_curves(runs, "virtual_time")
     if any(map(has_parameter_error, runs)):
-        yield "Distance to the planted parameters, a line a seed", plot_parameter_error(runs)
-    measures = {verdict.claim.measure for verdict in result.verdicts}
-    if result.plans and "emd" in measures:
+        yield "Distance to the planted parameters, one line per seed", plot_parameter_error(runs)
+
+
+def _bars(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
+    measures = {verdict.claim.measure for verdict in result.verdicts} if result.plans else set()
+    if "emd" in measures:
         yield "Mean EMD of the clusters", plot_bars(_by_panel(result.plans, "mean_emd"), "Mean EMD")
-    if result.plans and "longest" in measures:
-        yield (
-            "Longest completion in a cluster",
-            plot_bars(_by_panel(result.plans, "max_completion_seconds"), "Seconds"),
-        )
-    if result.plans and measures & {"size-frequency", "size-links"}:
-        frequency = "size-frequency" in measures
-        yield (
-            "Clients of an aggregator against its frequency" if frequency else "Clients against links",
-            _plot_sizes(result.plans, "psi" if frequency else "links"),
-        )
+    if "longest" in measures:
+        seconds = _by_panel(result.plans, "max_completion_seconds")
+        yield "Longest completion in a cluster", plot_bars(seconds, "Seconds")
+    if "size-frequency" in measures:
+        yield "Clients of an aggregator against its frequency", _plot_sizes(result.plans, "psi")
+    elif "size-links" in measures:
+        yield "Clients of an aggregator against its links", _plot_sizes(result.plans, "links")
 
 
 def _by_panel(plans: Plans, value: str) -> dict[str, dict[str, list[float]]]:
@@ -73,7 +72,7 @@ def _series(plan: Mapping[str, Any]) -> str:
 
 
 def _as_address(figure: Figure) -> str:
-    """Return a figure as an SVG data address; its numbers are cut to five digits, which nobody sees."""
+    """Return a figure as an SVG data address, with numbers cut to five digits, which is not visible."""
     stream = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "atoll", "svg.fonttype": "path", "path.simplify_threshold": 0.2}):
         figure.savefig(stream, format="svg", metadata={"Date": None})

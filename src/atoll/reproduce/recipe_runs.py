@@ -1,4 +1,4 @@
-"""Running recipes: every run that is not finished yet, several at a time, each into its own folder."""
+"""Running recipes: every unfinished run, several at a time, each into its own folder."""
 
 import multiprocessing
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from atoll.experiment.clients import load_dataset
+from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.claims import Paper, needs_training
 from atoll.reproduce.judging import without_seed
@@ -25,18 +25,18 @@ from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
 
 PLANS = "clusters.json"
-"""What a recipe that is not trained leaves in its folder: the clustering of each of its runs."""
+"""The file of a recipe that is not trained: the clustering of each of its runs."""
 
 
 @dataclass(frozen=True)
 class RecipeTask:
-    """One run of a recipe or, where nothing is trained, all its clusterings.
+    """One run of a recipe or, if nothing is trained, all its clusterings.
 
     Attributes:
         recipe: the recipe's name.
-        title: what the run is called.
-        folder: where it goes.
-        settings: of the run, or of all of them.
+        title: the run's name in messages.
+        folder: where results go.
+        settings: of the run, or of all clusterings.
         is_trained: whether it is a run.
     """
 
@@ -49,13 +49,13 @@ class RecipeTask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task.
+    """How a task ended.
 
     Attributes:
         task: the task.
-        problem: what went wrong, in one sentence; empty when it is finished.
+        problem: what went wrong, in one sentence; empty if it is finished.
         was_finished: whether there was nothing left to do.
-        executor: which executor has trained it, and why.
+        executor: which executor trained it, and why.
     """
 
     task: RecipeTask
@@ -65,14 +65,14 @@ class Outcome:
 
 
 SEEDS = 3
-"""Seeds of each run, unless the recipe lists its own or the user says otherwise."""
+"""Seeds of each run by default."""
 
 
 def settings_of(recipe: str, scale: str, seeds: int = SEEDS, device: str = "cpu") -> list[Settings]:
-    """Return the settings of a recipe's runs at a scale, or as they stand where the recipe has no such scale.
+    """Return the settings of a recipe's runs at a scale, or unchanged if the recipe has no such scale.
 
-    Each is run with the seeds 0 to `seeds` - 1, all runs with the first seed before those with the next; a recipe that
-    lists seeds itself keeps those and gets what it lacks. A run may use one core: what runs side by side here are runs.
+    Each has the seeds 0 to `seeds` - 1, and all runs with one seed come before those with the next. A recipe that lists
+    seeds itself keeps those and gets the missing ones. A run uses one core, since several runs go on at a time.
     """
     table = config.read_experiment(recipe)
     layers = (table, *table.get("panels", ()), *table.get("runs", ()))
@@ -89,14 +89,14 @@ def settings_of(recipe: str, scale: str, seeds: int = SEEDS, device: str = "cpu"
 
 
 def is_trained(recipe: str, papers: Sequence[Paper]) -> bool:
-    """Return whether a recipe's claims need its runs trained, and not only its clusterings made."""
+    """Return whether a recipe's claims need its runs trained, not only its clusterings made."""
     return needs_training([claim for paper in papers for claim in paper.claims if claim.recipe == recipe])
 
 
 def plan_tasks(
     recipe: str, scale: str, folder: Path, trained: bool, seeds: int = SEEDS, device: str = "cpu"
 ) -> list[RecipeTask]:
-    """Return what a recipe consists of, done already or not; nothing is written."""
+    """Return all tasks of a recipe, finished or not; writes nothing."""
     runs = settings_of(recipe, scale, seeds, device)
     if not trained:
         return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False)]
@@ -108,10 +108,10 @@ def plan_tasks(
 
 
 def begin_tasks(tasks: Iterable[RecipeTask]) -> None:
-    """See that the folders of tasks can be used, and write down which runs they hold.
+    """Check that the tasks' folders can be used, and record which runs they hold.
 
     Raises:
-        InputError: one holds something else.
+        InputError: if one holds something else.
     """
     by_folder: dict[Path, list[RecipeTask]] = {}
     for task in tasks:
@@ -124,7 +124,7 @@ def begin_tasks(tasks: Iterable[RecipeTask]) -> None:
 
 
 def find_missing(tasks: Iterable[RecipeTask]) -> dict[str, str]:
-    """Return the data sets of tasks that cannot be had, downloads included, each with the reason in one sentence."""
+    """Return the tasks' data sets that cannot be loaded or downloaded, each with the reason in one sentence."""
     missing = {}
     for settings in {task.settings[0].data.dataset: task.settings[0] for task in tasks}.values():
         try:
@@ -135,15 +135,15 @@ def find_missing(tasks: Iterable[RecipeTask]) -> dict[str, str]:
 
 
 def carry_out_all(tasks: Sequence[RecipeTask], jobs: int) -> Iterator[Outcome]:
-    """Carry tasks out, `jobs` at a time, each in a process of its own; yield each one's outcome as it comes.
+    """Carry out tasks, `jobs` at a time, each in its own process; yield their outcomes as they come.
 
-    With one job they run here. An interrupt stops what runs, which keeps checkpoints, and is raised again. If this
-    process is killed its processes end with it.
+    With one job they run in this process. An interrupt stops them, with checkpoints, and is raised again. If this
+    process is killed, the others end with it.
     """
     if jobs == 1:
         yield from map(carry_out_task, tasks)
         return
-    # Spawned, since a fork would take over the threads' locks of whatever this process computes.
+    # Spawned, since a fork would copy the locks that this process's threads hold.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=_begin_process) as pool:
         waiting: set[Future[Outcome]] = {pool.submit(carry_out_task, task) for task in tasks}
@@ -162,7 +162,7 @@ def _begin_process() -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the process that started this one, and end: a run's folder is free for who goes on."""
+    """End once the process that started this one has ended, so that the run's folder is free for whoever resumes."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -170,10 +170,10 @@ def _end_with_parent() -> None:
 
 
 def carry_out_task(task: RecipeTask) -> Outcome:
-    """Do one task, unless it is finished; errors are returned, not raised.
+    """Carry out one task, unless it is finished; errors are returned, not raised.
 
     Raises:
-        KeyboardInterrupt: also for tasks that a process still has in its queue after an interrupt.
+        KeyboardInterrupt: also for tasks still in a process's queue after an interrupt.
     """
     if _interrupted:
         raise KeyboardInterrupt
@@ -190,7 +190,7 @@ _interrupted: list[bool] = []
 
 
 def _train(task: RecipeTask) -> Outcome:
-    """Train a run to its end, unless it is there already."""
+    """Train a run to its end, unless it is already finished."""
     (settings,) = task.settings
     folder = RunFolder(task.folder)
     if folder.is_run and folder.is_finished:
@@ -199,14 +199,14 @@ def _train(task: RecipeTask) -> Outcome:
     experiment = Experiment(settings)
     for _ in run_events(experiment, task.folder, resume=folder.is_run):
         pass
-    return Outcome(task, executor=f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}")
+    return Outcome(task, executor=f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}")
 
 
 def read_plans(folder: Path) -> dict[str, Any]:
-    """Return the clusterings in a folder, with the settings that they were made by; none if there are none.
+    """Return the clusterings in a folder, with the settings that made them.
 
     Raises:
-        InputError: they cannot be read.
+        InputError: if they cannot be read.
     """
     file = folder / PLANS
     try:
@@ -214,23 +214,21 @@ def read_plans(folder: Path) -> dict[str, Any]:
         if len(held["settings"]) != len(held["plans"]) or not all(isinstance(plan, dict) for plan in held["plans"]):
             raise ValueError("it must hold a plan for each of its settings")
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{file} cannot be read ({error}); remove it to have them made again") from error
+        raise InputError(f"{file} cannot be read ({error}); remove it to make the clusterings again") from error
     return held
 
 
 def _cluster(task: RecipeTask) -> bool:
-    """Make all clusterings, each written down before the next; return whether they were there already."""
+    """Make the missing clusterings, each saved before the next; return whether there were none."""
     file = task.folder / PLANS
     held = read_plans(task.folder)
     pairs = list(zip(held["settings"], held["plans"], strict=True))
     asked = [settings.model_dump(mode="json") for settings in task.settings]
     made = [(before, plan) for before, plan in pairs if before in asked]
-    missing = [
-        (now, settings) for now, settings in zip(asked, task.settings, strict=True) if now not in held["settings"]
-    ]
+    missing = [pair for pair in zip(asked, task.settings, strict=True) if pair[0] not in held["settings"]]
     task.folder.mkdir(parents=True, exist_ok=True)
     for now, settings in missing:
         plan = {"label": settings.label, "panel": settings.panel, "seed": settings.seed}
-        made.append((now, plan | asdict(Experiment(settings).plan)))
+        made.append((now, plan | asdict(Experiment(settings).plan.summary)))
         write_atomically(file, to_json({"settings": [each for each, _ in made], "plans": [each for _, each in made]}))
     return not missing

@@ -1,4 +1,4 @@
-"""Verdicts as plain values: what `atoll reproduce` keeps in a file and prints as JSON."""
+"""Verdicts as plain values, which `atoll reproduce` writes to a file and prints as JSON."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ RECORD = "verdicts.json"
 
 
 def record(results: Sequence[ClaimResult], scale: str, seeds: int, progress: ReproduceProgress) -> dict[str, Any]:
-    """Return what is known of recipes and their claims; nothing in it tells the machine."""
+    """Return all results on recipes and their claims; nothing in it identifies the machine."""
     return {
         "scale": scale,
         "seeds": seeds,
@@ -52,7 +52,7 @@ def _claim(verdict: Verdict) -> dict[str, Any]:
 
 
 def _ends(found: Estimate | None) -> list[float | None] | None:
-    """Return the interval's ends; None for one that it does not have, and None without an interval."""
+    """Return the interval's ends, None for an infinite one; None without an interval."""
     return None if found is None else [_finite(found.low), _finite(found.high)]
 
 

@@ -1,4 +1,4 @@
-"""How long runs have taken, and how long those that are left will."""
+"""How long runs have taken, and how long the remaining ones will."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +12,15 @@ from atoll.support.untrusted import parse_json
 
 
 class ReproduceProgress:
-    """The time of tasks, read from their folders, and what is left, by the rates so far.
+    """The time that tasks took, read from their folders, and an estimate of the time left.
 
-    A run's work is worked out beforehand (`costs.work_of`). Finished runs of a recipe tell how long such work takes
-    here; before one is finished, those of all recipes do, and before any is, the work is taken as it is. Where the work
-    is not known, a run takes as long as those of its recipe did. Clusterings take no time.
+    A run's work is estimated beforehand (`costs.work_of`), and scaled by the time that finished runs of its recipe took
+    for theirs; until there is one, by that of all finished runs; until then, not at all. A run whose work is unknown is
+    expected to take as long as those of its recipe did. Clusterings count as taking no time.
     """
 
     def __init__(self, tasks: Sequence[RecipeTask], jobs: int) -> None:
-        """Take in what is in the folders; `jobs` is how many runs go on at a time."""
+        """Read the folders; `jobs` is how many runs go on at a time."""
         self.tasks, self.jobs = [task for task in tasks if task.is_trained], jobs
         self.work = {task.folder: work_of(task.settings[0]) for task in self.tasks}
         self.seconds: dict[Path, float] = {}
@@ -29,7 +29,7 @@ class ReproduceProgress:
             self.take(task)
 
     def take(self, task: RecipeTask) -> None:
-        """Take in what a task has come to."""
+        """Read how far a task is."""
         if task.is_trained:
             self.seconds[task.folder] = seconds_in(task.folder)
             if RunFolder(task.folder).is_finished:
@@ -37,16 +37,16 @@ class ReproduceProgress:
 
     @property
     def spent(self) -> float:
-        """Seconds that all runs have taken so far, each on one core."""
+        """Seconds that all runs took so far, each on one core."""
         return sum(self.seconds.values())
 
     @property
     def left(self) -> float:
-        """Seconds that they will still take, without runs of which that is unknown."""
+        """Seconds that they will still take, without runs of unknown length."""
         return sum(seconds for seconds in self._left() if seconds is not None)
 
     def _left(self) -> list[float | None]:
-        """Return what is left of each run that is not finished; None where nobody can tell."""
+        """Return the seconds left for each unfinished run; None if unknown."""
         return [
             None if (whole := self._whole(task)) is None else max(whole - self.seconds[task.folder], 0.0)
             for task in self.tasks
@@ -54,7 +54,7 @@ class ReproduceProgress:
         ]
 
     def _whole(self, task: RecipeTask) -> float | None:
-        """Return how long a run takes in all."""
+        """Return how many seconds a run takes in all; None if unknown."""
         done = [each.folder for each in self.tasks if each.folder in self.finished]
         alike = [each.folder for each in self.tasks if each.folder in self.finished and each.recipe == task.recipe]
         if (work := self.work[task.folder]) is not None:
@@ -62,12 +62,12 @@ class ReproduceProgress:
         return sum(self.seconds[folder] for folder in alike) / len(alike) if alike else None
 
     def _rate(self, folders: Sequence[Path]) -> float | None:
-        """Return how many seconds these runs took for a second of work; None where that is unknown."""
+        """Return how many seconds these runs took per second of estimated work; None if unknown."""
         pairs = [(self.seconds[folder], work) for folder in folders if (work := self.work[folder])]
         return sum(seconds for seconds, _ in pairs) / sum(work for _, work in pairs) if pairs else None
 
     def __str__(self) -> str:
-        """Return it as a clause, such as '2.1 h spent, about 40 min left'."""
+        """Return the progress as a clause, such as '2.1 h spent, about 40 min left'."""
         if not self.tasks:
             return "nothing is trained"
         spent, left = f"{format_seconds(self.spent)} spent", self._left()
@@ -79,7 +79,7 @@ class ReproduceProgress:
 
 
 def seconds_in(folder: Path) -> float:
-    """Return the wall time of a run's last whole row; 0 where there is none, or it cannot be read."""
+    """Return the wall time of a run's last whole row; 0 if there is none, or it cannot be read."""
     try:
         rows = whole_lines(folder / "metrics.jsonl", folder)
         return float(parse_json(rows[-1])["wall_time"])

@@ -1,4 +1,4 @@
-"""Values, claims and verdicts in words, for the page and the terminal alike."""
+"""Values, claims and verdicts in words, for both page and terminal."""
 
 import math
 from collections import Counter
@@ -27,7 +27,7 @@ def value_in_words(claim: Claim, value: float | None, half: float | None = None)
 
 
 def estimate_in_words(claim: Claim, found: Estimate | None) -> str:
-    """Return a mean with its 95 % interval; one of which runs have not met the target is told as a bound."""
+    """Return a mean with its 95 % interval, or as a bound if runs missed the target."""
     if found is None:
         return NONE
     mean, below, above = value_in_words(claim, found.mean), found.low == -math.inf, found.high == math.inf
@@ -41,14 +41,14 @@ def estimate_in_words(claim: Claim, found: Estimate | None) -> str:
 
 
 def need_in_words(claim: Claim, need: Need) -> str:
-    """Return what was tested, as 'lead of A over B: 3.1 ± 0.4 %'; nothing where that is a run's own value or ratio."""
+    """Return a condition, such as 'lead of A over B: 3.1 ± 0.4 %'; nothing if it is a run's own value or a ratio."""
     if claim.check not in ("first", "order", "alike"):
         return ""
     return f"{need.name}: {estimate_in_words(claim, need.interval())}"
 
 
 def difference_in_words(claim: Claim, ours: float | None, stated: float) -> str:
-    """Return how much more ours is than what the paper states: in points, or as a share of it where that is a count."""
+    """Return our value less the paper's: in points, or as a share of the paper's if that is a ratio or a count."""
     if ours is None:
         return NONE
     factor, digits, unit = _unit(claim)
@@ -58,12 +58,12 @@ def difference_in_words(claim: Claim, ours: float | None, stated: float) -> str:
 
 
 def labels_of(claim: Claim) -> tuple[str, ...]:
-    """Return what each of a verdict's values is called."""
+    """Return the label of each of a verdict's values."""
     return (f"{claim.runs[1]} : {claim.runs[0]}",) if claim.check == "ratio" else claim.runs
 
 
 def tolerance_in_words(claim: Claim) -> str:
-    """Return what it takes for a claim to hold."""
+    """Return the condition for a claim to hold, in words."""
     tolerance, factor = claim.tolerance, 100
     ahead = "lowest" if claim.lower_is_better else "highest"
     slack = f", within {factor * tolerance:g} %" if tolerance else ""
@@ -80,7 +80,7 @@ def tolerance_in_words(claim: Claim) -> str:
 
 
 def count(verdicts: Iterable[Verdict]) -> str:
-    """Return how many verdicts of each kind there are, such as '3 holds, 1 fails'."""
+    """Return the number of verdicts of each kind, such as '3 holds, 1 fails'."""
     counted = Counter(verdict.status for verdict in verdicts)
     return ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status]) or "no claims"
 
@@ -110,7 +110,7 @@ def _share(claim: Claim) -> str:
 
 
 def _unit(claim: Claim) -> tuple[float, int, str]:
-    """Return the factor to the unit that a value is shown in, its digits and the unit."""
+    """Return the factor, digits and unit in which a value is shown."""
     if claim.measure in ("reach", "stable"):
         return (1.0, 0, " s" if claim.along == "virtual_time" else " rounds")
     if claim.measure == "longest":
@@ -123,5 +123,5 @@ def _unit(claim: Claim) -> tuple[float, int, str]:
 
 
 def seconds_in_words(seconds: float | None) -> str:
-    """Return a time in its best unit; a dash for None."""
+    """Return a time in a suitable unit; a dash for None."""
     return NONE if seconds is None else format_seconds(seconds)

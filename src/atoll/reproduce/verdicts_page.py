@@ -1,4 +1,4 @@
-"""One page on reproduced figures: each claim with the paper's numbers beside ours, and whether it holds."""
+"""The page of reproduced figures: each claim with the paper's numbers beside ours, and whether it holds."""
 
 import platform
 from collections.abc import Iterator, Sequence
@@ -26,20 +26,20 @@ from atoll.support.environment import package_versions
 
 BEYOND = "Beyond the papers"
 TEST = (
-    "Numbers are means over seeds with 95 % intervals by Student's t; in each seed all runs have the same data and "
-    "network. A claim holds if the intervals of all that it says, such as one run's lead over another, lie where it "
-    "has them; it fails if one lies wholly elsewhere; else it is undecided, as always with fewer than three seeds. "
+    "Numbers are means over seeds with 95 % intervals by Student's t; all runs with one seed have the same data and "
+    "network. A claim holds if every interval, such as that of one run's lead over another, lies in the range claimed; "
+    "it fails if one lies wholly outside; otherwise, and always with fewer than three seeds, it is undecided. "
     "> stands for a target that was not met before the run's end."
 )
 
 
 def render(papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) -> str:
-    """Return the page as HTML that needs nothing else: style, figures and text are in it.
+    """Return the page as self-contained HTML.
 
     Args:
-        papers: whose figures they are.
+        papers: the papers.
         results: the recipes' results, in the order of the page.
-        scale: at which they were run.
+        scale: the scale of the runs.
     """
     groups = _group(papers, results)
     verdicts = [verdict for result in results for verdict in result.verdicts]
@@ -71,14 +71,14 @@ def _scale_note(scale: str) -> str:
     if scale == "paper":
         return "This is the papers' own size, where they state it."
     return (
-        "This is far smaller than the papers' own size, so that it takes minutes, not days: fewer rounds and clients, "
-        "smaller models and batches. Claims about numbers that only training to the end gives are not judged; those "
-        "about which run is ahead are."
+        "This is far smaller than the papers' own size, to take minutes instead of days: fewer rounds and clients, "
+        "smaller models and batches. Claims about which run is ahead are judged; claims about numbers that only full "
+        "training can reach are not."
     )
 
 
 def _group(papers: Sequence[Paper], results: Sequence[ClaimResult]) -> list[tuple[str, str, list[ClaimResult]]]:
-    """Return (title, reference, results) of each paper, and of results of no paper."""
+    """Return (title, reference, results) of each paper, and of the results that belong to none."""
     groups = [(p.title, p.reference, [r for r in results if r.recipe in p.recipes]) for p in papers]
     known = {recipe for paper in papers for recipe in paper.recipes}
     groups.append((BEYOND, "", [result for result in results if result.recipe not in known]))
@@ -95,7 +95,7 @@ def _contents(title: str, results: Sequence[ClaimResult]) -> str:
 
 
 def _tell(problems: Sequence[str]) -> str:
-    """Return problems as paragraphs, those after the third folded away."""
+    """Return problems as paragraphs, folded after the third."""
     told = [f'<p class="problem">{escape(problem)}</p>' for problem in problems]
     more = f"<details><summary>{len(told) - 3} more</summary>{''.join(told[3:])}</details>" if told[3:] else ""
     return "".join(told[:3]) + more
@@ -119,7 +119,7 @@ def _section(result: ClaimResult) -> str:
 
 
 def _table(verdicts: Sequence[Verdict]) -> str:
-    """Return the claims as a table: a claim that is made of several panels has its words once."""
+    """Return the claims as a table; a claim about several panels is written once."""
     groups = [list(group) for _, group in groupby(verdicts, lambda v: (v.claim.says, v.claim.source, v.claim.quote))]
     has_panels = any(verdict.claim.panel for verdict in verdicts)
     heads = ("Claim", *(("Panel",) if has_panels else ()), "Run", "The paper", "Ours", "Difference", "Verdict")
@@ -132,7 +132,7 @@ def _table(verdicts: Sequence[Verdict]) -> str:
 
 
 def _rows(verdicts: Sequence[Verdict], has_panels: bool) -> Iterator[str]:
-    """Yield the lines of one claim: one for each run of each panel."""
+    """Yield the table rows of one claim: one for each run of each panel."""
     height = sum(len(labels_of(verdict.claim)) for verdict in verdicts)
     lead = f'<th scope="rowgroup" rowspan="{height}">{_claim(verdicts[0].claim)}</th>'
     for verdict in verdicts:
@@ -176,16 +176,11 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def _costs(costs: Sequence[RunCost], scale: str) -> str:
-    """Return the table of measured times, and of estimates at paper scale."""
+    """Return the table of measured times, and of estimates for the paper scale."""
     if not costs:
         return ""
-    heads = (
-        "Recipe",
-        "Runs",
-        "Time here",
-        "Seconds a round",
-        *(() if scale == "paper" else ("Paper scale, expected",)),
-    )
+    estimate = () if scale == "paper" else ("Paper scale, expected",)
+    heads = ("Recipe", "Runs", "Time here", "Seconds per round", *estimate)
     columns = "".join(f'<th scope="col">{head}</th>' for head in heads)
     rows = ""
     for cost in costs:
@@ -194,12 +189,12 @@ def _costs(costs: Sequence[RunCost], scale: str) -> str:
         rows += f'<tr><th scope="row">{escape(cost.recipe)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
     total = sum(cost.seconds for cost in costs)
     expected = [cost.paper_seconds for cost in costs if cost.paper_seconds is not None]
-    text = f"In all {seconds_in_words(total)} of runs, each on one core, probes included."
+    text = f"The runs took {seconds_in_words(total)} in all, each on one core, probes included."
     if scale != "paper":
         text += (
-            f" Paper scale is expected to take {seconds_in_words(sum(expected))} of one core: the time of each run, "
-            "times its rounds (or virtual seconds), its clients, and the seconds of a client's local training, timed "
-            "now for both, each over what they are in the run. A machine that did other things too makes it longer."
+            f" The paper scale is expected to take {seconds_in_words(sum(expected))} on one core: each run's time, "
+            "scaled by rounds (or virtual seconds), by clients, and by the seconds of a client's local training, timed "
+            "now for both. The estimate is too long if the machine was busy with other work."
         )
     return (
         f'<section><h2>Time</h2><p>{escape(text)}</p><div class="scroll" tabindex="0" role="region" aria-label="Time">'

@@ -1,11 +1,9 @@
 """Probes of single clients: the accuracy of each on its own test samples, before and after local training."""
 
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 
 import numpy as np
 
-from atoll.codecs.coded_trainer import Coded
 from atoll.data.population import Population
 from atoll.engine.engine import State
 from atoll.evaluation.personal import OwnTests
@@ -14,7 +12,7 @@ from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask
-from atoll.local.weights import place, read_model
+from atoll.local.weights import read_model
 from atoll.settings.choices import method_kind
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
@@ -26,25 +24,25 @@ Starts = list[tuple[int, Model, Ids]]
 
 def client_accuracy(experiment: Experiment, state: State, labels: Ids) -> Floats:
     """Return each client's accuracy with the model that it would be sent, or the one that it keeps."""
-    clients = experiment.clients
+    clients = experiment.clients.dealt
     return _Measure("client_accuracy", experiment, clients).before(state, _starts(experiment, state, labels))
 
 
 def trained_client_accuracy(experiment: Experiment, state: State, labels: Ids) -> Floats:
     """Return each client's accuracy after a local training from that model, which changes nothing."""
-    clients = experiment.clients
+    clients = experiment.clients.dealt
     return _Measure("trained_client_accuracy", experiment, clients).after(state, _starts(experiment, state, labels))
 
 
 def new_client_accuracy(experiment: Experiment, state: State) -> Floats:
     """Return the accuracy of each client that never trains with the model that it would be sent."""
-    measure = _Measure("new_client_accuracy", experiment, experiment.new_clients)
+    measure = _Measure("new_client_accuracy", experiment, experiment.clients.new)
     return measure.before(state, measure.starts_of_new(state))
 
 
 def trained_new_client_accuracy(experiment: Experiment, state: State) -> Floats:
     """Return the same after a local training from that model, which changes nothing."""
-    measure = _Measure("trained_new_client_accuracy", experiment, experiment.new_clients)
+    measure = _Measure("trained_new_client_accuracy", experiment, experiment.clients.new)
     return measure.after(state, measure.starts_of_new(state))
 
 
@@ -59,7 +57,7 @@ def whole_models(experiment: Experiment, state: State, labels: Ids) -> Iterator[
 def _starts(experiment: Experiment, state: State, labels: Ids) -> Starts:
     """Return what clients would be sent: the server's model, or where there is no server their cluster's."""
     if state.server is not None:
-        return [(0, state.server, np.arange(len(experiment.clients)))]
+        return [(0, state.server, np.arange(len(experiment.clients.dealt)))]
     return [(c, model, np.flatnonzero(labels == c)) for c, model in enumerate(state.starts)]
 
 
@@ -85,11 +83,11 @@ class _Measure:
             raise InputError(f"run.probes = {name!r}: needs clients that never train; set data.held_out_clients")
         if not population.data.classes:
             raise InputError(f"run.probes = {name!r}: the data have no classes")
-        if population is experiment.clients:
+        if population is experiment.clients.dealt:
             require_states_here(name, experiment)
         self.name, self.experiment, self.population = name, experiment, population
-        self.initial = read_model(place(deepcopy(experiment.module), experiment.device))
-        module = place(deepcopy(experiment.module), experiment.device)
+        self.initial = read_model(experiment.initial.copy())
+        module = experiment.initial.copy()
         self.tests = OwnTests(population, module, settings.data.partition == "natural")
         samples, clients = settings.run.evaluate_samples, len(population)
         if samples is not None:
@@ -115,15 +113,15 @@ class _Measure:
                 f"run.probes = {self.name!r}: method.name = {self.experiment.settings.method.name!r} trains other "
                 "clients than the data's"
             )
-        trainer = self.experiment.make_trainer(method.rule, self.population, tolerant=True)
-        states = state.clients if self.population is self.experiment.clients else {}
+        trainer = self.experiment.training.make_trainer(method.rule, self.population, tolerant=True)
+        states = state.clients if self.population is self.experiment.clients.dealt else {}
         round_ = min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1)
         for cluster, model, clients in self._measured(starts):
             for k in clients.tolist():
                 drawn_as = len(method.schedule)  # no event's number, so that no batch is one that is trained on
                 task = ClientTask(state.events_done, round_, 0, cluster, k, model, drawn_as, states.get(k))
                 with products_in(trainer.precision):
-                    update = trainer.train_uncoded(task) if isinstance(trainer, Coded) else trainer.train(task)
+                    update = trainer.train_alone(task)
                 own = update.state or {} if method.keeps_model else {}
                 found[k] = self.tests.accuracies(self.initial | update.model | own, [k])[0]
         return found
@@ -144,5 +142,5 @@ class _Measure:
                 yield cluster, model, measured
 
     def _kept(self, state: State) -> Mapping[int, Model]:
-        own = self.experiment.method.keeps_model and self.population is self.experiment.clients
+        own = self.experiment.method.keeps_model and self.population is self.experiment.clients.dealt
         return state.clients if own else {}

@@ -6,7 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from atoll.data.datasets import find
-from atoll.data.files.download import SOURCES, locate
+from atoll.data.files.download import locate
+from atoll.data.files.sources import SOURCES
 from atoll.data.named_datasets import files_at
 from atoll.settings.sections import Settings
 from atoll.support.untrusted import open_regular

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from atoll.experiment.clients import load_dataset
+from atoll.experiment.client_data import load_dataset
 from atoll.experiment.modules import draw_module
 from atoll.local.models import Model
 from atoll.local.weights import load_model

@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,6 @@ from atoll.engine.live_schedule import LiveRun, follow
 from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.reclustering import Planner
 from atoll.privacy.ledger import RunLedger
-from atoll.privacy.private_release import with_journal
 from atoll.runs.checkpoint import KEPT, kept_by_checkpoints
 from atoll.runs.checkpointer import Stopwatch
 from atoll.runs.rows import Recorder
@@ -45,7 +44,7 @@ class Live:
     def method(self, events_done: int) -> Method:
         """Return the method with the plan for what comes after so many events, its releases written down."""
         method = self.planner.method(events_done)
-        return method if self.ledger is None else with_journal(method, self.ledger)
+        return method if self.ledger is None else replace(method, announce=self.ledger.note)
 
 
 def _live_run(recorder: Recorder, state: State, live: Live) -> LiveRun:

@@ -8,7 +8,6 @@ named in the experiment file as ``probes = ["module:function"]``.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -18,16 +17,16 @@ from torch import nn
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.engine.engine import Method, State, init
-from atoll.evaluation import scores
+from atoll.evaluation import gradients, scores
 from atoll.evaluation.personal import OwnTests
 from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
-from atoll.local.weights import place
 from atoll.runs import client_probes
 from atoll.runs.client_probes import require_states_here, whole_models
 from atoll.runs.columns import SPENT, is_built_in
+from atoll.settings.choices import method_needs
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import REQUIRED, asks_for, parameters_of
 from atoll.support.arrays import Floats, Ids
@@ -41,7 +40,7 @@ Numbers = dict[str, float | None]
 
 def heterogeneity(population: Population, clustering: Clustering, module: nn.Module, model: Model) -> Numbers:
     """Measure H_device and H_cluster at the server's model."""
-    found = scores.heterogeneity(population, clustering, module, model)
+    found = gradients.heterogeneity(population, clustering, module, model)
     return {"h_device": found.device, "h_cluster": found.cluster}
 
 
@@ -63,10 +62,10 @@ def personal_model_accuracy(
     """Return the mean accuracy of the models that clients keep (`bcd`, `ditto`), of clients that have trained."""
     if not method.keeps_model:
         raise InputError("run.probes = 'personal_model_accuracy': clients keep no models; method.name = 'bcd' has them")
-    if not experiment.clients.data.classes:
+    if not experiment.clients.dealt.data.classes:
         raise InputError("run.probes = 'personal_model_accuracy': the data have no classes")
     require_states_here("personal_model_accuracy", experiment)
-    tests = OwnTests(experiment.clients, module, experiment.settings.data.partition == "natural")
+    tests = OwnTests(experiment.clients.dealt, module, experiment.settings.data.partition == "natural")
     models = whole_models(experiment, state, labels)
     found = np.array([tests.accuracies(model, [client])[0] for client, model in models])
     known = found[np.isfinite(found)]
@@ -123,7 +122,7 @@ class Probes:
         self.by_client = {}
         for name, function in self.functions.items():
             found = self._measure(name, function, state)
-            taken = {*columns, *((SPENT,) if self.experiment.private is not None else ())}
+            taken = {*columns, *((SPENT,) if self.experiment.planned.private is not None else ())}
             if clash := [key for key in found if key in taken or (is_built_in(key) and name not in PROBES)]:
                 raise InputError(
                     f"run.probes = {name!r}: there is a column {clash[0]!r} already; give the function, or its number, "
@@ -140,7 +139,7 @@ class Probes:
         """
         if not self.experiment.settings.run.probes:
             return {}
-        return self.measure(init(self.experiment.method, *self.experiment.initial_models()))
+        return self.measure(init(self.experiment.method, *self.experiment.training.initial_models()))
 
     def offered(self, state: State) -> dict[str, Callable[[], Any]]:
         """Return what makes each object that a probe may ask for; `docs/extending.md` says what they are."""
@@ -148,7 +147,7 @@ class Probes:
         return {
             "experiment": lambda: experiment,
             "population": lambda: experiment.population,
-            "test_clients": lambda: experiment.test_clients,
+            "test_clients": lambda: experiment.clients.test,
             "clustering": lambda: self._clustering(state),
             "method": lambda: experiment.method,
             "evaluator": lambda: self.evaluator,
@@ -164,7 +163,7 @@ class Probes:
     @cached_property
     def evaluator(self) -> Evaluator:
         """What scores a model on all clients' data and the test set."""
-        return self.experiment.make_evaluator()
+        return self.experiment.execution.make_evaluator()
 
     @cached_property
     def module(self) -> nn.Module:
@@ -172,7 +171,7 @@ class Probes:
         return self._copy()
 
     def _copy(self) -> nn.Module:
-        return place(deepcopy(self.experiment.module), self.experiment.device)
+        return self.experiment.initial.copy()
 
     def _round_of(self, state: State) -> int:
         """Return the round of the last event; -1 before the first."""
@@ -187,10 +186,10 @@ class Probes:
 
     def _clustering(self, state: State) -> Clustering:
         """Return the clustering in force, which changes where clients move."""
-        if not self.experiment.needs("phases"):
+        if not method_needs(self.experiment.settings, "phases"):
             return self.experiment.clustering
         done = self.experiment.method.schedule.rounds_done(state.events_done)
-        return [phase for phase in self.experiment.phases if phase.round <= done][-1].clustering
+        return [phase for phase in self.experiment.plan.phases if phase.round <= done][-1].clustering
 
     def _labels(self, state: State) -> Ids:
         """Return each client's cluster: the clustering's, the learned one (-1: none yet), or that of the least loss."""
@@ -291,7 +290,7 @@ def _has_planted(experiment: Experiment) -> bool:
     if planted is None:
         return False
     method = experiment.method
-    if method.schedule.has_server or (not method.finds_clusters and experiment.needs("phases")):
+    if method.schedule.has_server or (not method.finds_clusters and method_needs(experiment.settings, "phases")):
         return False
     parameters = sum(tensor.numel() for tensor in experiment.module.state_dict().values())
     return len(planted) <= method.schedule.clusters and planted.shape[1] == parameters

@@ -118,8 +118,10 @@ class Recorder:
             **self._probe(state),
             "local_loss": local_loss,
             "client_updates": self.sums["client_updates"][done],
-            "bytes_up": self.experiment.bytes_up(self.sums["models_up"][done], self.sums["client_updates"][done]),
-            "bytes_down": self.sums["models_down"][done] * self.experiment.message_bytes,
+            "bytes_up": self.experiment.traffic.bytes_up(
+                self.sums["models_up"][done], self.sums["client_updates"][done]
+            ),
+            "bytes_down": self.sums["models_down"][done] * self.experiment.traffic.message_bytes,
             **self._count_faults(state),
             **self._spent(done),
         }
@@ -142,7 +144,7 @@ class Recorder:
 
     def _spent(self, done: int) -> Row:
         """Return the epsilon that the worst client has spent; nothing without privacy."""
-        private = self.experiment.private
+        private = self.experiment.planned.private
         if private is None:
             return {}
         return {SPENT: finite(private.plan.epsilon_after(done) if self.ledger is None else self.ledger.epsilon)}
@@ -167,7 +169,7 @@ class Recorder:
 
     def summarize(self, rows: list[Row]) -> dict[str, Any]:
         """Return the content of ``summary.json``."""
-        happened, update = self.happened, self.experiment.update_bytes
+        happened, update = self.happened, self.experiment.traffic.update_bytes
         accuracies = [row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
         summary: dict[str, Any] = {
             "final": rows[-1],
@@ -177,13 +179,13 @@ class Recorder:
             "clients": len(self.experiment.population),
             "cluster_sizes": self.experiment.clustering.sizes.tolist(),
             "clients_left_out": self.experiment.clustering.left_out.tolist(),
-            "model_bytes": self.experiment.model_bytes,
-            "message_bytes": self.experiment.message_bytes,
-            **({"update_bytes": update} if update != self.experiment.message_bytes else {}),
+            "model_bytes": self.experiment.traffic.model_bytes,
+            "message_bytes": self.experiment.traffic.message_bytes,
+            **({"update_bytes": update} if update != self.experiment.traffic.message_bytes else {}),
             "cluster_frequencies": happened.frequencies.tolist(),
             "max_staleness": max((max(event.staleness, default=0) for event in self.events), default=0),
             "train_loss_samples": self.samples,
-            "executor": str(self.experiment.executor_choice),
+            "executor": str(self.experiment.execution.choice),
             "max_updates_per_client_round": happened.max_updates_per_client_round(),
         }
         if "cluster_clients" in rows[-1]:

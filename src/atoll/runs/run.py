@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atoll.engine.cohorts import Executor
@@ -11,7 +11,6 @@ from atoll.experiment.experiment import Experiment
 from atoll.fleet.agreed.transport import Fleet
 from atoll.fleet.server.reclustering import Planner
 from atoll.privacy.ledger import RunLedger, open_ledger
-from atoll.privacy.private_release import with_journal
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
@@ -90,7 +89,7 @@ def run_events(
         folder.require_room(overwrite)
     recorder = Recorder(experiment, is_live=fleet is not None)  # before the folder is made: it may refuse settings
     if fleet is None:
-        with closing(experiment.make_executor()) as executor, folder.claimed():
+        with closing(experiment.execution.make_executor()) as executor, folder.claimed():
             yield from _carry_out(recorder, executor, folder, resume, overwrite)
         return
     with closing(fleet), folder.claimed():
@@ -113,7 +112,7 @@ def _carry_out(
     method, settings = experiment.method, experiment.settings
     replayed = _checksum(experiment)
     origin = fingerprint_of(settings, executor, replayed)
-    warnings = [warning for warning in (experiment.executor_choice.warning,) if warning] + warnings_of(experiment)
+    warnings = [warning for warning in (experiment.execution.choice.warning,) if warning] + warnings_of(experiment)
     warnings += live.warnings if live else ()
     state, rows, account = None, list[Row](), account_of(experiment)
     if resume and folder.is_finished:
@@ -125,11 +124,11 @@ def _carry_out(
         folder.create(settings, method.schedule, overwrite, live is not None, replayed, account)
     done = 0 if state is None else state.events_done
     ledger = None if account is None else open_ledger(folder.path, account, done)
-    method = method if ledger is None else with_journal(method, ledger)
+    method = method if ledger is None else replace(method, announce=ledger.note)
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
     recorder.ledger = ledger if live else None
     if state is None:
-        state = init(method, *experiment.best_start(executor))
+        state = init(method, *experiment.training.best_start(executor))
         rows.append(recorder.measure(state, None, clock.seconds()))
         folder.append(rows[-1])
         folder.write_clients(rows[-1], recorder.probes.by_client)
@@ -217,7 +216,7 @@ def _restore(
     require_kind(folder, is_live, _checksum(experiment))
     require_data(folder, experiment.settings)
     warnings += mend_schedule(folder, experiment.method.schedule)
-    first = init(experiment.method, *experiment.initial_models())
+    first = init(experiment.method, *experiment.training.initial_models())
     loaded = load_checkpoint(folder.path / "checkpoint", first, origin)
     done = 0 if loaded is None else loaded[0].events_done
     if is_live:

@@ -9,7 +9,7 @@ from atoll.runs.fingerprint import digest
 
 def account_of(experiment: Experiment) -> Account | None:
     """Return what the run's ledger is kept of; None without privacy."""
-    private = experiment.private
+    private = experiment.planned.private
     if private is None:
         return None
     return Account(
@@ -24,7 +24,7 @@ def account_of(experiment: Experiment) -> Account | None:
 
 def spent_in(experiment: Experiment, ledger: RunLedger | None) -> dict[str, Any]:
     """Return what a private run has spent, and what each cluster was to spend, as its summary has it."""
-    private = experiment.private
+    private = experiment.planned.private
     if ledger is None or private is None:
         return {}
     return {"privacy": ledger.summary() | {"clusters": private.plan.table()}}

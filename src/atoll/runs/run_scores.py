@@ -7,6 +7,7 @@ from atoll.aggregation.mean import mean
 from atoll.engine.engine import State
 from atoll.evaluation.scores import Score
 from atoll.experiment.experiment import Experiment
+from atoll.settings.choices import method_needs
 
 Columns = dict[str, Any]
 Scorer = Callable[[State], Columns]
@@ -16,22 +17,22 @@ def make_scorer(experiment: Experiment) -> tuple[Scorer, int]:
     """Return what scores the method's models, and how many samples its training loss is measured on."""
     if experiment.method.schedule.has_server:
         return _score_server(experiment)
-    if not experiment.method.finds_clusters and experiment.needs("phases"):
+    if not experiment.method.finds_clusters and method_needs(experiment.settings, "phases"):
         return _score_aggregators(experiment)
     return _score_clusters(experiment)
 
 
 def _score_server(experiment: Experiment) -> tuple[Scorer, int]:
-    evaluator = experiment.make_evaluator()
+    evaluator = experiment.execution.make_evaluator()
     return lambda state: _columns(evaluator.score(experiment.method.global_model(state))), evaluator.samples
 
 
 def _score_aggregators(experiment: Experiment) -> tuple[Scorer, int]:
     """Score the data-weighted mean of the aggregators' models, and each of these."""
-    evaluator = experiment.make_evaluator()
+    evaluator = experiment.execution.make_evaluator()
 
     def score(state: State) -> Columns:
-        samples = experiment.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
+        samples = experiment.plan.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
         held = {j: float(count) for j, count in enumerate(samples) if count}
         model = mean((count, state.starts[j]) for j, count in held.items())
         accuracies = {j: evaluator.test(state.starts[j])[1] for j in held}
@@ -45,7 +46,7 @@ def _score_aggregators(experiment: Experiment) -> tuple[Scorer, int]:
 
 
 def _score_clusters(experiment: Experiment) -> tuple[Scorer, int]:
-    evaluator = experiment.make_cluster_evaluator()
+    evaluator = experiment.execution.make_cluster_evaluator()
 
     def score(state: State) -> Columns:
         found = evaluator.score(state.starts, state.labels)

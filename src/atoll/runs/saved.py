@@ -68,7 +68,7 @@ class SavedRun:
                 f"{self.folder}: method.name = {self.settings.method.name!r} makes {len(state.starts)} models and none "
                 f"of all clients; choose a cluster from 0 to {len(state.starts) - 1}"
             )
-        samples = experiment.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
+        samples = experiment.plan.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
         return mean((float(count), state.starts[j]) for j, count in enumerate(samples) if count)
 
 

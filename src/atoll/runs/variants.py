@@ -16,6 +16,7 @@ from atoll.fleet.server.soundness import Soundness
 from atoll.schedules.schedule_files import read_schedule
 from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
+from atoll.support.requiring import require_made
 
 
 def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
@@ -30,7 +31,7 @@ def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
     if settings.run.executor == "fleet":
         settings = _with_executor(settings, "serial")
     made = Experiment(settings, read_schedule(Path(schedule)))
-    made.method  # noqa: B018
+    require_made(made.method)
     return made
 
 
@@ -73,7 +74,7 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     fleet_settings = settings.fleet
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
     # Sums of updates are no models that could be measured; of private runs each is clipped, whatever it is.
-    is_sound = Soundness(experiment.make_evaluator()) if experiment.method.release is None else lambda _: True
+    is_sound = Soundness(experiment.execution.make_evaluator()) if experiment.method.release is None else lambda _: True
     executor = FleetExecutor(
         fleet,
         joined.nodes,

@@ -8,7 +8,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.methods.papers.hierarchical import cut_by_empty
 from atoll.network.completion import completion_of, event_seconds
 from atoll.runs.rows import first_of
-from atoll.settings.choices import method_kind
+from atoll.settings.choices import method_kind, method_needs, uses_network
 
 FREQUENCIES_AGREE = 1.1  # shares of all merges whose ratio is below this are the same, for a warning
 
@@ -27,16 +27,16 @@ def _left_out(experiment: Experiment) -> Iterator[str]:
 
 
 def _too_slow(experiment: Experiment) -> Iterator[str]:
-    if not experiment.settings.clustering.get("overshoot") or not experiment.has_network:
+    if not experiment.settings.clustering.get("overshoot") or not uses_network(experiment.settings):
         return
-    completion = completion_of(experiment.networks[0], experiment.clustering.labels)
-    if len(over := np.flatnonzero(completion > experiment.problem.limits)):
-        limits = ", ".join(f"{limit:g}" for limit in np.unique(experiment.problem.limits[over]))
+    completion = completion_of(experiment.conditions.networks[0], experiment.clustering.labels)
+    if len(over := np.flatnonzero(completion > experiment.plan.problem.limits)):
+        limits = ", ".join(f"{limit:g}" for limit in np.unique(experiment.plan.problem.limits[over]))
         yield f"aggregators whose completion is above clustering.time_limit = {limits}: {first_of(over)}"
 
 
 def _about_noise(experiment: Experiment) -> Iterator[str]:
-    if private := experiment.private:
+    if private := experiment.planned.private:
         yield from filter(None, ("" if private.is_fleet else SEEDED, private.ends_early))
 
 
@@ -48,9 +48,10 @@ def _untested(experiment: Experiment) -> Iterator[str]:
 
 def _cut_off(experiment: Experiment) -> Iterator[str]:
     """Warn of aggregators that no exchange reaches, since others between them have no clients."""
-    if not experiment.needs("phases") or experiment.settings.method.get("pattern") not in ("decsyn", "decasy"):
+    pattern = experiment.settings.method.get("pattern")
+    if not method_needs(experiment.settings, "phases") or pattern not in ("decsyn", "decasy"):
         return
-    cut = [phase.round for phase in experiment.phases if cut_by_empty(phase.network, phase.clustering)]
+    cut = [phase.round for phase in experiment.plan.phases if cut_by_empty(phase.network, phase.clustering)]
     if cut:
         yield (
             f"from round {cut[0]} on, aggregators without clients cut the others into parts that never exchange "
@@ -61,12 +62,12 @@ def _cut_off(experiment: Experiment) -> Iterator[str]:
 def _contradicted_frequencies(experiment: Experiment) -> Iterator[str]:
     """Say so where the bound is given other frequencies than the clock has."""
     wanted, pattern = experiment.settings, str(experiment.settings.method.get("pattern"))
-    if not wanted.clustering.get("frequencies") or not experiment.has_network or not pattern.endswith("asy"):
+    if not wanted.clustering.get("frequencies") or not uses_network(experiment.settings) or not pattern.endswith("asy"):
         return
-    labels, network = experiment.clustering.labels, experiment.networks[0]
-    seconds = event_seconds(network, labels, pattern, experiment.problem.intra_rounds)
+    labels, network = experiment.clustering.labels, experiment.conditions.networks[0]
+    seconds = event_seconds(network, labels, pattern, experiment.plan.problem.intra_rounds)
     own = np.flatnonzero(seconds)
-    given = experiment.problem.frequencies
+    given = experiment.plan.problem.frequencies
     counted, kept = (np.ones(len(own)) if given is None else given[own]), 1 / seconds[own]
     counted, kept = counted / counted.sum(), kept / kept.sum()
     worst = int(np.abs(np.log(counted / kept)).argmax())

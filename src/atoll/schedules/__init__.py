@@ -1,5 +1,4 @@
 """Schedules: who trains when, and how models are merged, as a table known before training.
 
-How long things take never depends on the weights, so the whole table is computed first, in NumPy; the engine
-only consumes its rows.
+Durations never depend on the weights, so the whole table is computed first, in NumPy; the engine only reads it.
 """

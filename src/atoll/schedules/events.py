@@ -1,4 +1,4 @@
-"""What a schedule is: events, and how models are mixed in them."""
+"""What a schedule is: its events, and how they mix models."""
 
 import math
 from bisect import bisect_right
@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
-from atoll.schedules.pace import Pace
+from atoll.schedules.pace import Pace, read_seconds
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
@@ -21,13 +20,13 @@ from atoll.support.errors import InputError
 class Mix:
     """A model made from others: ``server * (the server's model) + sum of weight * (cluster's published model)``.
 
-    The weights sum to one; a single source of weight one is taken as it is. To that, `updates` add
+    These weights sum to one; a single source of weight one is copied. To this, `updates` add
     ``sum of weight * (cluster's published model - the model that its clients were sent)``, with any weights.
 
     Attributes:
         server: weight of the server's model.
         published: pairs (cluster, weight).
-        updates: pairs (cluster, weight); of clusters that are active in the event.
+        updates: pairs (cluster, weight), of clusters that are active in the event.
     """
 
     server: float = 0.0
@@ -38,46 +37,43 @@ class Mix:
         """Refuse weights of models that do not sum to one."""
         total = self.server + sum(weight for _, weight in self.published)
         if abs(total - 1) > 1e-9:
-            raise InputError(f"Mix: the weights must sum to one, they sum to {total}")
+            raise InputError(f"Mix: the weights must sum to one, but they sum to {total}")
 
 
 FROM_SERVER = Mix(server=1.0)
 
 Merge = tuple[Mix | None, tuple[tuple[int, Mix], ...]]
-"""The server's new model, if there is a server, and the new starts."""
+"""The server's new model, if there is a server, and the new start models."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Event:
-    """One row of a schedule: some clusters finish a piece of work, models are merged.
+    """One row of a schedule: some clusters finish a piece of work, and models are merged.
 
     The active clusters train from their start models and publish their averages; then the server's model is mixed
     anew, if `server` is given; then each cluster in `starts` gets a new start model.
 
     Attributes:
         index: number of the event, from 0.
-        round: round in which it takes place, from 0.
+        round: its round, from 0.
         seconds: virtual time at which it ends.
         active: the clusters that train, ascending.
         began: virtual time at which each active cluster began this work.
         cohort: the clients that train, int64.
-        clusters: each cohort client's cluster, int64; None where the run finds it, by least loss or
-            from `State.labels`.
+        clusters: each cohort client's cluster, int64; None if the run assigns it, by least loss or `State.labels`.
         weights: each cohort client's weight relative to the others of its cluster (its samples, n_k).
-        intra_rounds: local training and averaging inside the cluster happen this many times (FedUC's T').
-        server: the server's new model, or None to leave it.
+        intra_rounds: how often the cluster trains and averages (FedUC's T').
+        server: the server's new model; None: unchanged.
         starts: (cluster, mix) for each cluster that gets a new start model.
         staleness: inter-cluster aggregations since each active cluster last downloaded.
         models_down: models sent to clients and aggregators.
         models_up: models sent by them.
-        absent: clients that were drawn for the cohort, but not there when it began.
-        dropped: clients that took the model, and never answered.
+        absent: clients that were drawn for the cohort but unavailable when it began.
+        dropped: clients that received the model and never answered.
         late: clients whose result came after the deadline.
-        regroups: whether clients' clusters are found anew after it (`Method.regroup`).
-        answered: whose results were combined in each intra-cluster round, [intra_rounds, cohort]; None: everybody's.
-            Known only while running; a client that missed one round may be back in the next.
-        drawn_as: (number, round) that clients draw and train under, for work that began before its event was known;
-            None: the event's own.
+        regroups: whether clients are assigned to clusters anew after it (`Method.regroup`).
+        answered: whose results were combined in each intra-cluster round, [intra_rounds, cohort]; None: all.
+        drawn_as: (number, round) that seed the clients' draws if the work began before its event was known.
     """
 
     index: int
@@ -102,16 +98,15 @@ class Event:
     drawn_as: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse updates of clusters that do not train in the event: what they were sent is not known."""
+        """Refuse updates of clusters that do not train in the event, for which the model sent is unknown."""
         for mix in (self.server, *(mix for _, mix in self.starts)):
             if mix and mix.updates and (others := {cluster for cluster, _ in mix.updates}.difference(self.active)):
-                raise InputError(
-                    f"event {self.index}: Mix.updates names cluster {min(others)}, which is not active in the event"
-                )
+                told = f"event {self.index}: Mix.updates names cluster {min(others)}"
+                raise InputError(f"{told}, which is not active in the event")
 
     @property
     def client_updates(self) -> int:
-        """Local trainings in the event: one a client and intra-cluster round, of those who answered."""
+        """Local trainings in the event: one per answering client and intra-cluster round."""
         return len(self.cohort) * self.intra_rounds if self.answered is None else int(self.answered.sum())
 
 
@@ -120,12 +115,11 @@ class Schedule:
     """All events of a run, in order.
 
     Attributes:
-        events: the rows; many of them take a tenth of the memory as `pack` returns them.
+        events: the rows; `pack` reduces the memory of many to a tenth.
         clusters: number of clusters.
         rounds: rounds that the events make up.
         has_server: whether there is a server's model.
-        message_bytes: bytes of what is sent where it is not a model (an event's `models_down` and `models_up` then
-            count such messages); None where it is.
+        message_bytes: bytes of a message, if messages (`models_down`, `models_up`) are not models; None: they are.
     """
 
     events: Sequence[Event]
@@ -135,7 +129,7 @@ class Schedule:
     message_bytes: int | None = None
 
     def __repr__(self) -> str:
-        """Say how much there is of it, not every event."""
+        """Show its size, not every event."""
         return f"Schedule({len(self):,} events, {self.rounds:,} rounds, {self.clusters:,} clusters)"
 
     def __len__(self) -> int:
@@ -143,30 +137,24 @@ class Schedule:
         return len(self.events)
 
     def until(self, seconds: float) -> "Schedule":
-        """Return the schedule of the events that are over by this virtual time.
-
-        Raises:
-            InputError: none is over by then.
-        """
+        """Return the schedule of the events that are over by this virtual time; none is an `InputError`."""
         count = bisect_right(self.events, seconds, key=attrgetter("seconds"))
         if not count:
-            raise InputError(
-                f"run.virtual_seconds = {seconds:g}: the first event ends after {self.events[0].seconds:g} s"
-            )
+            first = self.events[0].seconds
+            raise InputError(f"run.virtual_seconds = {seconds:g}: the first event ends after {first:g} s")
         return replace(self, events=pack(islice(self.events, count)), rounds=self.rounds_done(count))
 
     @property
     def occupied(self) -> "Schedule":
-        """The schedule of the events that have clients; itself if all have, or none."""
+        """The schedule of the events that have clients; itself if all or none have."""
         events = pack(event for event in self.events if len(event.cohort))
         return replace(self, events=events) if 0 < len(events) < len(self) else self
 
     @cached_property
     def ready_after(self) -> Ids:
-        """For each event, how many events must be over before its clusters have the models they start from, [events].
+        """For each event, how many events must be over before its clusters have their start models, [events].
 
-        It is the number of the last event before it that gives one of its clusters a new start, or regroups, plus one.
-        Events do not depend on each other's training otherwise; merging is in order.
+        This is one more than the last event before it that gives one of its clusters a new start, or regroups.
         """
         given: dict[int, int] = {}
         ready = np.zeros(len(self), np.int64)
@@ -178,15 +166,13 @@ class Schedule:
         return ready
 
     def ready(self, events_done: int, apart: bool = False) -> tuple[Event, ...]:
-        """Return the next events that can train together once so many are over; none at the schedule's end.
+        """Return the next events that can train together after this many events; none at the schedule's end.
 
         With `apart` no client is in two of them: for clients that keep a state from one task to the next.
         """
         end = events_done
         seen: set[int] = set()
-        while (
-            end < len(self) and self.ready_after[end] <= events_done
-        ):  # stop there: going on would scan the whole schedule each time
+        while end < len(self) and self.ready_after[end] <= events_done:  # a full scan each time would be slow
             if apart:
                 cohort = self.events[end].cohort.tolist()
                 if not seen.isdisjoint(cohort):
@@ -197,43 +183,39 @@ class Schedule:
 
     @cached_property
     def frequencies(self) -> Floats:
-        """Each cluster's share of the works that clusters do in all events, [clusters]."""
+        """Each cluster's share of all pieces of work in the schedule, [clusters]."""
         works = np.bincount([c for event in self.events for c in event.active], minlength=self.clusters)
         return np.asarray(works / works.sum())
 
     def rounds_done(self, events_done: int) -> int:
-        """Return how many rounds are complete after so many events."""
+        """Return how many rounds are complete after this many events."""
         return self.events[events_done].round if events_done < len(self) else self.rounds
 
     def max_updates_per_client_round(self) -> int:
         """Return the most local trainings that any client does in any round (FedCluster's Assumption 1 allows 1)."""
-        most = 0
         by_round: dict[int, list[Ids]] = {}
         for event in self.events:
             by_round.setdefault(event.round, []).extend([event.cohort] * event.intra_rounds)
-        for cohorts in by_round.values():
-            most = max(most, int(np.unique(np.concatenate(cohorts), return_counts=True)[1].max(initial=0)))
-        return most
+        counts = (np.unique(np.concatenate(cohorts), return_counts=True)[1] for cohorts in by_round.values())
+        return max((int(each.max(initial=0)) for each in counts), default=0)
 
 
 def missed(deadline_seconds: float, least_seconds: float) -> str:
-    """Say that a deadline leaves every event without clients, and what the fastest client needs, rounded up."""
+    """Return the message that a deadline excludes every client; it has the fastest client's seconds, rounded up."""
     enough = next(text for digits in range(4, 18) if float(text := f"{least_seconds:.{digits}g}") >= least_seconds)
-    return (
-        f"faults.deadline_seconds = {deadline_seconds:g}: no client of any cohort is done by then; the fastest needs "
-        f"{enough} s"
-    )
+    told = f"faults.deadline_seconds = {deadline_seconds:g}: no client of any cohort is done by then"
+    return f"{told}; the fastest needs {enough} s"
 
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """How long each client's work takes; clients work side by side, downloads are free.
+    """How long each client's work takes; clients work in parallel, downloads are free.
 
     Attributes:
         compute_seconds: one local training, [clients].
         upload_seconds: one upload of the model, [clients].
-        deadline_seconds: an event waits for its cohort no longer than this.
-        pace: how these seconds change; None: they do not.
+        deadline_seconds: the longest that an event waits for its cohort.
+        pace: how these seconds change over time; None: they do not.
     """
 
     compute_seconds: Floats
@@ -242,17 +224,16 @@ class Clock:
     pace: Pace | None = None
 
     def __post_init__(self) -> None:
-        """Refuse seconds that are negative, or not one a client."""
+        """Refuse seconds that are negative, or not one per client."""
         for name in ("compute_seconds", "upload_seconds"):
-            object.__setattr__(self, name, _read_seconds(name, getattr(self, name)))
-        if len(self.compute_seconds) != len(self.upload_seconds):
-            computing, uploading = len(self.compute_seconds), len(self.upload_seconds)
+            object.__setattr__(self, name, read_seconds(name, getattr(self, name)))
+        if (computing := len(self.compute_seconds)) != (uploading := len(self.upload_seconds)):
             raise InputError(f"clock: upload_seconds is of {uploading} clients, compute_seconds of {computing}")
         if not self.deadline_seconds > 0:
             raise InputError(f"clock: deadline_seconds = {self.deadline_seconds}: must be greater than 0")
 
     def __repr__(self) -> str:
-        """Say how long clients take at most, not each of them."""
+        """Show the slowest client's seconds, not all."""
         longest = float((self.compute_seconds + self.upload_seconds).max(initial=0))
         return f"Clock({len(self.compute_seconds):,} clients, at most {longest:g} s each)"
 
@@ -266,13 +247,3 @@ class Clock:
     def event_seconds(self, cohort: Ids, began: float = 0.0) -> float:
         """Return the seconds until the slowest of the cohort has uploaded, at most the deadline."""
         return min(self.deadline_seconds, float(self.seconds_of(cohort, began).max()))
-
-
-def _read_seconds(name: str, given: Any) -> Floats:
-    try:
-        seconds = np.asarray(given, float)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"clock: {name} must be numbers, one a client, it is {type(given).__name__!r}") from error
-    if seconds.ndim != 1 or not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise InputError(f"clock: {name} must be flat and finite, one number of at least 0 a client")
-    return seconds

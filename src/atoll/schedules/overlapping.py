@@ -1,4 +1,4 @@
-"""Work that overlaps on the clock: clients or groups begin when they can, and are merged when they are done."""
+"""Work that overlaps in time: clients or groups begin when they can, and are merged when they finish."""
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +20,9 @@ class PendingWork:
 
     Attributes:
         done: virtual time at which it ends.
-        place: its cluster; no two jobs under way have the same.
+        place: its cluster; concurrent jobs have different ones.
         began: virtual time at which it began.
-        version: events over by then, which made the model that it began with.
+        version: number of events over by then, which made the model that it began with.
         cohort: its clients.
     """
 
@@ -37,11 +37,11 @@ def merge_jobs(sizes: Ids, index: int, jobs: Sequence[PendingWork], server: Mix,
     """Return the event in which jobs are merged, given by ascending place.
 
     Args:
-        sizes: each client's samples, by which its job weighs its result.
+        sizes: each client's samples, its weight in its job.
         index: number of the event.
-        jobs: what is merged.
+        jobs: the jobs to merge.
         server: the server's new model.
-        begun: the places whose next job begins with that.
+        begun: the places whose next job begins with it.
     """
     cohort = np.concatenate([job.cohort for job in jobs])
     return Event(
@@ -70,22 +70,23 @@ def buffered(
     mix: Callable[[Sequence[PendingWork], int], Mix],
     seed: int,
 ) -> Schedule:
-    """Single clients work all the time, each from the server's model of when it began; every `buffer` are merged.
+    """Return a schedule in which single clients work continuously and every `buffer` results are merged.
 
-    `concurrency` of them work at a time; whenever one is done, one of those at rest is drawn. A client rests until its
-    result is merged, and fewer work while nobody rests. What is done at the same moment is merged before anyone begins.
+    `concurrency` clients work at a time, each from the server's model at its start; whenever one finishes, an idle one
+    is drawn. A client is busy until its result is merged, and fewer work if none is idle. Results that finish at the
+    same time are merged before other clients begin.
 
     Args:
-        sizes: each client's samples, by which its job weighs its result.
-        clock: how long each takes.
-        events: how often clients are merged; a round each.
+        sizes: each client's samples, its weight in its job.
+        clock: how long each client takes.
+        events: number of merges; one round each.
         concurrency: clients at work.
         buffer: clients merged in an event.
         mix: returns the server's new model from an event's jobs, by ascending client, and the event's number.
-        seed: what clients are drawn from.
+        seed: for the draws of clients.
 
     Raises:
-        InputError: more clients at work, or in an event, than there are; or no event.
+        InputError: if more clients would work, or be merged in an event, than there are; or there is no event.
     """
     for name, value in (("concurrency", concurrency), ("buffer", buffer)):
         if not 1 <= value <= len(sizes):
@@ -135,7 +136,7 @@ def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed
 
 
 def _draw_other(clients: int, busy: set[int], rng: np.random.Generator) -> int:
-    """Return one of the clients that are not busy, each as likely; there must be one."""
+    """Return one of the idle clients, each with equal probability; there must be one."""
     while (client := int(rng.integers(clients))) in busy:
         pass
     return client

@@ -1,30 +1,43 @@
-"""How fast clients compute and send as time goes by, as multiples of what they do by themselves."""
+"""Clients' seconds, and how their speeds change over time, as multiples of their own speed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
 
 Changes = Sequence[tuple[Floats, Floats]]
-"""Of each client the virtual seconds at which something changes, ascending, and what holds from then on."""
+"""For each client the virtual seconds of changes, ascending, and the values from then on."""
+
+
+def read_seconds(name: str, given: Any) -> Floats:
+    """Return clients' seconds as an array; refuse anything else."""
+    try:
+        seconds = np.asarray(given, float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"clock: {name} must be numbers, one per client, it is {type(given).__name__!r}") from error
+    if seconds.ndim != 1 or not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise InputError(f"clock: {name} must be flat and finite, one number of at least 0 per client")
+    return seconds
 
 
 @dataclass(frozen=True, eq=False)
 class Pace:
-    """Speeds that change. What a client begins, it finishes at the speed at which it began.
+    """Speeds that change over time. Work is finished at the speed at which it began.
 
     Attributes:
-        compute: of computing, more being faster; 1 before the first change.
-        rate: the same of sending and receiving.
+        compute: speed of computing; 1 before the first change.
+        rate: the same for sending and receiving.
     """
 
     compute: Changes
     rate: Changes
 
     def times(self, clients: Ids, seconds: float) -> tuple[Floats, Floats]:
-        """Return how many times as long these clients compute, and send, if they begin then, [clients] each.
+        """Return the factors by which computing and sending take longer if they begin then, [clients] each.
 
         >>> half = [(np.array([10.0]), np.array([0.5]))]
         >>> Pace(half, half).times(np.array([0]), 9.0), Pace(half, half).times(np.array([0]), 10.0)

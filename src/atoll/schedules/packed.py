@@ -26,14 +26,14 @@ _FLAT = [{(1, np.dtype(kind))} for kind in (np.int64, np.float64)]
 
 
 class Packed(Sequence[Row]):
-    """Rows as blocks of columns. The block that was read last is kept as rows, so going through them is quick.
+    """Rows as blocks of columns. The last block read is kept as rows, so iterating is fast.
 
-    What rows share, such as a cohort or a merge, is still one object; what each has of its own is in arrays of the
-    smallest type that holds it.
+    Values that rows share, such as a cohort or a merge, are still one object; others are in arrays of the smallest
+    type that holds them.
     """
 
     def __init__(self, blocks: Iterable[Sequence[Row]]) -> None:
-        """Take blocks of `BLOCK` rows; the last one may be shorter."""
+        """Pack blocks of `BLOCK` rows; the last one may be shorter."""
         self._length = 0
         self._blocks: list[tuple[type[Row], list[Column]]] = []
         for rows in blocks:
@@ -72,7 +72,7 @@ class Packed(Sequence[Row]):
 
 
 def pack(rows: Iterable[Row]) -> Sequence[Row]:
-    """Return these rows, as `Packed` where they are more than a block; they are asked for one by one."""
+    """Return these rows, as `Packed` if they are more than a block; they are consumed one by one."""
     coming = iter(rows)
     first = tuple(islice(coming, BLOCK))
     rest = iter(lambda: tuple(islice(coming, BLOCK)), ())
@@ -80,7 +80,7 @@ def pack(rows: Iterable[Row]) -> Sequence[Row]:
 
 
 def _column_of(values: list[Any]) -> Column:
-    """Return a column of these values: packed where they are numbers, or arrays or tuples of them that differ."""
+    """Return a column of these values: packed if they are numbers, or different arrays or tuples of numbers."""
     kinds, distinct = set(map(type, values)), len(set(map(id, values)))
     if distinct == 1:
         return partial(repeat, values[0], len(values))
@@ -99,7 +99,7 @@ def _lengths_of(values: list[Any]) -> Numbers:
 
 
 def _smallest(numbers: Numbers) -> tuple[Numbers, np.dtype[Any]]:
-    """Return numbers in the smallest type that holds them exactly, whole ones as integers, and the type they are of."""
+    """Return numbers in the smallest type that holds them exactly, whole ones as integers, and their original type."""
     kind = numbers.dtype
     if not len(numbers) or not (kind.kind == "i" or (kind.kind == "f" and _are_whole(numbers))):
         return numbers, kind

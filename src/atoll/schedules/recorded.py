@@ -1,10 +1,11 @@
-"""What really happened in a run, as lines of JSON from which its schedule can be rebuilt.
+"""What actually happened in a run, as lines of JSON from which its schedule can be rebuilt.
 
-The first line, the head, says what all events have in common. Each other one holds all of an `Event`, how many rounds
-are complete after it, and how many results were left out, by reason.
+The first line, the head, has what all events have in common. Each other line has all fields of an `Event`, how many
+rounds are complete after it, and how many results were left out, by reason.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from atoll.support.errors import InputError
 from atoll.support.untrusted import parse_json
 
 FORMAT = 1
+
+SINGLE = ("round", "seconds", "intra_rounds", "models_down", "models_up", "absent", "dropped", "late", "regroups")
+"""Fields of an event with one value each."""
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -43,7 +47,7 @@ class _Mix(_Strict):
 
 
 class WrittenMerge(_Strict):
-    """How an event merges, as it is written."""
+    """How an event merges models, as it is written."""
 
     server: _Mix | None
     starts: list[tuple[Count, _Mix]]
@@ -95,29 +99,20 @@ def line_of(event: Event, rounds_done: int, refused: Mapping[str, int] | None = 
         rounds_done: rounds that are complete after it.
         refused: how many results it left out, by reason.
     """
-    return {
-        "event": event.index,
-        "round": event.round,
-        "rounds_done": rounds_done,
-        "seconds": event.seconds,
-        "active": list(event.active),
-        "began": list(event.began),
-        "cohort": event.cohort.tolist(),
-        "clusters": None if event.clusters is None else event.clusters.tolist(),
-        "weights": event.weights.tolist(),
-        "intra_rounds": event.intra_rounds,
-        **write_merge(event),
-        "staleness": list(event.staleness),
-        "models_down": event.models_down,
-        "models_up": event.models_up,
-        "absent": event.absent,
-        "dropped": event.dropped,
-        "late": event.late,
-        **({"regroups": True} if event.regroups else {}),
-        "answered": None if event.answered is None else event.answered.astype(int).tolist(),
-        "drawn_as": None if event.drawn_as is None else list(event.drawn_as),
-        "refused": dict(refused or {}),
-    }
+    line = {"event": event.index, "round": event.round, "rounds_done": rounds_done}
+    line |= {field.name: _plain(getattr(event, field.name)) for field in fields(Event)[2:]}
+    if not event.regroups:
+        del line["regroups"]
+    return line | {"refused": dict(refused or {})}
+
+
+def _plain(value: Any) -> Any:
+    """Return a field of an event as JSON has it."""
+    if isinstance(value, np.ndarray):
+        return (value.astype(int) if value.dtype == bool else value).tolist()
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return mix_of(value) if isinstance(value, Mix) else value
 
 
 def lines_of(schedule: Schedule) -> Iterator[dict[str, Any]]:
@@ -128,13 +123,12 @@ def lines_of(schedule: Schedule) -> Iterator[dict[str, Any]]:
 
 
 def write_merge(event: Event) -> dict[str, Any]:
-    """Return how an event merges, as `WrittenMerge` reads it."""
-    server = None if event.server is None else mix_of(event.server)
-    return {"server": server, "starts": [[cluster, mix_of(mix)] for cluster, mix in event.starts]}
+    """Return how an event merges models, as `WrittenMerge` reads it."""
+    return {"server": _plain(event.server), "starts": _plain(event.starts)}
 
 
 def mix_of(mix: Mix) -> dict[str, Any]:
-    """Return a mix as it is written; updates only where there are any."""
+    """Return a mix as it is written, with updates only if there are any."""
     written: dict[str, Any] = {"server": mix.server, "published": [list(pair) for pair in mix.published]}
     return written | {"updates": [list(pair) for pair in mix.updates]} if mix.updates else written
 
@@ -143,7 +137,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
     """Return the schedule of these lines.
 
     Raises:
-        InputError: they are damaged, or not such lines; names the first one that is, counted from 1.
+        InputError: if they are damaged, or not such lines; names the first bad line, counted from 1.
     """
     head: _Head | None = None
     shared: dict[str, Mix] = {}
@@ -161,7 +155,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
             rounds = line.rounds_done
         except ValidationError as error:
             first = first_fault(error)
-            raise InputError(f"{where}: line {number} is no event of a run ({first})") from error
+            raise InputError(f"{where}: line {number} is not an event of a run ({first})") from error
         except (ValueError, InputError) as error:  # Mix refuses weights that do not sum to one
             raise InputError(f"{where}: line {number} is damaged ({error})") from error
     if head is None or not events:
@@ -170,26 +164,26 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return the first fault of what was read, and where it is, in a few words."""
+    """Return the first fault and its location, in a few words."""
     fault = error.errors()[0]
     return f"{'.'.join(map(str, fault['loc'])) or 'its text'}: {fault['msg'].lower()}"
 
 
 def why_wrong(events: list[Event], clusters: int) -> str:
-    """Return what is wrong with the last event, given those before it; an empty text if nothing is."""
+    """Return what is wrong with the last event, given those before it; empty if nothing is."""
     event = events[-1]
     if event.index != len(events) - 1:
-        return f"it is event {event.index}, where event {len(events) - 1} must be"
+        return f"it is event {event.index}, but event {len(events) - 1} must follow"
     if len(events) > 1 and event.seconds < events[-2].seconds:
-        return "it is over before the event before it"
+        return "it ends before the previous event"
     if len({len(event.active), len(event.began), len(event.staleness)}) > 1:
         return "active, began and staleness have different lengths"
     if len(event.cohort) != len(event.weights) or len(np.unique(event.cohort)) < len(event.cohort):
         return "cohort must hold different clients, and weights one number for each"
     if event.answered is not None and event.answered.shape != (event.intra_rounds, len(event.cohort)):
-        return "answered does not fit intra_rounds and cohort"
+        return "answered does not match intra_rounds and cohort"
     if event.clusters is not None and len(event.clusters) != len(event.cohort):
-        return "clusters must hold one cluster for each of the cohort"
+        return "clusters must hold one cluster for each client of the cohort"
     named = {*event.active, *(cluster for cluster, _ in event.starts)}
     mixes = [mix for _, mix in (*event.starts, (0, event.server)) if mix]
     named |= {cluster for mix in mixes for cluster, _ in mix.published + mix.updates}
@@ -206,7 +200,7 @@ def _read_head(text: bytes) -> _Head:
     except ValueError:
         said = None
     if isinstance(said, dict) and isinstance(said.get("format"), int) and said["format"] != FORMAT:
-        raise ValueError(f"its format is {said['format']}, this version of Atoll reads {FORMAT}")
+        raise ValueError(f"its format is {said['format']}, but this version of Atoll reads {FORMAT}")
     return _Head.model_validate_json(text)
 
 
@@ -221,24 +215,15 @@ def _event_of(line: _Line, shared: dict[str, Mix]) -> Event:
 
     server, starts = line.read(read)
     return Event(
+        **{name: getattr(line, name) for name in (*SINGLE, "drawn_as")},
         index=line.event,
-        round=line.round,
-        seconds=line.seconds,
         active=tuple(line.active),
         began=tuple(line.began),
         cohort=np.array(line.cohort, np.int64),
         clusters=None if line.clusters is None else np.array(line.clusters, np.int64),
         weights=np.array(line.weights, np.float64),
-        intra_rounds=line.intra_rounds,
         server=server,
         starts=starts,
         staleness=tuple(line.staleness),
-        models_down=line.models_down,
-        models_up=line.models_up,
-        absent=line.absent,
-        dropped=line.dropped,
-        late=line.late,
-        regroups=line.regroups,
         answered=None if line.answered is None else np.array(line.answered, bool).reshape(len(line.answered), -1),
-        drawn_as=line.drawn_as,
     )

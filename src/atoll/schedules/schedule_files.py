@@ -1,4 +1,4 @@
-"""A schedule's table as a file."""
+"""A schedule's table as a file: written, read, and checked."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from atoll.schedules.events import Event, Schedule
 from atoll.schedules.packed import BLOCK, pack
 from atoll.schedules.recorded import (
     FORMAT,
+    SINGLE,
     WrittenMerge,
     first_fault,
     head_of,
@@ -31,16 +32,15 @@ from atoll.support.untrusted import parse_json
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
-# of an event
-_NUMBERS = ("round", "seconds", "intra_rounds", "models_down", "models_up", "absent", "dropped", "late", "regroups")
+_TUPLES, _ARRAYS = ("active", "began", "staleness"), ("cohort", "weights")  # fields of an event
 _MERGES = TypeAdapter(list[WrittenMerge])
 
 
 def write_schedule(path: Path, schedule: Schedule) -> None:
-    """Write the schedule's table as ``.npz``: one entry an event, lists flattened with their offsets.
+    """Write the schedule's table as ``.npz``: one entry per event, lists flattened with their offsets.
 
-    Merges that events share are written once, in the JSON array `mixes`; `merge` is each event's position in it. What
-    all events have in common is in the JSON object `head`.
+    Merges that events share are written once, in the JSON array `mixes`; `merge` is each event's position in it. The
+    JSON object `head` has what all events have in common.
     """
     coming = iter(schedule.events)
     parts = [_columns_of(some) for some in iter(lambda: list(islice(coming, BLOCK)), [])] or [_columns_of([])]
@@ -57,18 +57,14 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
 
 
 def _columns_of(events: Sequence[Event]) -> dict[str, npt.NDArray[Any]]:
-    """Return some events' columns; under a list's offsets the lengths of its rows."""
+    """Return some events' columns; a list's offsets are the lengths of its rows."""
     lists: dict[str, list[Any]] = {
-        "active": [e.active for e in events],
-        "began": [e.began for e in events],
-        "staleness": [e.staleness for e in events],
-        "cohort": [e.cohort for e in events],
-        "weights": [e.weights for e in events],
+        **{name: [getattr(e, name) for e in events] for name in (*_TUPLES, *_ARRAYS)},
         "clusters": [np.full(len(e.cohort), -1) if e.clusters is None else e.clusters for e in events],
         "answered": [np.empty(0, bool) if e.answered is None else e.answered.ravel() for e in events],
     }
     return {
-        **{name: np.array([getattr(e, name) for e in events]) for name in _NUMBERS},
+        **{name: np.array([getattr(e, name) for e in events]) for name in SINGLE},
         "finds_cluster": np.array([e.clusters is None for e in events]),
         "drawn_as": np.array([e.drawn_as or (-1, -1) for e in events]).reshape(-1, 2),
         **{name: np.concatenate(list(map(np.asarray, rows))) if rows else np.empty(0) for name, rows in lists.items()},
@@ -77,10 +73,10 @@ def _columns_of(events: Sequence[Event]) -> dict[str, npt.NDArray[Any]]:
 
 
 def read_schedule(path: Path) -> Schedule:
-    """Return the schedule of a run folder's ``schedule.npz`` or ``happened.jsonl``; of the latter its whole lines.
+    """Return the schedule in a run folder's ``schedule.npz`` or ``happened.jsonl``; a torn last line is ignored.
 
     Raises:
-        InputError: it cannot be read, is damaged, or is something else.
+        InputError: if it cannot be read, is damaged, or is something else.
     """
     try:
         if path.suffix != ".npz":
@@ -89,21 +85,21 @@ def read_schedule(path: Path) -> Schedule:
     except InputError:
         raise
     except KeyError as error:
-        raise InputError(f"--schedule {path}: is no schedule of this version of Atoll (no {error})") from error
+        raise InputError(f"--schedule {path}: is not a schedule of this version of Atoll (no {error})") from error
     except ValidationError as error:
-        raise InputError(f"--schedule {path}: is damaged, or no schedule (mixes, {first_fault(error)})") from error
+        raise InputError(f"--schedule {path}: is damaged, or not a schedule (mixes, {first_fault(error)})") from error
     except OSError as error:
         raise InputError(f"--schedule {path}: cannot be read ({error.strerror})") from error
     except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise InputError(f"--schedule {path}: is damaged, or no schedule ({error})") from error
+        raise InputError(f"--schedule {path}: is damaged, or not a schedule ({error})") from error
 
 
 def keep_events(path: Path, events_done: int) -> Sequence[Event]:
-    """Cut a ``happened.jsonl`` after so many events; return those kept.
+    """Truncate a ``happened.jsonl`` after this many events; return those kept.
 
     Raises:
-        InputError: the file is missing or damaged, or ends earlier.
-        RunError: it cannot be written.
+        InputError: if the file is missing or damaged, or ends earlier.
+        RunError: if it cannot be written.
     """
     try:
         lines = whole_lines(path, path.parent)
@@ -122,10 +118,10 @@ def keep_events(path: Path, events_done: int) -> Sequence[Event]:
 
 
 def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
-    """Return the schedule, if it fits this experiment.
+    """Return the schedule if it fits this experiment.
 
     Raises:
-        InputError: says what does not fit the experiment's own, `planned`, or its number of clients.
+        InputError: if it does not; says how it differs from the experiment's own, `planned`.
     """
     most = max((int(event.cohort.max()) for event in schedule.events if len(event.cohort)), default=0)
     last = max(event.drawn_as[1] if event.drawn_as else event.round for event in schedule.events)
@@ -133,7 +129,7 @@ def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
     if schedule.clusters != planned.clusters:
         fault = f"has {schedule.clusters} clusters, the experiment {planned.clusters}"
     elif most >= clients:
-        fault = f"names client {most}, but the experiment has {clients}, counted from 0"
+        fault = f"names client {most}, but the experiment has {clients} clients, counted from 0"
     elif schedule.has_server != planned.has_server:
         fault = f"has {'a' if schedule.has_server else 'no'} server, unlike the experiment's method"
     elif last >= planned.rounds or schedule.rounds > planned.rounds:
@@ -141,12 +137,12 @@ def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
     elif (schedule.events[0].clusters is None) != (planned.events[0].clusters is None):
         fault = "and the experiment's method differ in how clients find their cluster"
     if fault:
-        raise InputError(f"--schedule: the schedule {fault}; give one of a run of this experiment")
+        raise InputError(f"--schedule: the schedule {fault}; give one from a run of this experiment")
     return schedule
 
 
 def digest_of(schedule: Schedule) -> str:
-    """Return a checksum of all that the schedule holds, whichever file it came from."""
+    """Return a checksum of the whole schedule, independent of its file's format."""
     checksum = sha256(str(schedule.rounds).encode())
     for line in lines_of(schedule):
         checksum.update(json.dumps(line | {"refused": {}, "rounds_done": 0}).encode())
@@ -156,7 +152,7 @@ def digest_of(schedule: Schedule) -> str:
 def distinct_merges(schedule: Schedule) -> tuple[list[Event], list[int]]:
     """Return the first event of each distinct merge, and each event's position among them.
 
-    Schedules give events that merge alike the same objects, so comparing these does not read them.
+    Events that merge alike share the same objects, so identity is enough.
     """
     firsts: list[Event] = []
     positions: dict[tuple[int, int], int] = {}
@@ -171,15 +167,10 @@ def distinct_merges(schedule: Schedule) -> tuple[list[Event], list[int]]:
 
 
 def _schedule_of(columns: Columns) -> Schedule:
-    """Return the schedule of what `write_schedule` wrote.
-
-    Raises:
-        KeyError: a column is missing.
-        ValueError: it is damaged, or of another format.
-    """
+    """Return the schedule that `write_schedule` wrote."""
     head = parse_json(columns["head"].tobytes())
     if head["format"] != FORMAT:
-        raise ValueError(f"its format is {head['format']}, this version of Atoll reads {FORMAT}")
+        raise ValueError(f"its format is {head['format']}, but this version of Atoll reads {FORMAT}")
     events: list[Event] = []
     for event in _events_of(columns):
         events.append(event)
@@ -191,19 +182,18 @@ def _schedule_of(columns: Columns) -> Schedule:
 
 
 def _events_of(columns: Columns) -> Iterator[Event]:
-    single: dict[str, list[Any]] = {name: columns[name].tolist() for name in _NUMBERS}
-    lists = ("active", "began", "staleness", "cohort", "weights", "clusters", "answered")
+    single: dict[str, list[Any]] = {name: columns[name].tolist() for name in SINGLE}
+    lists = (*_TUPLES, *_ARRAYS, "clusters", "answered")
     many = {name: np.split(columns[name], columns[f"{name}_offsets"][1:-1]) for name in lists}
     finds, begun = columns["finds_cluster"].tolist(), columns["drawn_as"].tolist()
     merges = [merge.read() for merge in _MERGES.validate_json(columns["mixes"].tobytes())]
     for i, merge in enumerate(columns["merge"].tolist()):
         answered = many["answered"][i]
+        tuples: dict[str, Any] = {name: tuple(many[name][i].tolist()) for name in _TUPLES}
         yield Event(
             index=i,
             **{name: values[i] for name, values in single.items()},
-            active=tuple(many["active"][i].tolist()),
-            began=tuple(many["began"][i].tolist()),
-            staleness=tuple(many["staleness"][i].tolist()),
+            **tuples,
             cohort=many["cohort"][i].astype(np.int64),
             clusters=None if finds[i] else many["clusters"][i].astype(np.int64),
             weights=many["weights"][i].astype(np.float64),

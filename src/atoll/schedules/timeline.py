@@ -1,4 +1,4 @@
-"""Time and turns: drawing cohorts, times of day, and clusters' work with the events that it becomes."""
+"""Building blocks of schedules: cohorts, times of day, and clusters' work with its events."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def cohort_size(fraction: float, members: int) -> int:
 
 
 def next_time_of_day(now_seconds: float, hour: float) -> float:
-    """Return the first virtual time, not before now, at which the time of day is `hour`; time 0 is midnight UTC.
+    """Return the first virtual time from now on at which the time of day is `hour`; time 0 is midnight UTC.
 
     >>> next_time_of_day(0.0, 6.0), next_time_of_day(7 * 3600.0, 6.0)
     (21600.0, 108000.0)
@@ -32,11 +32,7 @@ def next_time_of_day(now_seconds: float, hour: float) -> float:
 
 
 def check_rounds(rounds: int, fraction: float) -> None:
-    """Refuse a schedule without rounds, or a share of clients outside (0, 1].
-
-    Raises:
-        InputError: names the setting.
-    """
+    """Refuse a schedule without rounds, or a share of clients outside (0, 1]."""
     if rounds < 1:
         raise InputError(f"rounds = {rounds}: must be at least 1")
     if not 0 < fraction <= 1:
@@ -44,7 +40,7 @@ def check_rounds(rounds: int, fraction: float) -> None:
 
 
 def draw_cohort(members: Ids, size: int, rng: np.random.Generator) -> Ids:
-    """Return so many of the members, ascending, drawn without replacement; nothing is drawn where all take part."""
+    """Return `size` of the members, ascending, drawn without replacement; nothing is drawn if all take part."""
     if size == len(members):
         return members
     return np.sort(members[rng.choice(len(members), size, replace=False)])
@@ -52,16 +48,16 @@ def draw_cohort(members: Ids, size: int, rng: np.random.Generator) -> Ids:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What some clusters do for one event.
+    """The work of some clusters for one event.
 
     Attributes:
         active: the clusters, ascending.
         cohort: their clients.
         clusters: each client's cluster.
         weights: each client's samples.
-        seconds: how long it takes on the virtual clock.
+        seconds: its virtual duration.
         models_sent: models that aggregators send for it.
-        late: clients that are too slow for the deadline, and so not in the cohort.
+        late: clients that are too slow for the deadline, and therefore not in the cohort.
     """
 
     active: tuple[int, ...]
@@ -75,10 +71,10 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class PhaseWork:
-    """A phase made ready: the work and merge of all clusters together (synchronous, under 0), or of each.
+    """A phase's works and merges: of all clusters together (synchronous, key 0), or of each.
 
-    An empty cluster has no work, but a merge, since it may have been in flight when it lost its clients. `begun`
-    returns a work as it is if it begins at a virtual time, where speeds change.
+    An empty cluster has no work, but a merge, since its work may have been under way when it lost its clients. `begun`
+    returns a work as it is if it begins at a virtual time, for speeds that change.
     """
 
     works: Mapping[int, Work]
@@ -88,11 +84,11 @@ class PhaseWork:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """Work that is done, and how its models are merged.
+    """Finished work, and how its models are merged.
 
     Attributes:
-        work: what was done.
-        merge: of the phase in force when it ended.
+        work: the work.
+        merge: that of the phase in force when it ended.
         began: virtual time at which it began.
         seconds: virtual time at which it ended.
     """
@@ -108,7 +104,7 @@ class Arrivals:
     """Makes rows of the schedule from clusters' work.
 
     Attributes:
-        in_force: the phase by which each event merges, and by which work begins right before it.
+        in_force: for each event the phase by which it merges, and by which work before it begins.
         rounds_per_event: rounds (T'T'') that an event takes.
         intra_rounds: T'.
     """
@@ -118,12 +114,12 @@ class Arrivals:
     intra_rounds: int
 
     def beginning(self, index: int, idle: set[int]) -> list[tuple[int, Work]]:
-        """Return the work that idle clusters begin right before an event: those that have clients then."""
+        """Return the work that idle clusters with clients begin right before an event."""
         works = self.in_force[index].works
         return [(cluster, works[cluster]) for cluster in sorted(idle & works.keys())]
 
     def end(self, index: int, cluster: int, work: Work, began: float, seconds: float) -> Finished:
-        """Return a cluster's work as done with this event."""
+        """Return a cluster's work as finished with this event."""
         return Finished(work, self.in_force[index].merges[cluster], began, seconds)
 
     def event(self, index: int, done: Finished, downloaded: Ids) -> Event:

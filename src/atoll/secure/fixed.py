@@ -1,95 +1,29 @@
-"""Updates as whole numbers: fixed point within a range that is known before training, so that no sum overflows."""
+"""Secure sums: updates become integers (`FixedPoint`), nodes of a fleet mask them, and their sum becomes a model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
 
+from atoll.aggregation.fixed_point import FixedPoint
 from atoll.aggregation.mean import Weighted
 from atoll.engine.cohorts import ClusterUpdate
+from atoll.engine.stages import Need, Stage
 from atoll.local.models import Form, Model
 from atoll.schedules.events import Event
 from atoll.secure.crypto import Numbers
-from atoll.support.errors import RunError
 from atoll.support.process import one_thread
 
 MASKED = "masked"
 """The name under which masked numbers travel."""
-
-MOST = 2**63
-"""Sums must be smaller in size, or they would wrap around."""
-
-
-class OutOfRange(RunError):
-    """An update that the fixed point does not hold."""
-
-
-@dataclass(frozen=True)
-class FixedPoint:
-    """What numbers of updates are as whole numbers, and what a secure sum asks for.
-
-    Attributes:
-        range: no number of an update is larger in size.
-        fraction_bits: a number is rounded to a multiple of 2 to the minus this.
-        threshold: share of a cohort's nodes that must answer in each step (`roster.threshold_of`).
-        least_nodes: that a cohort must be on.
-        by_samples: clients weigh as their samples; else alike.
-    """
-
-    range: float
-    fraction_bits: int
-    threshold: float
-    least_nodes: int
-    by_samples: bool
-
-    @property
-    def largest(self) -> int:
-        """The size that no whole number of an update exceeds."""
-        return int(self.range * 2**self.fraction_bits)
-
-    @one_thread()
-    def encode(self, model: Model, start: Model) -> Model:
-        """Return what each tensor of a model has changed by, as whole numbers (int64).
-
-        Raises:
-            OutOfRange: a number is beyond the range, or not finite.
-        """
-        return {name: self._encoded(model[name].double() - start[name].double()) for name in start}
-
-    @one_thread()
-    def moved(self, start: Model, total: Mapping[str, torch.Tensor], weight: float) -> Model:
-        """Return a model moved by the mean update, given the weighted sum of updates as whole numbers."""
-        scale = 2.0**self.fraction_bits
-        return {
-            name: (tensor.double() + total[name].double() / scale / weight).to(tensor.dtype)
-            for name, tensor in start.items()
-        }
-
-    def why_overflow(self, weight: float) -> str:
-        """Return why clients of so much weight together may be too many for one sum; an empty text if they are not."""
-        if weight * self.largest < MOST:
-            return ""
-        return (
-            f"sums over clients that weigh {weight:g} together may overflow 63 bits; lower secure.range = "
-            f"{self.range:g} or secure.fraction_bits = {self.fraction_bits}"
-        )
-
-    def _encoded(self, change: torch.Tensor) -> torch.Tensor:
-        scaled = (change * 2.0**self.fraction_bits).round()
-        if not bool((scaled.abs() <= self.largest).all()):
-            raise OutOfRange(
-                f"secure.range = {self.range:g}: an update has a number of size {float(change.abs().max()):.4g}, which "
-                "is beyond it; raise it, or lower local.lr"
-            )
-        return scaled.to(torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class SumOfIntegers:
     """The combine rule whose result is the weighted sum of updates as whole numbers; `Averaged` makes a model of it.
 
-    On a fleet nodes and server make the same sum without anybody's knowing a single update.
+    On a fleet, nodes and server compute the same sum without revealing any single update.
     """
 
     fixed: FixedPoint
@@ -117,9 +51,6 @@ class Averaged:
 
     fixed: FixedPoint
 
-    def announce(self, event: Event) -> None:
-        """Do nothing: a sum needs no note beforehand."""
-
     def publish(
         self,
         event: Event,
@@ -131,6 +62,40 @@ class Averaged:
         """Return each cluster's next model; of one from which no sum has come, the model that it had."""
         moved = {p: self.fixed.moved(sent[p], combined[p].model, weight) for p, weight in weights.items()}
         return {cluster: moved.get(cluster, sent[cluster]) for cluster in combined}
+
+
+def sum_securely(fixed: FixedPoint) -> Stage:
+    """Return the stage that sums updates as integers, which nodes of a fleet mask.
+
+    It has no client half: in simulation the combine rule converts updates to integers, on a fleet the node does
+    (`fleet.node.secure_sum`).
+    """
+    told = "secure.sums = true"
+    return Stage(
+        name="masks",
+        told=told,
+        form=masked_form,
+        combine=SumOfIntegers(fixed),
+        release=Averaged(fixed),
+        fixed=fixed,
+        digest=asdict(fixed),
+        needs=_NEEDS,
+        lacks={Need.SINGLE_UPDATES: told, Need.NUMBERS: told},
+    )
+
+
+_NEEDS = {
+    Need.NUMBERS: "masked numbers look random, and coded ones cannot be summed",
+    Need.BOUNDED: "noise has no range",
+    Need.FIXED_CLUSTERS: "clusters would be learned from single clients' updates",
+    Need.NO_LOSSES: "who trains, or in which cluster, depends on losses that single clients report",
+    Need.MEAN_OF_MODELS: "this rule must see each client's model, of which nobody sees any",
+    Need.NO_STATE: "what clients keep between tasks depends on what became of their last update, which nobody learns",
+    Need.NO_MOMENTS: "momentum that travels with models has no range",
+    Need.PLAIN_TRAINING: "clients send more than an update",
+    Need.NO_SCREENING: "results would be left out one by one",
+    Need.MERGED_MODELS: "the server adds single clients' updates",
+}
 
 
 def masked_form(form: Form) -> Form:

@@ -1,50 +1,12 @@
-"""What secure sums do not go with: whatever needs more of single clients than their sum."""
+"""What secure sums need of cohorts and models."""
 
 import numpy as np
 from torch import nn
 
-from atoll.aggregation.mean import average_models
-from atoll.engine.assignment import as_scheduled
+from atoll.aggregation.fixed_point import FixedPoint
 from atoll.engine.engine import Method
-from atoll.secure.fixed import FixedPoint
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
-
-
-def refuse_single_updates(method: Method, told: str) -> None:
-    """Refuse a method that needs single clients' updates, states or losses.
-
-    Args:
-        method: as it is without secure sums, with the faults of its clients.
-        told: the method as settings name it.
-
-    Raises:
-        InputError: one sentence that says why.
-    """
-    if why := _why_single(method):
-        raise InputError(f"secure.sums = true: does not go with {told}: {why}")
-
-
-def _why_single(method: Method) -> str:
-    """Return why a sum of clients' updates is not enough; an empty text if it is."""
-    if method.labels is not None or method.regroup is not None:
-        return "it learns its clusters from single clients' updates"
-    if method.assign is not as_scheduled:
-        return "who trains, or in which cluster, hangs on losses that single clients tell"
-    if method.combine is not average_models:
-        return "its rule must see each client's model, of which nobody sees any"
-    if method.keeps_state:
-        return "its clients keep something of their own between tasks, which goes by what became of their last one"
-    if method.rule.carry_moments:
-        return "momentum travels with its models, for which there is no range"
-    if method.trainer is not None:
-        return "what its clients send is more than an update"
-    if method.screening is not None:
-        return "results are to be left out one by one (faults.tolerate, faults.max_update_norm, collusion)"
-    mixes = (mix for event in method.schedule.events for mix in (event.server, *dict(event.starts).values()))
-    if any(mix is not None and mix.updates for mix in mixes):
-        return "its server adds single clients' updates"
-    return ""
 
 
 def refuse_cohorts(method: Method, fixed: FixedPoint, sizes: Ids) -> None:

@@ -1,9 +1,9 @@
-"""Settings that name a function: which functions there are, and which settings each of them takes.
+"""Settings that name a function: the functions available, and the settings that each of them takes.
 
-A section of the experiment file holds such names, a few settings that always apply, and what the named functions take.
-Built-in functions and a user's own (``module:function``) are alike: a function's parameters are settings of its
-section, but for the objects that Atoll gives it by name (`NamedChoice.given`). Some of these objects have settings of
-their own, which apply when a function asks for them (`SETTINGS_OF`).
+A section of the experiment file holds such names, a few settings that always apply, and the named functions'
+parameters. Built-in functions and a user's own (``module:function``) work alike: a function's parameters are settings
+of its section, except for the objects that Atoll passes by name (`NamedChoice.given`). Some of these objects have
+settings of their own, which apply when a function asks for the object (`SETTINGS_OF`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,18 +27,18 @@ class NamedChoice:
     Attributes:
         section: its section.
         key: its name there.
-        default: the function that is named if the setting is not set.
+        default: the function's name if the setting is not set; None: the setting is a list of names, empty if not set.
         table: where the built-in functions are, as ``module:NAME``.
-        given: what Atoll gives such functions by parameter name, which are so no settings.
+        given: the parameters that Atoll fills in, which are therefore not settings.
         parts: returns the functions that a name stands for, whose parameters are settings.
     """
 
     section: str
     key: str
-    default: str
+    default: str | None
     table: str
     given: frozenset[str]
-    parts: Callable[[Function], tuple[Function, ...]] = lambda function: (function,)
+    parts: Callable[[Function], tuple[Function, ...]] = lambda made: made if isinstance(made, tuple) else (made,)
 
     @property
     def setting(self) -> str:
@@ -54,12 +54,12 @@ class NamedChoice:
         """Return the function of this name.
 
         Raises:
-            InputError: names the setting, the value, the nearest known name and all that are allowed.
+            InputError: if the name is unknown, or the user's function cannot be imported.
         """
         return resolve(self.setting, name, self.functions)  # type: ignore[no-any-return]
 
     def parameters(self, function: Function) -> Iterator[Parameter]:
-        """Yield the settings that a function takes in this section."""
+        """Yield the settings of this section that a function takes."""
         for part in self.parts(function):
             yield from settings_of(part, self.given)
 
@@ -82,6 +82,7 @@ CHOICES = (
     NamedChoice("data", "skew", "none", "atoll.data.dealing.feature_skew:SKEWS",
            frozenset({"inputs", "level", "levels", "scale", "rng"})),
     NamedChoice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
+    NamedChoice("travel", "stages", None, "atoll.codecs.named_stages:STAGES", frozenset({"seed"})),
     NamedChoice("travel", "codec", "none", "atoll.codecs.named_codecs:CODECS", frozenset()),
     NamedChoice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
     NamedChoice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
@@ -96,31 +97,46 @@ SETTINGS_OF: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "phases": (("clustering", "atoll.clustering.feduc.problem:BoundSettings"),),
 }
-"""What sections gain where a function asks for an object: (section, what takes the settings)."""
+"""The settings that sections gain if a function asks for an object: (section, class that takes them)."""
 
 
 def method_kind(settings: Settings) -> MethodKind:
-    """Return what the method that the settings name needs beside its function."""
+    """Return the settings' method with what it needs besides its function."""
     return kind_of(resolve("method.name", settings.method.name, _load("atoll.methods.named_methods:METHODS")))
 
 
+def method_needs(settings: Settings, name: str) -> bool:
+    """Return whether the method asks for an object of this name, such as ``clustering`` or ``network``."""
+    return asks_for(method_kind(settings).make, name)
+
+
+def uses_network(settings: Settings) -> bool:
+    """Return whether the method, or its clustering, asks for a network."""
+    rules = _load("atoll.clustering.named_clusterings:CLUSTERINGS")
+    rule = resolve("clustering.method", settings.clustering.method, rules)
+    asks = asks_for(rule, "network") or asks_for(rule, "problem")
+    return method_needs(settings, "network") or (method_needs(settings, "clustering") and asks)
+
+
 def chosen(table: Table) -> dict[NamedChoice, Function]:
-    """Return the functions that a table of settings names.
+    """Return the functions that a table of settings names; a tuple where it names a list.
 
     Raises:
-        InputError: a name that is unknown, or of a user's function that cannot be imported.
+        InputError: if a name is unknown, or a user's function cannot be imported.
     """
-    found = {}
+    found: dict[NamedChoice, Any] = {}
     for choice in CHOICES:
         section = table.get(choice.section, {})
         name = section.get(choice.key, choice.default) if isinstance(section, Mapping) else choice.default
-        if isinstance(name, str):  # else it is refused as no text
+        if isinstance(name, str) and choice.default is not None:  # anything else is refused later
             found[choice] = choice.resolve(name)
+        elif choice.default is None and isinstance(name, list | tuple) and all(isinstance(each, str) for each in name):
+            found[choice] = tuple(map(choice.resolve, name))
     return found
 
 
 def taken(functions: Mapping[NamedChoice, Function]) -> dict[str, dict[str, list[Parameter]]]:
-    """Return the settings that functions take, by section and key; several may take the same."""
+    """Return the settings that functions take, by section and key; several functions may take the same."""
     found: dict[str, dict[str, list[Parameter]]] = {choice.section: {} for choice in CHOICES}
     for choice, function in functions.items():
         for parameter in choice.parameters(function):
@@ -135,7 +151,7 @@ def taken(functions: Mapping[NamedChoice, Function]) -> dict[str, dict[str, list
 
 
 def every_parameter(section: str) -> dict[str, list[Parameter]]:
-    """Return what built-in functions take in a section, by key."""
+    """Return a section's settings that built-in functions take, by key."""
     found: dict[str, list[Parameter]] = {}
     for choice in CHOICES:
         for function in choice.functions.values():
@@ -146,7 +162,7 @@ def every_parameter(section: str) -> dict[str, list[Parameter]]:
 
 @cache
 def takers(section: str) -> dict[str, tuple[str, ...]]:
-    """Return who takes each setting of a section among the built-in functions, as ``key = 'name'``."""
+    """Return which built-in functions take each setting of a section, as ``section.key = 'name'``."""
     found: dict[str, list[str]] = {}
     for choice in CHOICES:
         for name, function in choice.functions.items():
@@ -156,7 +172,7 @@ def takers(section: str) -> dict[str, tuple[str, ...]]:
 
 
 def choices_that_take(section: str, key: str) -> list[NamedChoice]:
-    """Return the settings that may name a built-in function which takes this one."""
+    """Return the choices among whose built-in functions some take this setting."""
     named = {who.partition(" = ")[0] for who in takers(section)[key]}
     return [choice for choice in CHOICES if choice.setting in named]
 

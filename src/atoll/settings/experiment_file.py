@@ -1,8 +1,8 @@
 """The experiment file: sections of validated settings, overlays and runs.
 
-A file is TOML. Its `panels` and `runs` (lists of tables) differ from the file in the settings that they name: an
-experiment is every run of every panel, as a figure is every curve in every panel. `scales` hold overlays by name,
-such as ``[scales.small]``, for the whole file, a panel or a run.
+A file is TOML. Its `panels` and `runs` are lists of tables that override some of its settings: an experiment is every
+run of every panel, as a figure is every curve in every panel. `scales` holds named overrides, such as
+``[scales.small]``, of the whole file, a panel or a run.
 """
 
 from collections import Counter
@@ -28,14 +28,14 @@ from atoll.support.wording import natural, nearest, show, unknown
 
 Table = dict[str, Any]
 
-_OWN = 2  # of the layers file, panel, run and changes, the one that is a run's own
+_OWN = 2  # the run's own layer, among file, panel, run and changes
 
 
 def read_experiment(name: str | Path) -> Table:
     """Read an experiment file, or the built-in recipe of that name, as a table.
 
     Raises:
-        InputError: there is no such file or recipe, or it is not TOML.
+        InputError: if there is no such file or recipe, or it is not TOML.
     """
     path = require_path("experiment", name)
     if path.suffix != ".toml":
@@ -52,7 +52,7 @@ def read_experiment(name: str | Path) -> Table:
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the built-in experiments, the one to begin with first."""
+    """Return the names of the built-in experiments, `quickstart` first."""
     found = (f.name[: -len(".toml")] for f in resources.files("atoll.recipes").iterdir() if f.name.endswith(".toml"))
     return sorted(found, key=lambda name: (name != "quickstart", *natural(name)))
 
@@ -65,20 +65,18 @@ def recipe_path(name: str) -> Path | None:
 def make_runs(
     table: Table, scale: str | None = None, changes: Iterable[str] | Mapping[str, Any] = ()
 ) -> list[Settings]:
-    """Return the settings of each run of an experiment: one for each panel and each of its runs.
+    """Return the settings of each run of an experiment: every run in every panel.
 
-    They are laid over each other in the order file, panel, run, changes; each of the first three may hold an overlay
-    for the scale. Changes are ``section.key=value`` texts, or a table. A setting that a run inherits and has no use for
-    is left out, such as the file's ``method.beta`` in a run of FedAvg; if no run has a use for it, a `SettingWarning`
-    says so.
+    Later layers override earlier ones, in the order file, panel, run, changes; each of the first three may hold an
+    override for the scale. Changes are ``section.key=value`` texts, or a table. A setting that a run inherits but does
+    not use is left out, such as the file's ``method.beta`` in a run of FedAvg; if no run uses it, there is a
+    `SettingWarning`.
 
     Raises:
-        InputError: an unknown scale, a setting that is unknown, of a wrong type or out of range.
+        InputError: if the scale or a setting is unknown, or a value has the wrong type or is out of range.
     """
     if not isinstance(table, Mapping):
-        raise InputError(
-            f"table: must be settings by section, as atoll.read_experiment returns them, not {show(table)}"
-        )
+        raise InputError(f"table: must be settings by section, as from atoll.read_experiment, not {show(table)}")
     panels, runs = _tables(table, "panels"), _tables(table, "runs")
     known = {name for layer in (table, *panels, *runs) for name in _scales(layer)}
     if scale not in (None, "paper") and scale not in known:
@@ -97,30 +95,30 @@ def make_runs(
         left_out.update(inherited)
         made.append(settings)
     for section, key in (setting for setting, runs_without in left_out.items() if runs_without == len(made)):
-        if key in last.get(section, {}):  # what the user asks for now must not be lost
+        if key in last.get(section, {}):  # an explicit change must not be ignored
             validate(reduce(overlay, layers))
-        warn(f"{section}.{key}: no run has a use for it; it is taken by {who_takes(section, key)}", SettingWarning, 2)
+        warn(f"{section}.{key}: no run uses it; it is taken by {who_takes(section, key)}", SettingWarning, 2)
     if all(map(_counts_its_own_clusters, made)):
         told = f"method.name = {made[0].method.name!r} finds clusters itself, as many as method.clusters"
-        warn(f"clustering.clusters = {made[0].clustering.clusters}: no run has a use for it; {told}", SettingWarning, 2)
+        warn(f"clustering.clusters = {made[0].clustering.clusters}: no run uses it; {told}", SettingWarning, 2)
     return made
 
 
 def _counts_its_own_clusters(settings: Settings) -> bool:
-    """Return whether `clustering.clusters` is set, to another number than that of the method's own clusters."""
+    """Return whether `clustering.clusters` is set but differs from the number of clusters that the method finds."""
     own, given = settings.method.get("clusters"), settings.clustering.clusters
     default = type(settings.clustering).model_fields["clusters"].default
     return own is not None and given not in (own, default) and not asks_for(method_kind(settings).make, "clustering")
 
 
 def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, list[tuple[str, str]]]:
-    """Lay tables over each other; return the settings, and which were left out, inherited and of no use.
+    """Merge layers of tables; return the settings, and which inherited ones were left out as unused.
 
-    A setting is inherited if it comes from a lower layer than the name of the function that has no use for it; of
+    A setting is inherited if its layer lies below the one that names the function which does not take it; with
     `several` runs, also if it comes from any layer but the run's own.
 
     Raises:
-        InputError: a setting that is unknown, has no use where it stands, or is of a wrong type or out of range.
+        InputError: if a setting is unknown or unused where it stands, or a value has the wrong type or is out of range.
     """
     whole: Table = dict(with_repository(reduce(overlay, layers)))
     idle = unused(whole)
@@ -130,20 +128,20 @@ def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, l
 
 
 def _is_inherited(section: str, key: str, layers: Sequence[Table], several: bool) -> bool:
-    """Return whether a setting that nothing takes comes from below what decided that, or from what runs share."""
+    """Return whether an unused setting comes from a layer below the deciding one, or from one that runs share."""
     decided = max(_last_layer(layers, choice.section, choice.key) for choice in choices_that_take(section, key))
     at = _last_layer(layers, section, key)
     return at < decided or (several and at != _OWN)
 
 
 def _last_layer(layers: Sequence[Table], section: str, key: str) -> int:
-    """Return the last layer that sets this, -1 if none does."""
+    """Return the last layer that sets this, or -1."""
     held = (layer.get(section) for layer in layers)
     return max((i for i, table in enumerate(held) if isinstance(table, dict) and key in table), default=-1)
 
 
 def _without(table: Table, settings: Iterable[tuple[str, str]]) -> Table:
-    """Return a table without these settings, as (section, key)."""
+    """Return a table without these settings, each (section, key)."""
     left_out = set(settings)
     return {
         section: {key: value for key, value in held.items() if (section, key) not in left_out}
@@ -168,7 +166,7 @@ def _scales(layer: Table) -> dict[str, Table]:
 
 
 def overlay(table: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
-    """Return `table` with the entries of `over` laid over it, table by table.
+    """Return `table` with the entries of `over` merged in, table by table.
 
     >>> overlay({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
@@ -183,8 +181,8 @@ def overlay(table: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
 def parse_changes(changes: Iterable[str]) -> Table:
     """Turn ``section.key=value`` texts into a table.
 
-    A value is TOML, or text as it stands where the setting is a text or the value is not TOML. An empty value unsets
-    a setting that may be unset.
+    A value is TOML, or taken literally if the setting is a text or the value is not TOML. An empty value unsets an
+    optional setting.
 
     >>> parse_changes(["local.lr=0.1", "method.name=fedavg", "label=7", "data.samples="])
     {'local': {'lr': 0.1}, 'method': {'name': 'fedavg'}, 'label': '7', 'data': {'samples': None}}
@@ -205,7 +203,7 @@ def parse_changes(changes: Iterable[str]) -> Table:
 
 
 def resolved(settings: Settings) -> Table:
-    """Return all settings as a table without the unset ones, which TOML cannot hold."""
+    """Return all settings as a table, without unset ones, which TOML cannot express."""
     return settings.model_dump(exclude_none=True)
 
 
@@ -220,7 +218,7 @@ def _nearest_recipe(name: str) -> str:
 
 
 def _annotation(parts: Sequence[str]) -> Any:
-    """Return the type of the setting with this path, or None if there is none."""
+    """Return the type of the setting with this path, or None if it does not exist."""
     fields = full_model().model_fields
     for part in parts[:-1]:
         section = fields[part].annotation if part in fields else None
@@ -237,6 +235,6 @@ def _parse_value(text: str, annotation: Any) -> Any:
         parsed = parse_toml(f"value = {text}".encode())
     except ValueError:
         return text
-    # A line break in the text would smuggle in further keys; and a text such as 2024 need not be quoted.
+    # A line break in the text could add further keys; and a text such as 2024 need not be quoted.
     is_text = annotation in (str, str | None) and not isinstance(parsed["value"], str)
     return text if is_text or len(parsed) > 1 else parsed["value"]

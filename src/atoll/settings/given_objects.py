@@ -1,7 +1,7 @@
-"""Functions and data sets that a script or a notebook gives as they are, in the place of a name in the settings.
+"""Functions and data sets that a script or notebook passes directly, instead of a name in the settings.
 
-Settings hold names only, so that they can be written down; an object gets one by which `plugins.resolve` finds it
-again, in this process.
+Settings hold only names, so that they can be written to a file. An object gets a name by which `plugins.resolve` finds
+it again in this process.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.methods.parts.kind import kind_of
 from atoll.settings.choices import CHOICES, NamedChoice
 from atoll.settings.plugins import remember
@@ -22,10 +22,10 @@ _LAYERS = ("panels", "runs")
 
 
 def named(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table of settings with names in the place of objects.
+    """Return a table of settings with objects replaced by names.
 
-    What stands in the place of a section, an object or a name, is the first that the section names: a clustering, a
-    method, a model, a data set.
+    An object or a name in place of a whole section is the section's main choice: its clustering, method, model or data
+    set.
 
     >>> import atoll
     >>> named({"clustering": "random", "method": {"name": atoll.fedavg, "fraction": 0.5}})
@@ -34,10 +34,13 @@ def named(table: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(table)
     for choice in CHOICES:
         held = made.get(choice.section)
-        if isinstance(held, str) or _is_object(held):
+        if choice.default is not None and (isinstance(held, str) or _is_object(held)):
             made[choice.section] = held = {choice.key: held}
         if isinstance(held, Mapping) and _is_object(held.get(choice.key)):
             made[choice.section] = {**held, choice.key: _name(choice, held[choice.key])}
+        elif isinstance(held, Mapping) and choice.default is None and isinstance(held.get(choice.key), list | tuple):
+            names = [_name(choice, each) if _is_object(each) else each for each in held[choice.key]]
+            made[choice.section] = {**held, choice.key: names}
     run = made.get("run")
     if isinstance(run, Mapping) and isinstance(run.get("probes"), list | tuple):
         probes = [remember(each) if callable(each) else each for each in run["probes"]]
@@ -53,15 +56,15 @@ def _is_object(value: Any) -> bool:
 
 
 def _name(choice: NamedChoice, given: Any) -> str:
-    """Return the built-in name of a function, or one that it is remembered by.
+    """Return a function's built-in name, or one under which it is remembered.
 
     Raises:
-        InputError: a module, whose weights would be those of all runs.
+        InputError: if it is a module, whose weights all runs would share.
     """
     if callable(getattr(given, "state_dict", None)) and not isinstance(given, type):
         raise InputError(
-            f"{choice.setting}: is a module, {type(given).__name__!r}; give a function that returns it, so that each "
-            "seed draws weights of its own"
+            f"{choice.setting}: is a module, {type(given).__name__!r}; give a function that returns one, so that each "
+            "seed draws its own weights"
         )
     if isinstance(given, Dataset):
         stem = re.sub(r"\W", "_", given.name)
@@ -75,7 +78,7 @@ def _returning(data: Dataset) -> Callable[[], Dataset]:
 
 
 def _digest(data: Dataset) -> str:
-    """Return a checksum of all that a data set holds, so that a run does not go on with another."""
+    """Return a checksum of a data set's contents, so that a run is not resumed with another."""
     told = hashlib.sha256()
     for field in fields(data):
         value = getattr(data, field.name)

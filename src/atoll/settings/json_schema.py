@@ -1,4 +1,4 @@
-"""The JSON schema of the experiment file, for editors that check and complete TOML."""
+"""The JSON schema of the experiment file, for editors that validate and complete TOML."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,23 +7,23 @@ from atoll.settings.choices import CHOICES
 from atoll.settings.sections import Settings
 from atoll.settings.validation import full_model
 
-DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors for TOML read
+DRAFT = "http://json-schema.org/draft-07/schema#"  # the draft that TOML editors read
 
-_SCALES = "Overlays by name, for `--scale NAME`."
-_PANELS = "A panel of a figure: what differs from the file in all its runs."
-_RUNS = "A run: what differs from the file, and from its panel."
+_SCALES = "Named overrides, for `--scale NAME`."
+_PANELS = "A panel of a figure: overrides for all its runs."
+_RUNS = "A run: overrides of the file and of its panel."
 
 
 def experiment_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 7) of an experiment file: the settings, `panels`, `runs` and `scales`.
 
-    Sections may be partial. Unset is written by leaving a setting out, as TOML has no null. What rules of your own
-    (``module:function``) take no schema knows: a section that names one may hold anything.
+    Sections may be partial. A setting is unset by leaving it out, as TOML has no null. A section that names a user's
+    function (``module:function``), whose parameters the schema cannot know, may hold anything.
     """
     made = _without_null(full_model().model_json_schema(ref_template="#/definitions/{model}"))
     sections = {name: _open_for_own({**section, "title": name}) for name, section in made["$defs"].items()}
     settings = made["properties"]
-    overlay = _table("Settings laid over those of the file.", settings)
+    overlay = _table("Settings that override those of the file.", settings)
     scales = {"type": "object", "description": _SCALES, "additionalProperties": _ref("Overlay")}
     layer = {**settings, "scales": scales}
     return {
@@ -42,12 +42,15 @@ def experiment_schema() -> dict[str, Any]:
 
 
 def _open_for_own(section: dict[str, Any]) -> dict[str, Any]:
-    """Return a section that may hold any setting where it names a function of the user's own."""
+    """Return a section that may hold any setting if it names a user's function."""
     names = {choice.section: Settings.model_fields[choice.section].annotation.__name__ for choice in CHOICES}  # type: ignore[union-attr]
-    keys = [choice.key for choice in CHOICES if names[choice.section] == section["title"]]
+    keys = {choice.key: choice.default is None for choice in CHOICES if names[choice.section] == section["title"]}
     if not keys:
         return section
-    own = [{"properties": {key: {"pattern": ":"}}, "required": [key]} for key in keys]
+    own = [
+        {"properties": {key: {"contains": {"pattern": ":"}} if is_list else {"pattern": ":"}}, "required": [key]}
+        for key, is_list in keys.items()
+    ]
     closed = {"propertyNames": {"enum": list(section["properties"])}}
     return {key: value for key, value in section.items() if key != "additionalProperties"} | {
         "if": {"anyOf": own},
@@ -56,12 +59,8 @@ def _open_for_own(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(description: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "description": description,
-        "properties": dict(properties),
-        "additionalProperties": False,
-    }
+    closed = {"properties": dict(properties), "additionalProperties": False}
+    return {"type": "object", "description": description, **closed}
 
 
 def _ref(name: str) -> dict[str, str]:
@@ -69,7 +68,7 @@ def _ref(name: str) -> dict[str, str]:
 
 
 def _without_null(schema: Any) -> Any:
-    """Return a schema without the alternative null, and without null as a default."""
+    """Return a schema without null, as an alternative or a default."""
     if isinstance(schema, list):
         return [_without_null(one) for one in schema]
     if not isinstance(schema, dict):

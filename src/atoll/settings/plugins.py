@@ -1,7 +1,7 @@
-"""Rules by name: built-in ones from a table, a user's own as ``module:function``, called with what they ask for.
+"""Rules by name: built-in ones from a table, a user's own as ``module:function``.
 
-A rule's parameters say what it needs: objects such as `rng` or `population`, and settings of its section of the
-experiment file. So a new rule is one function in one file.
+A rule is called with what its parameters name: objects such as `rng` or `population`, and settings of its section of
+the experiment file. A new rule is therefore one function in one file.
 """
 
 import importlib
@@ -20,17 +20,17 @@ from atoll.settings.signatures import REQUIRED, parameters_of, takes_any
 from atoll.support.errors import AtollError, InputError
 from atoll.support.wording import unknown
 
-# Where code lies that is not the user's: Atoll, Python, installed packages, and what has no file.
+# Code that is not the user's: Atoll, Python, installed packages, and what has no file.
 _NOT_OWN = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
 
-_GIVEN: dict[str, Any] = {}  # what this process gave as an object, by the name that stands for it
+_GIVEN: dict[str, Any] = {}  # objects that this process passed directly, by the names that stand for them
 
 
 def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
     """Return the rule of this name.
 
     Raises:
-        InputError: names the setting, the value, the nearest known name and all that are allowed.
+        InputError: if the name is unknown (suggests the nearest), or a user's function cannot be imported.
     """
     if name in known:
         return known[name]
@@ -41,37 +41,40 @@ def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in f"{module_name}.{attribute}".split(".")):
         raise InputError(f"{setting} = {name!r}: must have the form 'module:function'")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name:
-            raise _raised(setting, name, "importing it", error) from error
-        places = "beside the experiment file, in the working folder and among the installed packages"
-        raise InputError(f"{setting} = {name!r}: there is no module {module_name!r}; looked {places}") from error
-    except (Exception, SystemExit) as error:  # whatever a user's module may do while it is imported
-        raise _raised(setting, name, "importing it", error) from error
+    module = _import(setting, name, module_name)
     found = _attribute(module, attribute)
     if found is None and module_name == "__main__":
-        again = "was given as an object by another script or notebook; give it again, or name it as 'module:function'"
+        again = "was passed directly by another script or notebook; pass it again, or name it as 'module:function'"
         raise InputError(f"{setting} = {name!r}: {again}")
     if found is None:
         own = (key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise InputError(f"{setting} = {name!r}: {attribute!r} in {module_name!r} is {unknown(attribute, own)}")
     if not (callable(found) or isinstance(found, MethodKind)):
-        raise InputError(f"{setting} = {name!r}: must be a function, it is {_a(type(found).__name__)}")
+        raise InputError(f"{setting} = {name!r}: must be a function, not {_a(type(found).__name__)}")
     return found
 
 
+def _import(setting: str, name: str, module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything on import
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name:
+            places = "beside the experiment file, in the working folder and among the installed packages"
+            raise InputError(f"{setting} = {name!r}: there is no module {module_name!r}; looked {places}") from error
+        raise _raised(setting, name, "importing it", error) from error
+
+
 def _attribute(module: Any, path: str) -> Any:
-    """Return what a module has under a dotted path, or None."""
+    """Return a module's attribute by its dotted path, or None."""
     return reduce(lambda held, part: getattr(held, part, None), path.split("."), module)
 
 
 def remember(given: Any, name: str = "") -> str:
-    """Return a name by which `resolve` finds this object in this process, for as long as it lives.
+    """Return a name by which `resolve` finds this object for the lifetime of the process.
 
-    What can be imported keeps its own name, ``module:function``. A function of a script or a notebook, where it may be
-    defined again, is numbered if another one has its name. `name` is for what has none; it takes the last one's place.
+    What can be imported keeps its own name, ``module:function``. A function of a script or notebook, where it may be
+    redefined, is numbered if another one has its name. `name` is for objects without one; it replaces the previous
+    object of that name.
     """
     module, path = getattr(given, "__module__", ""), getattr(given, "__qualname__", type(given).__name__)
     if name:
@@ -88,7 +91,7 @@ def remember(given: Any, name: str = "") -> str:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two objects are one, or a notebook's cell that ran twice, so that a run goes on with either."""
+    """Return whether two objects are the same, or the same notebook cell run twice, which a run can resume with."""
     if one is other:
         return True
     if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
@@ -97,7 +100,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _held(function: FunctionType) -> list[Any]:
-    """Return what a function holds besides its code: simple values, and the identities of all others."""
+    """Return what a function refers to besides its code: simple values, and the identities of other objects."""
     values = [cell.cell_contents for cell in function.__closure__ or ()]
     values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     simple = str | int | float | None
@@ -119,7 +122,7 @@ def call(
     None counts as not given.
 
     Raises:
-        InputError: a parameter that nothing gives, or whatever a user's own rule raises.
+        InputError: if a parameter is missing, or a user's own rule raises anything.
     """
     return bind(setting, rule, given, extra)()
 
@@ -131,14 +134,13 @@ def bind(
     extra: Mapping[str, Any] | None = None,
     later: Iterable[str] = (),
 ) -> Callable[..., Any]:
-    """Return the rule with these arguments filled in; the caller passes those named in `later`, in order."""
+    """Return the rule with these arguments filled in; the caller passes those named in `later`, in that order."""
     try:
         parameters = parameters_of(rule)
         rest = dict(extra or {}) if takes_any(rule) else {}
     except ValueError as error:
-        raise InputError(
-            f"{setting} = {_name(rule)!r}: its parameters cannot be read; wrap it in a function"
-        ) from error
+        told = "its parameters cannot be read; wrap it in a function"
+        raise InputError(f"{setting} = {_name(rule)!r}: {told}") from error
     arguments = rest | {name: given[name] for name in parameters if given.get(name) is not None}
     needed = [name for name, each in parameters.items() if each.default is REQUIRED and name not in set(later)]
     if missing := [name for name in needed if name not in arguments]:
@@ -162,7 +164,7 @@ def bind(
 
 
 def _raised(setting: str, name: str, doing: str, error: BaseException) -> InputError:
-    """Say that a user's code failed, and in which line of it."""
+    """Return an error that says where a user's code failed."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_OWN)]
     where = f", {Path(own[-1].filename).name} line {own[-1].lineno}" if own else ""
     told = " ".join(f"{type(error).__name__}: {error}".split())
@@ -170,12 +172,12 @@ def _raised(setting: str, name: str, doing: str, error: BaseException) -> InputE
 
 
 def _is_ours(rule: Callable[..., Any]) -> bool:
-    """Return whether a rule is part of Atoll: an unforeseen error in it is a bug, and keeps its traceback."""
+    """Return whether a rule is part of Atoll, where an unexpected error is a bug and keeps its traceback."""
     return str(getattr(rule, "__module__", "")).partition(".")[0] == "atoll"
 
 
 def _name(rule: Callable[..., Any]) -> str:
-    """Return a rule's name as the experiment file has it."""
+    """Return a rule's name as experiment files write it."""
     name = str(getattr(rule, "__qualname__", rule))
     return name.replace("_", "-") if _is_ours(rule) else f"{getattr(rule, '__module__', '')}:{name}"
 

@@ -1,4 +1,4 @@
-"""The settings of one run: every section of the experiment file, with what each setting may be."""
+"""The settings of one run: every section of the experiment file, with allowed values and defaults."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,12 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, NotNegative, Number, Positive, PositiveFloat, Range
 
-MAY_DIFFER = "a run may go on with another value"
-"""Marks a setting that changes neither a run's bits nor its rows."""
+MAY_DIFFER = "a run may be resumed with another value"
+"""Marks a setting that affects neither a run's bits nor its rows."""
 
 
 class Section(BaseModel):
-    """A table of the experiment file; unknown settings are refused."""
+    """A section of the experiment file; unknown settings are rejected."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -24,17 +24,17 @@ class Section(BaseModel):
     )
 
     def __eq__(self, other: object) -> bool:
-        """Compare settings, whichever class was made for the functions that they name."""
+        """Compare settings, whichever class was built for the functions they name."""
         return isinstance(other, Section) and type(self).__name__ == type(other).__name__ and dict(self) == dict(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse: settings that may change are settings that were never checked."""
-        raise InputError(f"{name}: settings do not change; run with others, as in atoll.run(settings, {name}=...)")
+        """Refuse: a changed setting would not have been checked."""
+        raise InputError(f"{name}: settings cannot be changed; pass new ones, as in atoll.run(settings, {name}=...)")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a setting that may not be one of the section's, since none of the functions that it names takes it."""
+        """Return a setting that the section lacks unless one of the functions it names takes it."""
         return getattr(self, key, default) if key in type(self).model_fields else default
 
 
@@ -43,23 +43,27 @@ class Data(Section):
 
     dataset: str = Field("digits", description="the samples; or module:function returning an atoll.Dataset")
     root: Annotated[str | None, MAY_DIFFER] = Field(
-        None, description="folder with the data files; else ATOLL_DATA, else the user's cache"
+        None, description="folder with the data files; unset: ATOLL_DATA, else the user's cache folder"
     )
     fetch: Annotated[bool, MAY_DIFFER] = Field(True, description="download missing files")
     partition: str = Field("iid", description="which client holds which samples; or module:function")
     clients: Positive = Field(100, description="number of clients")
-    held_out_clients: Count = Field(0, description="further clients, which never train; probes may measure them")
-    rotations: Literal[1, 2, 4] | None = Field(None, description="turned copies of the pool; rotated: 4 if unset")
-    skew: str = Field("none", description="how inputs differ by client; or module:function returning changed inputs")
-    skew_levels: Positive | None = Field(None, description="different skews, the planted groups; unset: one a client")
+    held_out_clients: Count = Field(0, description="additional clients that never train, for evaluation metrics")
+    rotations: Literal[1, 2, 4] | None = Field(
+        None, description="rotated copies of the pool, including the original; unset: 1, with partition rotated 4"
+    )
+    skew: str = Field("none", description="how clients' inputs differ; or module:function returning changed inputs")
+    skew_levels: Positive | None = Field(
+        None, description="number of different skews, which are the planted groups; unset: one per client"
+    )
     standardise: Literal["none", "unit", "pool", "image", "given"] = Field(
         "unit",
-        description="inputs as stored, to a unit range, then to mean 0 and deviation 1 by the pool's channels, each by "
-        "itself, or by mean and deviation",
+        description="none: inputs as stored; unit: scaled to a unit range; the others then bring them to mean 0 and "
+        "deviation 1: by the pool's channels (pool), each by itself (image) or by data.mean and deviation (given)",
     )
-    mean: Number | list[Number] | None = Field(None, description="standardise = given: a number, or one a channel")
-    deviation: Number | list[Number] | None = Field(None, description="the same; positive")
-    clients_file: str | None = Field(None, description="CSV with one row a client: utc_offset, longitude, slots")
+    mean: Number | list[Number] | None = Field(None, description="standardise = given: one number, or one per channel")
+    deviation: Number | list[Number] | None = Field(None, description="standardise = given: the same, positive")
+    clients_file: str | None = Field(None, description="CSV with one row per client: utc_offset, longitude, slots")
 
 
 class ModelSettings(Section):
@@ -68,37 +72,41 @@ class ModelSettings(Section):
     name: str = Field("mlp", description="the network; or module:factory returning an nn.Module")
     travels: Literal["all", "trainable"] | list[str] = Field(
         "all",
-        description="what is sent of it: all; trainable: all but frozen parameters; or patterns of names, the rest "
+        description="what is communicated: all; trainable: all but frozen parameters; or patterns of names, the rest "
         "staying with each client",
     )
 
 
 class TravelSettings(Section):
-    """As what clients send their updates."""
+    """The stages that an update passes between client and cluster."""
 
+    stages: list[str] = Field(
+        [], description="stages applied to each update, in this order; or module:function returning an atoll.Stage"
+    )
     codec: str = Field(
         "none",
-        description="makes fewer bytes of what a client's model has changed by; models that are sent down stay as they "
-        "are; or module:function returning an atoll.Codec",
+        description="compressor of client updates; models sent to clients are not compressed; or module:function "
+        "returning an atoll.Codec",
     )
     feedback: bool = Field(
-        True, description="clients keep what their updates lose, and add it to the next; without a codec: unused"
+        True,
+        description="error feedback: a client adds what compression loses to its next update; unused without codec",
     )
 
 
 class Local(Section):
     """How a client trains."""
 
-    optimizer: str = Field("sgd", description="what takes a step; or module:function returning an Optimizer")
+    optimizer: str = Field("sgd", description="the optimiser; or module:function returning a torch Optimizer")
     lr: PositiveFloat = Field(0.05, description="learning rate")
-    steps: Positive = Field(20, description="local steps in one local training")
+    steps: Positive = Field(20, description="local steps in each local training")
     epochs: PositiveFloat | None = Field(
-        None, description="in the place of steps: as many as so many epochs of a client's own samples need"
+        None, description="local training in epochs of a client's own samples, instead of steps; may be a fraction"
     )
-    batch_size: Positive | Literal["full"] = Field(30, description="samples a step, or full")
+    batch_size: Positive | Literal["full"] = Field(30, description="samples per step, or full: all of the client's")
     proximal: NotNegative = Field(0.0, description="FedProx's mu")
-    lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can differ in it and share lr")
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="the learning rate's factor after a round")
+    lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can share lr and differ in this")
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="multiplies the learning rate every round")
 
 
 class ClusteringSettings(Section):
@@ -112,54 +120,54 @@ class NetworkSettings(Section):
     """How long things take."""
 
     seconds_per_sample: NotNegative | Range = Field(
-        0.001, description="seconds to train on one sample, zeta; a list of two: drawn for each client from this range"
+        0.001, description="seconds to train on one sample, zeta; a list of two: each client's is drawn from this range"
     )
     upload_seconds: NotNegative = Field(
-        1.0, description="a client's seconds to upload its model, fewer with travel.codec; hierarchical: unused"
+        1.0, description="seconds for a client to upload its model, fewer with travel.codec; hierarchical: unused"
     )
     grid: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = Field(
         None, description="rows and columns of aggregators; unset: as square as clustering.clusters allows"
     )
-    side_metres: PositiveFloat = Field(40.0, description="side of the square region")
-    client_milliwatts: Range = Field([50.0, 100.0], description="range of the clients' transmission powers")
-    aggregator_dbm: Number = Field(33.0, description="the aggregators' transmission power")
-    bandwidth_hz: PositiveFloat = Field(10e6, description="bandwidth of a channel")
-    noise_dbm: Number = Field(-100.0, description="noise power")
-    path_loss_db: Number = Field(-40.0, description="channel gain at one metre, h0")
+    side_metres: PositiveFloat = Field(40.0, description="side of the square region, in metres")
+    client_milliwatts: Range = Field([50.0, 100.0], description="range of the clients' transmission power, in mW")
+    aggregator_dbm: Number = Field(33.0, description="the aggregators' transmission power, in dBm")
+    bandwidth_hz: PositiveFloat = Field(10e6, description="channel bandwidth, in Hz")
+    noise_dbm: Number = Field(-100.0, description="noise power, in dBm")
+    path_loss_db: Number = Field(-40.0, description="channel gain at one metre, h0, in dB")
     path_loss_exponent: PositiveFloat = Field(4.0, description="the gain falls with this power of the distance")
     topology: str = Field(
         "grid", description="which aggregators are linked; or module:function returning a networkx.Graph"
     )
     clients_file: str | None = Field(
         None,
-        description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples, upload_seconds; beside "
-        "network.file CSV: client (a name), x, y, seconds_per_sample, samples, and watts: compute_watts, send_watts, "
+        description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples, upload_seconds; with "
+        "network.file, CSV: client (a name), x, y, seconds_per_sample, samples, and compute_watts, send_watts, "
         "receive_watts",
     )
     file: str | None = Field(
         None,
-        description="links by name, with rates and latencies: CSV, or TOML or JSON with clients and devices besides",
+        description="links by name, with rates and latencies: CSV; or TOML or JSON, which may add clients and devices",
     )
     regions: Literal["pass", "average"] = Field(
         "pass",
-        description="what nodes between aggregators and server do with models: pass each on or, in censyn, average "
+        description="what nodes between aggregators and server do with models: pass them on or, in censyn, average "
         "them (network.file)",
     )
     aggregators_file: str | None = Field(
-        None, description="CSV or Parquet of where aggregators are: aggregator, x, y; the server is in their middle"
+        None, description="CSV or Parquet of the aggregators' places: aggregator, x, y; the server is at their centre"
     )
     frequencies: list[PositiveFloat] | Literal["transfer"] | None = Field(
         None,
-        description="asynchronous patterns: how often aggregators merge, one number each up to a factor, in clock and "
-        "bound alike; transfer: as if transfers alone took time; unset: at their own speed",
+        description="asynchronous patterns: relative frequencies at which aggregators merge, in clock and bound alike; "
+        "transfer: as if only transfers took time; unset: at their own speed",
     )
-    downloads: bool = Field(False, description="count what sending models down takes; else it is free")
-    trace_file: str | None = Field(None, description="CSV or Parquet of clients that move: round, client, x, y")
+    downloads: bool = Field(False, description="count the time to send models to clients; else it is zero")
+    trace_file: str | None = Field(None, description="CSV or Parquet of moving clients: round, client, x, y")
     metres_per_round: PositiveFloat | None = Field(
-        None, description="clients move so far a round, each to one random place after the other; unset: they stay"
+        None, description="distance that each client moves per round, from one random place to the next; unset: none"
     )
     recluster_every: Positive | None = Field(
-        None, description="rounds after which clients that move are clustered anew"
+        None, description="rounds after which moving clients are clustered again; unset: never"
     )
 
 
@@ -168,176 +176,181 @@ class MethodSettings(Section):
 
     name: str = Field("fedcluster", description="the method; or module:function returning an atoll.Method")
     combine: str = Field(
-        "mean", description="how clients' models become their cluster's; or module:function returning a rule"
+        "mean", description="how clients' models are combined into their cluster's; or module:function returning a rule"
     )
-    select: str = Field("uniform", description="who is in a cohort; or module:function returning an atoll.Selection")
+    select: str = Field(
+        "uniform", description="how cohorts are selected; or module:function returning an atoll.Selection"
+    )
     weights: Literal["samples", "equal"] | None = Field(
         None,
-        description="what a client counts for in its cluster's model; unset: its samples, mostly; on a fleet "
-        "with another rule than the mean all count alike, since samples are clients' own word",
+        description="a client's weight in its cluster's model; unset: usually its samples; on a fleet with a rule "
+        "other than the mean all weigh the same, since clients could misreport their samples",
     )
 
 
 class FaultSettings(Section):
-    """Which clients fail, and what is done about it."""
+    """Which clients fail, and how failures are handled."""
 
     dropout: BelowOne = Field(
-        0.0, description="probability that a client takes the model and never answers, in each event"
+        0.0, description="probability, in each event, that a client receives the model and never answers"
     )
     deadline_seconds: PositiveFloat | None = Field(
-        None, description="an event waits no longer; clients whose training and upload take longer are left out"
+        None, description="events wait this long; clients whose training and upload take longer are left out"
     )
     slots_per_day: Annotated[int, Field(ge=1, le=86_400)] | None = Field(
         None,
-        description="equal slots of the day, which the column slots of data.clients_file counts from 0; clients are "
-        "absent from events that begin in others than theirs; unset: always there",
+        description="divides the day into equal slots, numbered from 0 as in the column slots of data.clients_file; "
+        "clients are absent from events that begin outside their slots; unset: always present",
     )
     availability_file: str | None = Field(
         None,
-        description="CSV of when clients are there and how fast: client (as network.file calls it, else its number), "
-        "seconds, and any of up (up or down from then on), compute and rate (how many times as fast as by itself it "
-        "computes, and sends and receives); clients are absent from events that begin while they are down",
+        description="CSV of when clients are available and how fast: client (its name in network.file, else its "
+        "number), seconds, and any of up (up or down from then on), compute and rate (factors of its speed of "
+        "computing, and of sending and receiving); clients are absent from events that begin while they are down",
     )
     tolerate: bool = Field(
-        False, description="leave out results that are not finite, or of other names, shapes or types; else an error"
+        False,
+        description="leave out results that are not finite, or have other names, shapes or types, instead of stopping",
     )
     max_update_norm: PositiveFloat | None = Field(
-        None, description="leave out results whose update is longer, as a Euclidean norm"
+        None, description="leave out results whose update has a larger Euclidean norm"
     )
     attackers: BelowOne = Field(
-        0.0, description="share of the clients that attack; the seed says which, for the whole run"
+        0.0, description="share of the clients that attack, drawn from the seed for the whole run"
     )
     attack: Literal[
         "sign-flip", "noise", "label-flip", "free-rider", "not-finite", "little-is-enough", "inner-product", "none"
-    ] = Field("sign-flip", description="what attackers do: see Faults")
+    ] = Field("sign-flip", description="what attackers do; see Faults")
     attack_strength: PositiveFloat | None = Field(
         None,
-        description="sign-flip, noise (5): length of what attackers send, in lengths of their honest update; "
-        "inner-product (0.5): the same, of the mean honest update; little-is-enough (1.5): standard deviations",
+        description="sign-flip, noise (default 5): norm of what attackers send, relative to their honest update; "
+        "inner-product (0.5): relative to the mean honest update; little-is-enough (1.5): in standard deviations",
     )
     claimed_samples: PositiveFloat = Field(
-        1.0, description="attackers say that they hold so many times their samples, which weigh them and cluster them"
+        1.0, description="factor by which attackers overstate their samples, for weighting and clustering"
     )
-    claimed_loss: Number | None = Field(None, description="training loss that attackers report; unset: their own")
+    claimed_loss: Number | None = Field(None, description="training loss that attackers report; unset: the true one")
 
 
 class PrivacySettings(Section):
-    """Whom clients trust with what they send, and what is hidden from all others."""
+    """Whom clients trust with their updates, and what is hidden from everyone else."""
 
     trust: str = Field(
-        "none", description="who sees a client's update without noise: none: all do; server, aggregator, or client"
+        "none", description="who sees client updates without noise: none: everyone; server; aggregator; or client"
     )
 
 
 class SecureSettings(Section):
-    """Sums of updates that hide what each node adds (experimental)."""
+    """Secure sums, which hide each node's updates (experimental)."""
 
     sums: bool = Field(
-        False, description="sum each cohort's updates as whole numbers, which nodes of a fleet mask; see Privacy"
+        False, description="sum each cohort's updates as integers, which the nodes of a fleet mask; see Privacy"
     )
-    range: PositiveFloat = Field(8.0, description="no number of an update may be larger in size: else an error")
+    range: PositiveFloat = Field(8.0, description="largest absolute value allowed in an update; larger is an error")
     fraction_bits: Annotated[int, Field(ge=1, le=52)] = Field(
-        24, description="numbers of updates are rounded to multiples of 2 to the minus this"
+        24, description="updates are rounded to multiples of 2 to the power of minus this"
     )
     threshold: Annotated[float, Field(ge=0.5, le=1)] = Field(
         2 / 3, description="share of a cohort's nodes that must answer in each step, rounded up; more than half"
     )
     least_nodes: Annotated[int, Field(ge=2, le=10_000)] = Field(
-        3, description="nodes that a cohort must be on; in simulation each client is one"
+        3, description="fewest nodes a cohort may span; in simulation each client is a node"
     )
 
 
 class RunSettings(Section):
-    """How the run is carried out and watched."""
+    """How the run is executed and monitored."""
 
-    executor: Annotated[  # of executors with equal bits a run may go on with another; checkpoints know them
+    executor: Annotated[  # a run may be resumed with another bit-identical executor, which checkpoints check
         Literal["auto", "serial", "cores", "ray", "stacked", "weighted", "fleet"], MAY_DIFFER
     ] = Field(
         "auto",
-        description="serial: client by client; cores: the same on several processor cores; ray: the same on a Ray "
+        description="serial: one client at a time; cores: the same on several processor cores; ray: the same on a Ray "
         "cluster; stacked: many clients in a batch; weighted: a cohort in one pass (one step of SGD); fleet: on "
-        "the clients' own machines; auto: the fastest by the rule in concepts, never ray or fleet",
+        "the clients' own machines; auto: the fastest, by the rule in Concepts; never ray or fleet",
     )
     workers: Annotated[Positive | None, MAY_DIFFER] = Field(
-        None, description="cores, ray: worker processes; unset: one a core, of the cluster with run.address"
+        None, description="cores, ray: worker processes; unset: one per core, with run.address of the cluster"
     )
     address: Annotated[str | None, MAY_DIFFER] = Field(
-        None, description="ray: host:port of a cluster's head; unset: a cluster of its own on this machine"
+        None, description="ray: host:port of a cluster's head node; unset: a new cluster on this machine"
     )
     stack_bytes: Positive | None = Field(
-        None, description="stacked: bytes that one stack may take; unset: half of a GPU's memory, 64 MiB on the CPU"
+        None, description="stacked: largest size of a stack in bytes; unset: half of a GPU's memory, 64 MiB on the CPU"
     )
     state_bytes: Annotated[Positive | None, MAY_DIFFER] = Field(
         None,
-        description="bytes that what clients keep may take in memory; once it takes more it is put into files of the "
-        "run's folder; unset: all of it stays in memory",
+        description="memory in bytes for clients' state; beyond this, it is kept in files of the run's folder; unset: "
+        "no limit",
     )
     debug: bool = Field(
-        False, description="serial: stop at the first bad step, with the layer's and the error's whole traceback"
+        False, description="serial: stop at the first bad step and show the layer and the whole traceback"
     )
     device: str = Field("cpu", description="cpu or cuda")
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
         "float32",
-        description="of products in training: tf32 (cuda) or bfloat16 round what is multiplied; models stay float32",
+        description="of products in training: tf32 (cuda) and bfloat16 round the factors; models stay float32",
     )
     cuda_graphs: bool = Field(
         False, description="stacked on a GPU: capture a step once and replay it; for small models and equal cohorts"
     )
     virtual_seconds: PositiveFloat | None = Field(
-        None, description="the run ends after so much virtual time, or after `rounds` if that is sooner"
+        None, description="end the run after this much virtual time, or after `rounds` if that comes first"
     )
-    evaluate_every: Positive = Field(1, description="rounds between probes")
-    evaluate_samples: Positive | None = Field(None, description="probe the training loss on so many; unset: on all")
-    heterogeneity: bool = Field(False, description="measure H_device and H_cluster at each probe")
+    evaluate_every: Positive = Field(1, description="rounds between evaluations")
+    evaluate_samples: Positive | None = Field(
+        None, description="samples on which the training loss is evaluated; unset: all"
+    )
+    heterogeneity: bool = Field(False, description="measure H_device and H_cluster at each evaluation")
     probes: list[str] = Field(
-        default_factory=list, description="what else is measured at each probe, as module:function; see Extending"
+        default_factory=list, description="further evaluation metrics, as module:function; see Extending"
     )
     checkpoint_minutes: Annotated[PositiveFloat, MAY_DIFFER] = Field(2.0, description="minutes between checkpoints")
     checkpoint_every: Annotated[Positive | None, MAY_DIFFER] = Field(
-        None, description="rounds between checkpoints, besides"
+        None, description="rounds after which to save a further checkpoint; unset: by time alone"
     )
     trackers: Annotated[list[Literal["tensorboard", "mlflow", "wandb"]], MAY_DIFFER] = Field(
-        default_factory=list, description="where rows of metrics are logged, besides the run's folder"
+        default_factory=list, description="where metrics are logged, besides the run's folder"
     )
 
 
 class FleetSettings(Section):
-    """How a run on real machines goes (`run.executor = "fleet"`)."""
+    """A run on real machines (`run.executor = "fleet"`)."""
 
     nodes: Annotated[Positive | None, MAY_DIFFER] = Field(
-        None, description="nodes that must be there to begin; unset: one for every client"
+        None, description="nodes that must be connected before the run begins; unset: one per client"
     )
     wait_seconds: Annotated[PositiveFloat, MAY_DIFFER] = Field(
         600.0, description="how long to wait for them before giving up"
     )
     deadline_seconds: Annotated[PositiveFloat, MAY_DIFFER] = Field(
-        600.0, description="how long one task may take on a node; then the event goes on without it"
+        600.0, description="how long a task may take on a node; after that the event continues without it"
     )
     recluster_every: Positive | None = Field(
-        None, description="rounds after which clients are clustered anew by what was measured of them; unset: never"
+        None, description="rounds after which clients are clustered again, by what was measured; unset: never"
     )
     strikes: Annotated[Positive | None, MAY_DIFFER] = Field(
-        3, description="late answers in a row after which a client is not asked for a while; unset: always asked"
+        3, description="consecutive late answers after which a client is not asked for a while; unset: always asked"
     )
     samples_limit: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = Field(
         2.0,
-        description="a client counts for at most so many times the median of the samples that clients report, unless "
-        "fleet.toml says how many it holds; unset: any number",
+        description="caps a client's weight at this many times the median of the reported samples, unless fleet.toml "
+        "states its samples; unset: no cap",
     )
 
 
 class _Checked(type(BaseModel)):  # type: ignore[misc]
-    """Makes of ``Settings(...)`` what an experiment file with these tables gives."""
+    """Makes ``Settings(...)`` return what an experiment file with these tables would."""
 
     def __call__(cls, *args: Any, **table: Any) -> Any:
-        """Check the table as a file's, whose sections have what the functions take that they name."""
+        """Check the table like a file's, whose sections gain the parameters of the functions they name."""
         if cls is not Settings:
             return super().__call__(*args, **table)
         from atoll.settings.given_objects import named
         from atoll.settings.validation import validate
 
         if args:
-            raise InputError("Settings: are given by name, such as Settings(rounds=5, local={'lr': 0.1})")
+            raise InputError("Settings: takes named arguments only, such as Settings(rounds=5, local={'lr': 0.1})")
         return validate(named(table))
 
 
@@ -351,13 +364,13 @@ class Settings(Section, metaclass=_Checked):
     name: Annotated[str, MAY_DIFFER] = Field(
         "experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name"
     )
-    label: Annotated[str, MAY_DIFFER] = Field("", description="what the run's curve is called in figures")
-    panel: Annotated[str, MAY_DIFFER] = Field("", description="the panel of a figure that the run's curve belongs to")
+    label: Annotated[str, MAY_DIFFER] = Field("", description="label of the run's curve in figures")
+    panel: Annotated[str, MAY_DIFFER] = Field("", description="panel of the figure in which the run's curve appears")
     description: Annotated[str, MAY_DIFFER] = Field(
         "", description="what the experiment shows; for recipes, the paper and figure"
     )
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="every random number is derived from it")
-    rounds: Positive = Field(20, description="rounds, as the glossary defines them for the method")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="all random numbers are derived from it")
+    rounds: Positive = Field(20, description="number of rounds, as the glossary defines them for the method")
     data: Data = Data()
     model: ModelSettings = ModelSettings()
     travel: TravelSettings = TravelSettings()
@@ -372,7 +385,7 @@ class Settings(Section, metaclass=_Checked):
     run: RunSettings = RunSettings()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let a process be sent settings, whose class is made from the functions that they name."""
+        """Pickle the values alone: the class is built from the functions that they name."""
         from atoll.settings.validation import validate
 
         return validate, (self.model_dump(),)

@@ -1,4 +1,4 @@
-"""What is wrong with a value and what is allowed, in one sentence without pydantic's words."""
+"""What is wrong with a value and what is allowed, in one sentence instead of pydantic's report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -16,14 +16,14 @@ def explain(
     model: type[BaseModel],
     why: Callable[[Sequence[str], str], str],
 ) -> str:
-    """Return the first fault of a table of settings, and how many more there are.
+    """Return a sentence on the first fault in a table of settings, and the number of further faults.
 
-    Names the setting's path, its value and what is allowed; `why` ends the sentence of one that is unknown or missing.
+    It names the setting, its value and what is allowed; `why` ends the sentence if the setting is unknown or missing.
     """
-    # A setting is at most two names deep; what follows in a location is an alternative that was tried.
+    # A setting is at most two names deep; the rest of a location is an alternative that was tried.
     found = {tuple(map(str, fault["loc"][:2])): fault for fault in reversed(error.errors())}
     path, fault = list(found.items())[-1]
-    if len(fault["loc"]) > 2 and path[1] in table[path[0]]:  # it is told with the whole value
+    if len(fault["loc"]) > 2 and path[1] in table[path[0]]:  # show the whole value
         fault = {**fault, "input": table[path[0]][path[1]]}
     more = f" (and {len(found) - 1} more such)" if len(found) > 1 else ""
     return _sentence(path, fault, table, model, why) + more
@@ -43,7 +43,8 @@ def _sentence(
     section = field.annotation
     if isinstance(section, type) and issubclass(section, BaseModel):
         if len(path) == 1:
-            return f"{name} = {show(fault['input'])}: is a section; set {name}.{next(iter(section.model_fields))}, say"
+            example = next(iter(section.model_fields))
+            return f"{name} = {show(fault['input'])}: must be a table, e.g. `[{name}] {example} = ...`"
         field = section.model_fields[path[1]]
     if kind == "less_than_equal" and fault["ctx"]["le"] == LARGEST:
         return f"{name} = {show(fault['input'])}: must be at most {LARGEST:g}"
@@ -51,9 +52,9 @@ def _sentence(
 
 
 def _allowed_by(field: FieldInfo) -> str:
-    """Say in words what a field may be."""
+    """Return in words which values a field allows."""
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     try:
         return allowed(TypeAdapter(annotation).json_schema())
-    except PydanticUserError:  # such as a class of the user's own
+    except PydanticUserError:  # such as a user's own class
         return str(getattr(annotation, "__name__", annotation))

@@ -1,4 +1,4 @@
-"""What a function takes, as settings: types and limits from its annotations, descriptions from its docstring."""
+"""A function's parameters as settings: types and limits from its annotations, descriptions from its docstring."""
 
 import inspect
 import re
@@ -20,9 +20,9 @@ class Parameter:
 
     Attributes:
         name: its key.
-        annotation: its type with its limits; `Any` where the function states none.
+        annotation: its type with its limits; `Any` if the function states none.
         default: `REQUIRED` if there is none.
-        description: of the docstring's ``Args:`` (or ``Attributes:``), or empty.
+        description: from the docstring's ``Args:`` (or ``Attributes:``), or empty.
     """
 
     name: str
@@ -32,10 +32,10 @@ class Parameter:
 
 
 def parameters_of(function: Function) -> dict[str, inspect.Parameter]:
-    """Return a function's parameters that can be given by name.
+    """Return a function's parameters that can be passed by name.
 
     Raises:
-        ValueError: they cannot be read, as of some functions written in C.
+        ValueError: if they cannot be read, as with some functions written in C.
     """
     return {name: each for name, each in _signature(function).parameters.items() if each.kind in _NAMED}
 
@@ -49,7 +49,7 @@ def takes_any(function: Function) -> bool:
 
 
 def asks_for(function: Function, name: str) -> bool:
-    """Return whether a function has a parameter of this name, so that what it does not need need not be made.
+    """Return whether a function has a parameter of this name; what no function asks for is not built.
 
     >>> asks_for(lambda population, rng: None, "rng")
     True
@@ -61,7 +61,7 @@ def asks_for(function: Function, name: str) -> bool:
 
 
 def settings_of(function: Function, given: Collection[str]) -> Iterator[Parameter]:
-    """Yield the settings that a function takes: its parameters, but for the objects that Atoll gives it by name."""
+    """Yield the settings that a function takes: its parameters, except those that Atoll fills in (`given`)."""
     try:
         found = parameters_of(function)
     except ValueError:
@@ -73,7 +73,7 @@ def settings_of(function: Function, given: Collection[str]) -> Iterator[Paramete
 
 
 def _is_plain(default: Any) -> bool:
-    """Return whether an experiment file could hold this; another default is the function's own business."""
+    """Return whether an experiment file could hold this value; a parameter with another default is not a setting."""
     return default is REQUIRED or default is None or isinstance(default, str | int | float | list | tuple | dict)
 
 
@@ -83,7 +83,7 @@ def _signature(function: Function) -> inspect.Signature:
 
 
 def _evaluate(annotation: Any, function: Function) -> Any:
-    """Return a type that may be written as text; `Any` where it is missing, or a name that only type checkers see."""
+    """Return an annotation as a type; `Any` if it is missing, or a text that only type checkers can resolve."""
     if annotation is inspect.Parameter.empty:
         return Any
     if not isinstance(annotation, str):
@@ -91,13 +91,13 @@ def _evaluate(annotation: Any, function: Function) -> Any:
     plain = inspect.unwrap(getattr(function, "__init__", function) if isinstance(function, type) else function)
     names = getattr(plain, "__globals__", None) or vars(sys.modules.get(plain.__module__, object))
     try:
-        return eval(annotation, dict(names))  # the function's own source, which has been imported
+        return eval(annotation, dict(names))  # source of the function, which has been imported anyway
     except Exception:
         return Any
 
 
 def _descriptions(function: Function) -> dict[str, str]:
-    """Return what a docstring's ``Args:`` or ``Attributes:`` say of each name, as one line.
+    """Return the descriptions in a docstring's ``Args:`` or ``Attributes:`` by name, each as one line.
 
     >>> def f(a, b):
     ...     '''Do.

@@ -1,4 +1,4 @@
-"""From a table of settings to checked `Settings`, whose sections have what the functions take that they name."""
+"""From a table of settings to checked `Settings`, whose sections gain the parameters of the functions they name."""
 
 import re
 import warnings
@@ -23,18 +23,18 @@ Table = dict[str, Any]
 CHOOSING = tuple(dict.fromkeys(choice.section for choice in CHOICES))
 
 _HUB = "hf:"
-_NAMED = 4  # takers of a setting that a sentence names
-LISTS = ("panels", "runs", "scales")  # what else stands at the top of an experiment file
+_NAMED = 4  # functions that a sentence lists for a setting
+LISTS = ("panels", "runs", "scales")  # further keys at the top of an experiment file
 
 
 def validate(table: Mapping[str, Any]) -> Settings:
     """Check a table of settings.
 
     Raises:
-        InputError: one sentence that names the setting, its value and what is allowed.
+        InputError: if a setting is unknown or wrong; names it, its value and what is allowed.
     """
     if odd := [key for key in table if not isinstance(key, str)]:
-        raise InputError(f"{odd[0]!r}: settings have names, which are texts")
+        raise InputError(f"{odd[0]!r}: the names of settings must be texts")
     table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
     table = with_repository(table)
     functions = chosen(table)
@@ -48,7 +48,7 @@ def validate(table: Mapping[str, Any]) -> Settings:
 
 
 def with_repository(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the table with ``data.dataset = "hf:x"`` as the data set ``hf`` of the repository x."""
+    """Return the table with ``data.dataset = "hf:x"`` as the data set ``hf`` with the repository x."""
     section = table.get("data", {})
     name = section.get("dataset") if isinstance(section, Mapping) else None
     if not isinstance(name, str) or not name.startswith(_HUB) or name == _HUB:
@@ -58,7 +58,7 @@ def with_repository(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=64)
 def settings_model(functions: tuple[tuple[NamedChoice, Function], ...]) -> type[Settings]:
-    """Return the model of all settings where sections name these functions."""
+    """Return the class of settings for these functions."""
     sections: dict[str, Any] = {}
     open_ones = {choice.section for choice, function in functions if any(map(takes_any, choice.parts(function)))}
     for section, parameters in taken(dict(functions)).items():
@@ -74,7 +74,7 @@ def settings_model(functions: tuple[tuple[NamedChoice, Function], ...]) -> type[
 
 @cache
 def full_model() -> type[Settings]:
-    """Return a model that has what any built-in function takes, its descriptions saying which; for schemas and docs."""
+    """Return a class with the settings of every built-in function, for schemas and docs."""
     sections: dict[str, Any] = {}
     for section in CHOOSING:
         base: type[Section] = Settings.model_fields[section].annotation  # type: ignore[assignment]
@@ -85,7 +85,7 @@ def full_model() -> type[Settings]:
 
 
 def _described(section: str, key: str, parameters: Sequence[Parameter]) -> tuple[Any, Any]:
-    """Return a setting's type and field, described as ``regular: neighbours of each aggregator``; required by none."""
+    """Return a setting's type and field, described as ``regular: neighbours of each aggregator``; never required."""
     annotation, field = field_of(parameters)
     names = dict.fromkeys(re.findall(r"'(.*?)'", who_takes(section, key)))
     told = f"{', '.join(names)}: {field.description}"
@@ -95,7 +95,7 @@ def _described(section: str, key: str, parameters: Sequence[Parameter]) -> tuple
 
 
 def field_of(parameters: Sequence[Parameter]) -> tuple[Any, Any]:
-    """Return a setting's type and field from the functions that take it; where their defaults differ, it is unset."""
+    """Return a setting's type and field from the functions that take it; if their defaults differ, it is unset."""
     first = parameters[0]
     annotation = reduce(or_, (each.annotation for each in parameters))
     described = next((each.description for each in parameters if each.description), None)
@@ -121,7 +121,7 @@ def _why(
 
 
 def unused(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings, as (section, key), that a table has and only functions take that it does not name."""
+    """Return a table's settings, as (section, key), that only functions take which it does not name."""
     model = settings_model(tuple(chosen(table).items()))
     found = []
     for section in CHOOSING:
@@ -133,9 +133,9 @@ def unused(table: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def why_unknown(path: Sequence[str], table: Mapping[str, Any], model: type[Settings]) -> str:
-    """Say why there is no such setting: who takes it, where it belongs, or the nearest known name."""
+    """Return why a setting is unknown: which function takes it, where it belongs, or the nearest known name."""
     if path[0] in LISTS:
-        return "stands only at the top of an experiment file"
+        return "is allowed only at the top of an experiment file"
     sections = {name: _fields(model, name) for name in model.model_fields}
     if len(path) > 1:
         section, key = path[0], path[1]
@@ -146,7 +146,7 @@ def why_unknown(path: Sequence[str], table: Mapping[str, Any], model: type[Setti
 
 
 def _where_else(key: str, sections: Mapping[str, Mapping[str, FieldInfo]], own: str = "") -> str:
-    """Say where a setting belongs that is not known where it stands, under its own name or what others call it."""
+    """Return where a misplaced setting belongs, under its own or a similar name; empty if nowhere."""
     if own and nearest(key, sections[own], cutoff=0.75):
         return ""
     at_the_top = [name for name, fields in sections.items() if not fields] if own else []
@@ -159,17 +159,17 @@ def _where_else(key: str, sections: Mapping[str, Mapping[str, FieldInfo]], own: 
 
 @cache
 def _opened(base: type[Section]) -> type[Section]:
-    """Return the section that takes any setting, for a function with ``**parameters``."""
+    """Return a section that accepts any setting, for a function with ``**parameters``."""
     return type(base.__name__, (base,), {"__doc__": base.__doc__, "model_config": {"extra": "allow"}})
 
 
 def _fields(model: type[BaseModel], section: str) -> Mapping[str, FieldInfo]:
-    """Return the settings of a section; none of what is no section."""
+    """Return the settings of a section; none if it is not a section."""
     return getattr(model.model_fields[section].annotation, "model_fields", {})
 
 
 def _named(table: Mapping[str, Any], choices: Iterable[NamedChoice]) -> str:
-    """Return what a table names, as ``method.name = 'fedavg'``."""
+    """Return a table's choices, as ``method.name = 'fedavg'``."""
     held = ((choice, table.get(choice.section, {})) for choice in choices)
     return " and ".join(
         f"{choice.setting} = {show(section.get(choice.key, choice.default))}" for choice, section in held
@@ -177,7 +177,7 @@ def _named(table: Mapping[str, Any], choices: Iterable[NamedChoice]) -> str:
 
 
 def who_takes(section: str, key: str) -> str:
-    """Return which built-in functions take a setting, as ``method.name = 'ifca' or 'cfl-mgd'``; of many, some."""
+    """Return which built-in functions take a setting, as ``method.name = 'ifca' or 'cfl-mgd'``, shortened if many."""
     names: dict[str, list[str]] = {}
     for setting, _, name in (who.partition(" = ") for who in takers(section)[key]):
         names.setdefault(setting, []).append(name)
@@ -194,8 +194,8 @@ def _required(model: type[BaseModel]) -> bool:
 
 
 def _create(base: type[Any], fields: dict[str, Any]) -> type[Any]:
-    """Return a subclass with more fields; one whose type pydantic cannot check is not checked."""
-    with warnings.catch_warnings():  # a user's parameter may have the name of one of pydantic's methods
+    """Return a subclass with more fields; those whose types pydantic cannot check are left unchecked."""
+    with warnings.catch_warnings():  # a user's parameter may be named like one of pydantic's methods
         warnings.simplefilter("ignore", UserWarning)
         try:
             return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)

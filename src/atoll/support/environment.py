@@ -11,7 +11,7 @@ from typing import Any
 FORMAT = 1
 
 BITS_DEPEND_ON = ("atoll", "torch", "numpy")
-"""Packages of which another version may give another last bit."""
+"""Packages whose version may change the last bit of a result."""
 
 
 def describe_environment(seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The two ways in which a command can fail, each stated in one sentence."""
+"""The errors that a user sees: bad input, and runs that fail."""
 
 import errno
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ class InputError(AtollError):
 
 
 class SettingWarning(UserWarning):
-    """Settings that will do nothing, or not what they seem; the message is one sentence meant for the user."""
+    """Settings that have no effect, or an unexpected one; the message is one sentence meant for the user."""
 
 
 @contextmanager
 def reading(setting: str) -> Iterator[None]:
-    """Name the setting in errors about the file that it names.
+    """Prefix errors about a file with the setting that names it.
 
     >>> with reading("network.clients_file"):
     ...     raise InputError("a.csv: has no rows")
@@ -37,16 +37,16 @@ def reading(setting: str) -> Iterator[None]:
 
 
 class RunError(AtollError):
-    """A run that failed though its input was good (exit code 1)."""
+    """A run that failed although its input was valid (exit code 1)."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Say why something failed, without the number and the path that an `OSError` adds."""
+    """Return why something failed, without the error number and path that an `OSError` adds."""
     return str(getattr(error, "strerror", None) or error)
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error came of a disk, or of somebody's share of it, that has no room left.
+    """Return whether an error was caused by a full disk or an exhausted quota.
 
     >>> is_full(OSError(28, "No space left on device")), is_full(OSError(2, "No such file"))
     (True, False)

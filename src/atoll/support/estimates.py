@@ -1,4 +1,4 @@
-"""The mean of a few values, and how sure it is."""
+"""The mean of a few values, with its confidence interval."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 class Estimate:
     """The mean of n values, their sample standard deviation, and the mean's confidence interval.
 
-    With one value there is neither deviation nor interval.
+    A single value has neither deviation nor interval.
     """
 
     n: int
@@ -22,7 +22,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """Return the mean of at least one value, and its interval by Student's t.
+    """Return the mean of at least one value, with its Student's t interval.
 
     >>> estimate([1.0, 2.0, 3.0])
     Estimate(n=3, mean=2.0, std=1.0, low=-0.484..., high=4.484...)
@@ -38,21 +38,21 @@ def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
 
 
 def estimate_share(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """Return the mean of at least one value from 0 to 1, such as accuracies, with an interval that stays in there.
+    """Return the mean of at least one value from 0 to 1, such as an accuracy, with an interval inside 0 to 1.
 
-    It is Wilson's score interval of as many draws as would give the mean its standard error, with the quantile of
-    Student's t for that of the normal distribution. Well inside 0 to 1 it is nearly that of `estimate`.
+    This is Wilson's score interval for the number of draws that would give the mean its standard error, with Student's
+    t quantile in place of the normal one. Well inside 0 to 1 it is close to the interval of `estimate`.
 
     >>> estimate_share([0.99, 0.999, 0.95])
     Estimate(n=3, mean=0.979..., std=0.0261..., low=0.7..., high=0.999...)
 
     Raises:
-        ValueError: a value outside 0 to 1.
+        ValueError: if a value is outside 0 to 1.
     """
     if not all(0 <= value <= 1 for value in values):
         raise ValueError(f"shares must be 0 to 1, not {list(values)}")
     found = estimate(values, confidence)
-    if not found.std:  # one value, or all alike
+    if not found.std:  # one value, or all equal
         return found
     from scipy import stats
 

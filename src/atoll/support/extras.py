@@ -1,4 +1,4 @@
-"""Packages that only some parts of Atoll need, and its extras bring."""
+"""Optional packages, which Atoll's extras install."""
 
 from importlib import import_module
 from typing import Any
@@ -7,16 +7,16 @@ from atoll.support.errors import InputError
 
 
 def load_extra(module: str, extra: str, told: str, package: str = "") -> Any:
-    """Return a package's module.
+    """Import and return a module of an optional package.
 
     Args:
-        module: which.
-        extra: Atoll's extra that brings it.
-        told: what needs it, as a sentence begins.
-        package: what it is called, if not as the module.
+        module: the module's name.
+        extra: the extra of Atoll that installs it.
+        told: what needs it: the subject of the error's sentence.
+        package: the package's name, if it differs from the module's.
 
     Raises:
-        InputError: it is not installed.
+        InputError: if it is not installed.
     """
     try:
         return import_module(module)

@@ -1,4 +1,7 @@
-"""Files that are written whole or not at all, and files of one JSON object per line, which only grow."""
+"""Files that are written whole or not at all, and append-only files with one JSON object per line.
+
+Functions that write raise RunError if the disk is full or read-only, or the folder is not writable.
+"""
 
 import errno
 import json
@@ -18,11 +21,7 @@ _SEAL = re.compile(rb', "crc32": "[0-9a-f]{8}"\}$')
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: aside first, flushed to disk, then renamed, and that flushed too.
-
-    Raises:
-        RunError: the disk is full or read-only, or the folder cannot be written to.
-    """
+    """Write a file whole or not at all: write a temporary file, flush it to disk, rename it, and flush the rename."""
     aside = path.with_name(f".{path.name}.part")
     try:
         with open(aside, "wb") as file:
@@ -39,11 +38,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_new(path: Path, content: bytes, mode: int) -> None:
-    """Write a file that must not be there yet, from its first byte on with this mode; whole, or not at all.
+    """Write a file that must not exist yet, whole or not at all; it has this mode from its first byte on.
 
     Raises:
-        FileExistsError: it is there.
-        RunError: the disk is full or read-only, or the folder cannot be written to.
+        FileExistsError: if it exists.
     """
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -60,11 +58,7 @@ def write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make a folder and those above it, unless they are there; `mode` is the folder's own, less the process's mask.
-
-    Raises:
-        RunError: it cannot be made.
-    """
+    """Make a folder and its parents unless they exist; `mode` applies to the folder itself, less the umask."""
     try:
         path.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
@@ -72,8 +66,8 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def _flush_folder(path: Path) -> None:
-    """Flush the names in a folder to disk, so that a file written later cannot outlive one written before."""
-    if os.name == "nt":  # where folders cannot be opened
+    """Flush a folder's entries to disk, so that no file written later survives a crash that loses this one."""
+    if os.name == "nt":  # folders cannot be opened there
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -83,17 +77,17 @@ def _flush_folder(path: Path) -> None:
 
 
 def to_json(value: Any) -> bytes:
-    """Return a value as indented JSON, NaN refused."""
+    """Return a value as indented JSON; NaN is an error."""
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
 def line_as_bytes(value: Mapping[str, Any]) -> bytes:
-    """Return a line, NaN refused, with a checksum of what is before it as its last entry."""
+    """Return a JSON object as a line that ends with its own checksum; NaN is an error."""
     return seal(json.dumps(value, allow_nan=False).encode()) + b"\n"
 
 
 def seal(line: bytes) -> bytes:
-    """Return a JSON object with its checksum as its last entry.
+    """Return a JSON object with a checksum of the rest as its last entry.
 
     >>> seal(b'{"event": 3}')
     b'{"event": 3, "crc32": "51be3ca8"}'
@@ -102,13 +96,13 @@ def seal(line: bytes) -> bytes:
 
 
 def whole_lines(path: Path, within: Path | None = None) -> list[bytes]:
-    """Return the lines of a file without their ends and checksums; a last one that a crash has torn is left out.
+    """Return the lines of a file without line ends and checksums; a last line torn by a crash is dropped.
 
-    A file without any checksum, as by another hand, is taken as it is.
+    A file without any checksums, such as one written by hand, is read as it is.
 
     Raises:
-        OSError: it cannot be read; as `untrusted.read_bytes`.
-        ValueError: a checksum does not fit; names the line, counted from 1.
+        OSError: if it cannot be read, as in `untrusted.read_bytes`.
+        ValueError: if a checksum does not match; names the line, counted from 1.
     """
     lines = read_bytes(path, within, MOST_BYTES_OF_LINES).split(b"\n")[:-1]
     return list(map(_unseal, lines, count(1))) if any(map(_SEAL.search, lines)) else lines
@@ -117,16 +111,12 @@ def whole_lines(path: Path, within: Path | None = None) -> list[bytes]:
 def _unseal(line: bytes, number: int) -> bytes:
     content = _SEAL.sub(b"}", line)
     if seal(content) != line:
-        raise ValueError(f"line {number}: its checksum does not fit")
+        raise ValueError(f"line {number}: its checksum does not match")
     return content
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Append a line and flush it to disk; if the disk is full the file keeps its whole lines.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Append a line and flush it to disk; if that fails, the file keeps the lines that it had."""
     line = line_as_bytes(value)
     size = path.stat().st_size if path.exists() else 0
     try:

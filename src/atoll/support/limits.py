@@ -1,10 +1,10 @@
-"""Types of settings with their limits, for the signatures of functions that settings name."""
+"""Types of settings with their limits, for the signatures of functions that settings can name."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-LARGEST = 10**15  # counts above it are slips, and their products would not fit into 64 bits
+LARGEST = 10**15  # larger counts are typing errors, and their products would not fit into 64 bits
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]

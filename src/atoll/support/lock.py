@@ -1,4 +1,4 @@
-"""One process per folder: a lock that the system releases when its holder is gone."""
+"""One process per folder: a lock that the system releases when its holder exits."""
 
 import errno
 import os
@@ -13,13 +13,13 @@ from atoll.support.errors import InputError, RunError
 LOCK = ".lock"
 
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # some network file systems cannot lock
-_LOOK_SECONDS = 0.05  # between attempts of one who waits
+_LOOK_SECONDS = 0.05  # between attempts while waiting
 _held: set[int] = set()
 
 if sys.platform == "win32":
     import msvcrt
 
-    _BEYOND = 2**30  # Windows lets nobody read the bytes that are locked, and the number is to be read
+    _BEYOND = 2**30  # Windows does not let others read locked bytes, and they must read the process number
 
     def _is_taken(descriptor: int) -> bool:
         os.lseek(descriptor, _BEYOND, os.SEEK_SET)
@@ -32,7 +32,7 @@ if sys.platform == "win32":
         return False
 
     def _remove(descriptor: int, path: Path) -> None:
-        os.close(descriptor)  # first, since what is open cannot be removed: also if another has taken it meanwhile
+        os.close(descriptor)  # first, since an open file cannot be removed
         with suppress(OSError):
             path.unlink()
 
@@ -57,18 +57,18 @@ else:
 
 @contextmanager
 def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
-    """Hold a folder's lock, a file ``.lock`` with this process's number.
+    """Hold a folder's lock: a file ``.lock`` that contains this process's number.
 
-    A killed process's lock is taken over. Forked processes do not hold the lock, so they cannot keep it
-    when this one is gone. File systems that cannot lock are not guarded.
+    The lock of a killed process is taken over. Forked processes do not inherit the lock, so they cannot hold it
+    after this process exits. On file systems without locks nothing is guarded.
 
     Args:
-        folder: what is locked; it is there.
-        patience: for how many seconds to wait for another holder.
+        folder: the folder to lock; it must exist.
+        patience: seconds to wait for another holder.
 
     Raises:
-        InputError: another process holds the lock, or another run in this one; names its number.
-        RunError: the file cannot be written.
+        InputError: if another process, or another run in this one, holds the lock; names the process.
+        RunError: if the file cannot be written.
     """
     path = folder / LOCK
     try:
@@ -84,7 +84,7 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
 
 
 def _acquire(path: Path, until: float) -> int:
-    """Return the open and locked file; wait for it until this time."""
+    """Return the descriptor of the locked file, after waiting for it until this time at most."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -98,20 +98,20 @@ def _acquire(path: Path, until: float) -> int:
                 os.write(descriptor, f"{os.getpid()}\n".encode())
                 return descriptor
         except BaseException:
-            if descriptor in _held:  # not if the file is another's
+            if descriptor in _held:  # else the lock is another's
                 _held.discard(descriptor)
                 _remove(descriptor, path)
             else:
                 os.close(descriptor)
             raise
-        os.close(descriptor)  # its holder may have removed it meanwhile; try again with the file that is there now
+        os.close(descriptor)  # its holder may have removed the file in the meantime: try again with the current one
 
 
 def _refusal(descriptor: int, path: Path) -> InputError:
     holder = os.read(descriptor, 20).decode(errors="replace").strip()
     return InputError(
-        f"--out {path.parent}: is in use by process {holder or '(just starting)'}; let it finish or stop it, "
-        "or give another folder"
+        f"--out {path.parent}: is in use by process {holder or '(just starting)'}; wait for it, stop it, or give "
+        "another folder"
     )
 
 
@@ -123,7 +123,7 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def _close_inherited() -> None:
-    """Close the locks that a forked process has inherited; it does not unlock them."""
+    """Close the lock files that a forked process has inherited, which does not release the parent's locks."""
     while _held:
         os.close(_held.pop())
 

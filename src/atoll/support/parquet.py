@@ -1,4 +1,7 @@
-"""Reading Parquet files that somebody else may have made. It needs pyarrow, which is optional."""
+"""Reading untrusted Parquet files with pyarrow, which is optional.
+
+A file that cannot be opened raises OSError, one that is not Parquet pyarrow.ArrowException.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,11 +20,7 @@ _VALUE_BYTES = 8
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the names of a file's columns.
-
-    Raises:
-        OSError: it cannot be opened; or pyarrow.ArrowException: it is no Parquet.
-    """
+    """Return the names of a file's columns."""
     import pyarrow.parquet
 
     with open_regular(path) as file:
@@ -29,11 +28,10 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> "Table":
-    """Return a file's columns, all or some.
+    """Return all columns of a file, or those named.
 
     Raises:
-        OSError: it cannot be opened; or pyarrow.ArrowException: it is no Parquet.
-        ValueError: it takes far more memory than its size lets expect.
+        ValueError: if it unpacks to far more than its size.
     """
     with opened_parquet(path) as parquet:
         return parquet.read(None if columns is None else list(columns))
@@ -41,12 +39,12 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> "Table":
 
 @contextmanager
 def opened_parquet(path: Path) -> "Iterator[ParquetFile]":
-    """Open a file to read it in parts; it raises as `read_parquet`."""
+    """Open a file to read it in parts; raises what `read_parquet` raises."""
     import pyarrow.parquet
 
     with open_regular(path) as file:
         parquet = pyarrow.parquet.ParquetFile(file)
-        # What single columns say of themselves would tell more, but pyarrow ends the process where that is damaged.
+        # The columns' own metadata would be more exact, but pyarrow aborts the process where it is damaged.
         groups = [parquet.metadata.row_group(i) for i in range(parquet.num_row_groups)]
         values = parquet.metadata.num_rows * parquet.metadata.num_columns
         unpacked = max(sum(group.total_byte_size for group in groups), _VALUE_BYTES * values)

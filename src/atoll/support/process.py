@@ -1,4 +1,4 @@
-"""This process: the threads it computes in, and the memory it keeps."""
+"""This process: its threads, and the memory it keeps."""
 
 import ctypes
 import sys
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in one thread, so that bits do not depend on the number of cores.
+    """Compute in one thread, so that results do not depend on the number of cores.
 
-    It is also fast where it matters: a client's steps are too small to share, and two threads that share a small
-    step wait for each other, many times longer than the step takes once another process is busy.
+    This is also fast: a client's steps are too small to split, and threads that split one wait for each other, many
+    times longer than the step itself once another process is busy.
     """
     import torch
 
@@ -23,16 +23,16 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # glibc's names for them, M_..., in malloc.h
-_LARGEST_MMAP_THRESHOLD = 32 << 20  # bytes that glibc allows
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # M_... in glibc's malloc.h
+_LARGEST_MMAP_THRESHOLD = 32 << 20  # bytes; glibc allows no more
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, for the next time, rather than give it back to the system.
+    """Make this process keep the memory that it frees instead of returning it to the system (glibc only).
 
-    A training step frees all activations and gradients, and the next one asks for as many. With glibc, large ones come
-    from the system as empty pages each time, which takes a sixth of a step of `alexnet`. Threads share memory,
-    since a thread's own holds no more than 64 MiB. Elsewhere nothing changes.
+    A training step frees all activations and gradients, and the next step needs as much again. By default glibc gets
+    large blocks from the system as empty pages each time, which takes a sixth of a step of `alexnet`. All threads use
+    one arena, since a thread's own holds no more than 64 MiB.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,4 +1,4 @@
-"""Values that a script gives, held against the types that settings have, with the sentences that settings have."""
+"""Checks of values given by a script, with the types and the error messages of settings."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -18,19 +18,11 @@ R = TypeVar("R")
 
 Check = Callable[[str, Any], None]
 
-_PLAIN = (
-    bool,
-    int,
-    float,
-    str,
-    list,
-    tuple,
-    dict,
-)  # what pydantic checks; others by class
+_PLAIN = (bool, int, float, str, list, tuple, dict)  # checked by pydantic; others by their class
 
 
 def plain(value: Any) -> Any:
-    """Return what an experiment file could hold: NumPy's numbers and arrays, tuples and paths as Python's own.
+    """Return a value as an experiment file could hold it: NumPy's numbers and arrays, tuples and paths converted.
 
     >>> plain({"rounds": np.int64(5), "grid": (2, np.float32(0.5))})
     {'rounds': 5, 'grid': [2, 0.5]}
@@ -44,11 +36,15 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else value
 
 
+def require_made(*_: object) -> None:
+    """Take objects that are made lazily, so that errors in their input are raised now."""
+
+
 def require(name: str, value: Any, annotation: Any) -> Any:
-    """Return the value if it is of this type and within its limits, NumPy's numbers as Python's own.
+    """Return the value if it has this type and is within its limits; NumPy's numbers become Python's.
 
     Raises:
-        InputError: it is not; says what is allowed as it is said of settings.
+        InputError: if it does not; says what is allowed, as for a setting.
 
     >>> require("local.steps", np.int64(3), int)
     3
@@ -59,7 +55,7 @@ def require(name: str, value: Any, annotation: Any) -> Any:
 
 
 def require_fields(made: Any, prefix: str = "") -> None:
-    """Hold a dataclass's fields against their types, and keep NumPy's numbers as Python's own."""
+    """Check a dataclass's fields against their types; NumPy's numbers become Python's."""
     kind: Any = type(made)
     for name, annotation in _annotations(kind).items():
         value = require(f"{prefix}{name}", getattr(made, name), annotation)
@@ -72,13 +68,13 @@ def check_arguments(
     types: Mapping[str, Any],
     also: Callable[[dict[str, Any]], None] | None = None,
 ) -> Callable[P, R]:
-    """Return the function with its arguments held against their types, before anything else is done.
+    """Return a function that checks its arguments against their types before it runs.
 
     Args:
         make: the function.
-        path: what a sentence calls an argument.
-        types: of arguments whose annotation says less than is asked; `Any` asks for nothing.
-        also: given all arguments by name, raises an `InputError` or puts others in their place.
+        path: returns the name of an argument in error messages.
+        types: stricter types than the annotations, by argument; `Any` allows everything.
+        also: called with all arguments by name; raises an `InputError` or replaces some of them.
     """
     signature = inspect.signature(make)
     asked = {name: types.get(name, each.annotation) for name, each in signature.parameters.items()}
@@ -97,26 +93,18 @@ def check_arguments(
 
 
 def checked(path: str, **types: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return what lets a function check its arguments first; sentences call one what `path` says, as ``method.{}``."""
+    """Return a decorator that checks arguments first; `path`, such as ``method.{}``, names them in error messages."""
     return lambda make: check_arguments(make, path.format, types)
 
 
 def require_has(name: str, value: Any, attribute: str, what: str) -> None:
-    """Refuse what lacks this attribute, by which a class of anybody's own is known, too.
-
-    Raises:
-        InputError: it does.
-    """
+    """Refuse an object without this attribute; users' own classes pass, too."""
     if not hasattr(value, attribute):
         raise InputError(f"{name}: must be {what}, it is {type(value).__name__!r}")
 
 
 def require_path(name: str, value: Any) -> Path:
-    """Return a path that a script gives as a `Path`.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Return a path given by a script as a `Path`."""
     if not isinstance(value, str | PurePath):
         raise InputError(f"{name} = {show(value)}: must be a path")
     return Path(value)
@@ -168,7 +156,7 @@ def _by_type(annotation: Any) -> Check:
 
 
 def _any(name: str, value: Any) -> None:
-    """Let anything pass."""
+    """Accept anything."""
 
 
 @cache

@@ -1,7 +1,7 @@
-"""The one place that draws random numbers.
+"""The source of all random numbers.
 
-Every draw comes from a generator derived from (seed, purpose, key...), never from global state, so a result
-does not depend on the order or number of workers, on the executor, or on a resume.
+Every draw comes from a generator derived from (seed, purpose, key...), never from global state, so results do not
+depend on the order or number of workers, on the executor, or on whether a run was resumed.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
     Equal arguments give equal streams; different ones give independent streams.
 
     Raises:
-        InputError: a seed or key below 0, or of another type.
+        InputError: if the seed or a key is negative, or not a whole number.
 
     >>> generator(0, "cohort", 3).integers(100) == generator(0, "cohort", 3).integers(100)
     np.True_
@@ -28,14 +28,14 @@ def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
         return np.random.default_rng([seed, int.from_bytes(purpose.encode(), "little"), *key])
     except (AttributeError, TypeError, ValueError) as error:
         told = f"seed = {show(seed)}, purpose = {show(purpose)}, {show(key)}"
-        raise InputError(f"{told}: must be whole numbers of at least 0, and a text for the purpose") from error
+        raise InputError(f"{told}: seed and key must be whole numbers of at least 0, the purpose a text") from error
 
 
 @contextmanager
 def layers_drawing_from(seed: int, purpose: str, *key: int) -> Iterator[None]:
-    """Let PyTorch layers (initial weights, dropout) draw for one purpose; afterwards the global state is as before.
+    """Seed PyTorch's global generators (initial weights, dropout) for one purpose; restore their state afterwards.
 
-    Layers on a GPU draw from its own generator, which is treated alike.
+    This includes the generators of GPUs that are in use.
 
     >>> import torch
     >>> with layers_drawing_from(0, "model"):
@@ -46,7 +46,7 @@ def layers_drawing_from(seed: int, purpose: str, *key: int) -> Iterator[None]:
     """
     import torch
 
-    # torch.manual_seed would do, but records a traceback each time, for 0.7 ms; and a GPU is not to be woken up here.
+    # torch.manual_seed would do, but it records a traceback each time (0.7 ms), and no GPU should be initialised here.
     on_gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     generators = (torch.default_generator, *on_gpus)
     before = [draws.get_state() for draws in generators]

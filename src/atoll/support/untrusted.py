@@ -1,6 +1,6 @@
-"""Reading files that somebody else may have made: regular ones, of bounded size, and nested no deeper than fits.
+"""Reading untrusted files: regular ones only, of bounded size and nesting.
 
-What cannot be opened raises OSError, whose `strerror` says why; content that is not what it should be, ValueError.
+A file that cannot be opened raises OSError, whose `strerror` says why; wrong content raises ValueError.
 """
 
 import errno
@@ -18,28 +18,28 @@ from typing import Any
 
 MOST_BYTES = 2**26
 MOST_BYTES_OF_LINES = 2**28
-"""Of a file with a line an event or a probe, which grows with the run: more than half a million rows of metrics."""
+"""Limit for a file with a line per event or evaluation: more than half a million rows of metrics."""
 MOST_BYTES_OF_TOML = 2**20
 DEEPEST = 32
-_MOST_BRACKETS = 2**22  # an empty list takes twenty times as much memory as text
+_MOST_BRACKETS = 2**22  # an empty list takes twenty times as much memory as its text
 
 _STRING = re.compile(r"""\"(?:\\.|[^"\\\n])*+"?|'[^'\n]*+'?""")
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST},}}")
 
 
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
-    """Open a regular file, and neither wait for a pipe nor read a device.
+    """Open a regular file; never wait for a pipe or read a device.
 
     Args:
-        path: the file; a link to one will do.
-        within: the folder that it must lie in, links followed.
+        path: the file, or a link to it.
+        within: the folder that must contain it, with links resolved.
 
     Raises:
-        OSError: there is none, it is something else, or it lies elsewhere.
+        OSError: if it does not exist, is not a regular file, or lies elsewhere.
     """
     if within is not None and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(within)):
         raise OSError(errno.EXDEV, "leads out of its folder", str(path))
-    _require_regular(os.stat(path), path)  # before it is opened, which can wait, or set a device going
+    _require_regular(os.stat(path), path)  # before opening, which can block, or start a device
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(path, flags), "rb")
     try:
@@ -54,14 +54,14 @@ def _require_regular(status: os.stat_result, path: Path) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "is no regular file", str(path))
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
 
 
 def read_bytes(path: Path, within: Path | None = None, most: int = MOST_BYTES) -> bytes:
     """Return a file's content.
 
     Raises:
-        OSError: as `open_regular`; or it is longer than `most` bytes.
+        OSError: as `open_regular`, or if it is longer than `most` bytes.
     """
     with open_regular(path, within) as file:
         size = os.fstat(file.fileno()).st_size
@@ -71,30 +71,20 @@ def read_bytes(path: Path, within: Path | None = None, most: int = MOST_BYTES) -
 
 
 def read_json(path: Path, within: Path | None = None) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        OSError: as `read_bytes`.
-        ValueError: as `parse_json`.
-    """
+    """Return the content of a JSON file."""
     return parse_json(read_bytes(path, within))
 
 
 def read_toml(path: Path, within: Path | None = None) -> dict[str, Any]:
-    """Return the content of a TOML file.
-
-    Raises:
-        OSError: as `read_bytes`.
-        ValueError: as `parse_toml`.
-    """
+    """Return the content of a TOML file."""
     return parse_toml(read_bytes(path, within, MOST_BYTES_OF_TOML))
 
 
 def parse_json(content: bytes) -> Any:
-    """Return what JSON says.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is none, has a number that is no 64-bit one or not finite, or is nested too deeply.
+        ValueError: if it is not JSON, has a number that does not fit into 64 bits or is not finite, or nests too deep.
     """
     brackets = content.count(b"[") + content.count(b"{")
     if brackets > _MOST_BRACKETS:
@@ -109,13 +99,13 @@ def parse_json(content: bytes) -> Any:
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """Return what TOML says; a byte order mark before it is passed over.
+    """Return the table of a TOML text; a leading byte order mark is skipped.
 
     Raises:
-        ValueError: it is none, has a number that is no 64-bit one, or is nested too deeply.
+        ValueError: if it is not TOML, has a whole number that does not fit into 64 bits, or nests too deep.
     """
     text = content.decode("utf-8-sig")
-    if _LONG_KEY.search(_STRING.sub("key", text)):  # tomllib's time grows by the square of a key's parts
+    if _LONG_KEY.search(_STRING.sub("key", text)):  # tomllib's time is quadratic in a key's parts
         raise ValueError(f"it has a key of more than {DEEPEST} parts")
     try:
         table = tomllib.loads(text)
@@ -128,11 +118,7 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 
 
 def _walk(value: Any) -> Iterator[Any]:
-    """Yield all that is in a value, level by level.
-
-    Raises:
-        ValueError: it is nested more than `DEEPEST` deep, so that whatever walks through it may not come to an end.
-    """
+    """Yield everything in a value, level by level."""
     level = [value]
     for _ in range(DEEPEST + 1):
         inside = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)

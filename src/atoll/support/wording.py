@@ -1,4 +1,4 @@
-"""Names and values in sentences: the nearest known name, what a type allows, and a value as a file holds it."""
+"""Names and values in messages: the nearest known name, what a type allows, and a value as a file has it."""
 
 import difflib
 import re
@@ -18,9 +18,7 @@ _LIMITS = {
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
-
-
-# What others call it, by what it is called here.
+# Names used elsewhere, by the name used here.
 _ALIASES = {
     "batch_size": "batch batchsize minibatch minibatch_size local_batch_size",
     "clients": "num_clients n_clients number_of_clients devices parties_count",
@@ -51,7 +49,7 @@ _MEANT["fedprox"] = "fedavg"  # with local.proximal
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return what sorts names as a reader would: numbers in them by size.
+    """Return a key that sorts names as a reader would, with the numbers in them by size.
 
     >>> sorted(["figure-10", "figure-9", "figure"], key=natural)
     ['figure', 'figure-9', 'figure-10']
@@ -61,7 +59,7 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Say that a name is unknown, with the nearest known name and all that are allowed.
+    """Return the message that a name is unknown, with the nearest known name and all that are allowed.
 
     >>> unknown("fedvag", ["fedavg", "ifca"])
     "unknown, did you mean 'fedavg'? Allowed: fedavg, ifca"
@@ -75,7 +73,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """Return the known name that is meant: by another spelling, by what others call it, or nearest; None: no idea.
+    """Return the known name that is probably meant (another spelling, an alias or a typing error), or None.
 
     >>> nearest("FedAvg", ["fedavg", "local"]), nearest("local_epochs", ["epochs", "lr"]), nearest("zzz", ["lr"])
     ('fedavg', 'epochs', None)
@@ -90,14 +88,14 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
 
 
 def allowed(schema: Mapping[str, Any]) -> str:
-    """Say in words what a JSON schema allows.
+    """Describe in words what a JSON schema allows.
 
     >>> allowed({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "full"}]})
     "a whole number of at least 1, or 'full'"
     >>> allowed({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
     'a list of 2, each entry a whole number'
     """
-    from atoll.support.limits import LARGEST  # loads pydantic, which names and values can do without
+    from atoll.support.limits import LARGEST  # here, since it loads pydantic
 
     if "anyOf" in schema:
         return ", or ".join(allowed(one) for one in schema["anyOf"] if one.get("type") != "null")
@@ -114,7 +112,7 @@ def allowed(schema: Mapping[str, Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a value nearly as an experiment file holds it, cut short if it is long.
+    """Return a value much as an experiment file has it, shortened if it is long.
 
     >>> show(True), show(None), show("a")
     ('true', 'unset', "'a'")

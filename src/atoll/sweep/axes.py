@@ -1,7 +1,8 @@
-"""What `--over` says: settings, and the values that each of them takes."""
+"""What `--over` says: settings, and the values that each takes."""
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from atoll.settings.experiment_file import parse_changes
 from atoll.support.errors import InputError
 
-MOST = 10_000  # runs of a sweep; above it a range has slipped
+MOST = 10_000  # runs of a sweep; more than that is a mistyped range
 _FORM = "must have the form section.key=value,value or section.key=first..last"
 _NAMING = ("name", "label", "panel", "description")
 _RANGE = re.compile(r"(?P<low>[^.].*?)\.\.(?P<high>.+?)(?P<log>:log)?")
@@ -33,14 +34,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Interval:
-    """A setting and the range that its values are searched in, both ends included.
+    """A setting and the range to search, both ends included.
 
     Attributes:
-        name: of the setting.
+        name: the setting.
         low: the least value.
         high: the greatest value.
         is_whole: whether the values are whole numbers.
-        is_log: whether the logarithm of the values is searched evenly.
+        is_log: whether values are sampled evenly on a logarithmic scale.
     """
 
     name: str
@@ -57,32 +58,29 @@ def parse_axes(texts: Iterable[str]) -> list[Axis]:
     [Axis(name='local.lr', texts=('0.01', '0.05')), Axis(name='seed', texts=('0', '1', '2', '7'))]
 
     Raises:
-        InputError: a text of another form, an empty range, a value or setting that comes twice, or too many runs.
+        InputError: if a text is malformed, a range is empty, a value or setting is repeated, or runs are too many.
     """
     axes = [_read_axis(name, given) for name, given in _split_all(texts)]
-    count = 1
-    for axis in axes:
-        count *= len(axis.texts)
-    if count > MOST:
+    if (count := math.prod(len(axis.texts) for axis in axes)) > MOST:
         raise InputError(f"--over: makes {count:,} combinations; at most {MOST:,} are allowed")
     return axes
 
 
 def parse_space(texts: Iterable[str]) -> list[Axis | Interval]:
-    """Read what a search goes over: lists of values as in `parse_axes`, or ``low..high`` ranges, with ``:log``.
+    """Read a search space: lists of values as in `parse_axes`, or ``low..high`` ranges, with ``:log`` if logarithmic.
 
     >>> parse_space(["local.lr=0.001..0.1:log", "local.optimizer=sgd,adam"])
     [Interval(name='local.lr', low=0.001, high=0.1, is_whole=False, is_log=True), Axis(...)]
 
     Raises:
-        InputError: as `parse_axes`; or a range whose ends are not in order, or not positive though it is logarithmic.
+        InputError: as `parse_axes`; or if a range is not in order, or a logarithmic one not positive.
     """
     space: list[Axis | Interval] = []
     for name, given in _split_all(texts):
         if name == "seed":
             raise InputError(
-                "--over seed: a search would pick a lucky seed; give one as --set seed=..., and run the "
-                "best setting with several"
+                "--over seed: a search would pick a lucky seed; fix one with --set seed=..., then run the best "
+                "setting with several seeds"
             )
         found = _RANGE.fullmatch(given)
         if found and _NUMBER.fullmatch(found["low"]) and _NUMBER.fullmatch(found["high"]):
@@ -93,13 +91,13 @@ def parse_space(texts: Iterable[str]) -> list[Axis | Interval]:
 
 
 def parse_part(text: str) -> slice:
-    """Read the I-th of N parts as a slice: every N-th run, from the I-th on, so that parts take about as long.
+    """Read I/N as a slice: every N-th run, starting with the I-th, so that all parts take about as long.
 
     >>> "abcdefg"[parse_part("2/3")]
     'be'
 
     Raises:
-        InputError: it has another form, or there is no such part.
+        InputError: if it is malformed, or there is no such part.
     """
     found = _PART.fullmatch(text.strip())
     if found is None or not 1 <= int(found["number"]) <= int(found["parts"]) <= MOST:
@@ -110,12 +108,12 @@ def parse_part(text: str) -> slice:
 
 
 def combinations(axes: Sequence[Axis]) -> Iterator[tuple[str, ...]]:
-    """Yield the texts of every combination, the last axis fastest."""
+    """Yield the texts of every combination; the last axis varies fastest."""
     return itertools.product(*(axis.texts for axis in axes))
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return the last part of each setting's name where it tells them apart, else the whole name.
+    """Return the last part of each setting's name where that is unique, else the whole name.
 
     >>> short_names(["local.lr", "data.options.a", "model.options.a"])
     ['lr', 'data.options.a', 'model.options.a']
@@ -125,7 +123,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def file_part(text: str) -> str:
-    """Return a value as a part of a folder's name: without what a file system or a shell could take amiss.
+    """Return a value as part of a folder's name, without characters that a file system or shell might misread.
 
     >>> file_part("[2, 3]"), file_part("-0.5"), file_part("own:rule")
     ('2-3', '-0.5', 'own-rule')
@@ -135,7 +133,7 @@ def file_part(text: str) -> str:
 
 
 def parse_value(name: str, text: str) -> Any:
-    """Return a value as a setting has it, by the rules of `parse_changes`."""
+    """Return the value that `parse_changes` reads from a text."""
     table: Any = parse_changes([f"{name}={text}"])
     for part in name.split("."):
         table = table[part.strip()]
@@ -150,9 +148,9 @@ def _split_all(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
         if not equals or not given.strip() or not all(name.split(".")):
             raise InputError(f"--over {text!r}: {_FORM}")
         if name in _NAMING:
-            raise InputError(f"--over {name}: says what a run is called, which a sweep does itself")
+            raise InputError(f"--over {name}: names runs, which the sweep does itself")
         if name in seen:
-            raise InputError(f"--over {name}: is given twice; give all its values in one --over")
+            raise InputError(f"--over {name}: is given twice; put all its values in one --over")
         seen.add(name)
         yield name, given.strip()
 
@@ -164,13 +162,13 @@ def _read_axis(name: str, given: str) -> Axis:
         value = parse_value(name, text)
         key = json.dumps(float(value) if isinstance(value, int) and not isinstance(value, bool) else value, default=str)
         if key in seen:
-            raise InputError(f"--over {name}: the value {text} comes twice")
+            raise InputError(f"--over {name}: the value {text} is repeated")
         seen[key] = text
     return Axis(name, tuple(texts))
 
 
 def _expand(name: str, part: str) -> list[str]:
-    """Return a value, or the whole numbers of a range."""
+    """Return the value, or the whole numbers of a range."""
     if not part:
         raise InputError(f"--over {name}: has an empty value; {_FORM}")
     found = _RANGE.fullmatch(part)
@@ -178,7 +176,7 @@ def _expand(name: str, part: str) -> list[str]:
         return [part]
     if found["log"] or not all(_WHOLE.fullmatch(found[end]) for end in ("low", "high")):
         raise InputError(
-            f"--over {name}={part}: a range of a grid is of whole numbers, such as 0..4; list the values, or search "
+            f"--over {name}={part}: the range of a grid needs whole numbers, such as 0..4; list the values, or search "
             "the range with --tune"
         )
     low, high = int(found["low"]), int(found["high"])
@@ -195,7 +193,7 @@ def _read_interval(name: str, given: str, low: str, high: str, is_log: bool) -> 
     if interval.low >= interval.high:
         raise InputError(f"--over {name}={given}: is empty; the first number must be less than the last")
     if is_log and interval.low <= 0:
-        raise InputError(f"--over {name}={given}: a logarithmic range must begin above 0")
+        raise InputError(f"--over {name}={given}: a logarithmic range must start above 0")
     return interval
 
 

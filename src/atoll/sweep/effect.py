@@ -1,9 +1,9 @@
-"""Whether what is swept over changes anything, told before the first run: else equal runs would be compared."""
+"""Checks before the first run that every setting swept over changes something; otherwise equal runs are compared."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from atoll.experiment.experiment import Experiment
 from atoll.runs.fingerprint import digest, free_settings
+from atoll.settings.choices import method_needs
 from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 from atoll.sweep.goal import Goal
@@ -11,12 +11,12 @@ from atoll.sweep.sweep_plan import Member
 
 
 def require_effect(names: Iterable[str], members: Sequence[Member], goal: Goal) -> list[str]:
-    """Refuse a setting that changes no run of a sweep; return a sentence for each that changes only some.
+    """Reject a setting that changes no run of a sweep; return a warning for each that leaves some runs unchanged.
 
     Raises:
-        InputError: names the setting, and why it changes nothing.
+        InputError: if a setting changes nothing; says which and why.
     """
-    told = []
+    warnings = []
     for name in names:
         idle = {run: _is_idle(name, own) for run, own in _variants(name, members).items()}
         runs = [run for run, is_idle in idle.items() if is_idle]
@@ -24,12 +24,12 @@ def require_effect(names: Iterable[str], members: Sequence[Member], goal: Goal) 
             continue
         if all(idle.values()):
             raise InputError(f"--over {name}: {_why(name, members[0].settings)}")
-        told.append(f"--over {name}: changes nothing in {'; '.join(runs)}, of which equal runs are made")
-    return told
+        warnings.append(f"--over {name}: changes nothing in {'; '.join(runs)}, so those runs will be identical")
+    return warnings
 
 
 def _variants(name: str, members: Sequence[Member]) -> Mapping[str, list[list[Settings]]]:
-    """Return, by the experiment's runs, the settings that differ in this one alone, several at a time."""
+    """Return, for each of the experiment's runs, groups of settings that differ only in this one."""
     groups: dict[str, dict[str, list[Settings]]] = {}
     for member in members:
         others = str([(key, value) for key, value in member.values.items() if key != name])
@@ -38,7 +38,7 @@ def _variants(name: str, members: Sequence[Member]) -> Mapping[str, list[list[Se
 
 
 def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
-    """Return whether no group has two runs that differ; without a second value nothing is compared."""
+    """Return whether no group has two runs that differ; False if no group has two runs."""
     if not groups:
         return False
     if name.startswith("clustering."):
@@ -47,17 +47,17 @@ def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
 
 
 def _bits(settings: Settings) -> tuple[str, str]:
-    """Return what a run's bits depend on; executors may round differently, though a run may go on with another."""
+    """Return what a run's bits depend on, the executor included, since executors may round differently."""
     return digest(settings), settings.run.executor
 
 
 def _ignores_clustering(settings: Settings) -> bool:
-    return not settings.run.probes and not Experiment(settings).needs("clustering")
+    return not settings.run.probes and not method_needs(settings, "clustering")
 
 
 def _why(name: str, settings: Settings) -> str:
     if name in free_settings():
-        return "changes no number of a run, at most its wall time (--metric wall_time --target ...)"
+        return "changes no result of a run, only its wall time (to compare that: --metric wall_time --target ...)"
     if name.startswith("clustering."):
-        return f"changes nothing, since method.name = {settings.method.name!r} has no use for a clustering"
+        return f"changes nothing, since method.name = {settings.method.name!r} uses no clustering"
     return "changes nothing in any run"

@@ -1,4 +1,4 @@
-"""What a sweep compares: a column at the last probe, or what it costs to reach a target."""
+"""What a sweep compares: a column at the last probe, or the cost of reaching a target."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ from atoll.support.errors import InputError, SettingWarning
 from atoll.support.wording import unknown
 
 COSTS = ("round", "virtual_time", "wall_time", "client_updates", "bytes_up", "bytes_down")
-"""Columns that grow whatever is learned: they are compared at the probe that reaches a target."""
+"""Columns that grow whatever is learned, and so are compared at the probe that reaches a target."""
 
 METRICS = (
     *("test_accuracy", "test_loss", "train_loss", "local_loss", "ari"),
     *("mean_cluster_accuracy", "worst_cluster_accuracy", "parameter_error", "h_device", "h_cluster"),
 )
-"""Columns of numbers that a run may record, besides those that count."""
+"""Columns of numbers that a run may record, costs aside."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What settings are compared by.
+    """The criterion by which settings are compared.
 
     Attributes:
-        metric: the column; a cost such as virtual_time has a target, any other has none.
-        target: what is to be reached, at the least cost.
-        of: the column that the target is of.
+        metric: the column; a cost, such as virtual_time, needs a target, and no other column has one.
+        target: the value to reach, at the least cost.
+        of: the column in which the target is to be reached.
     """
 
     metric: str
@@ -51,7 +51,7 @@ class Goal:
 
     @property
     def title(self) -> str:
-        """What the columns of tables are headed by.
+        """The heading of a table's column.
 
         >>> Goal("virtual_time", 0.8).title, Goal("client_updates", 0.5, "test_loss").title
         ('virtual_time to 80 %', 'client_updates to test_loss 0.5')
@@ -63,9 +63,9 @@ class Goal:
         )
 
     def read(self, folder: Path) -> tuple[float, float] | None:
-        """Return a run's value at its last and at its best probe; of a cost, twice that of the target's probe.
+        """Return a run's value at its last and at its best probe; a cost, twice, at the probe that reaches the target.
 
-        A run that has not met the target has inf. None is a run that is not finished, or has not recorded the column.
+        A run that missed the target has inf; one that is unfinished or has not recorded the column, None.
         """
         try:
             run = read_run(folder)
@@ -86,31 +86,35 @@ class Goal:
 
 
 def make_goal(metric: str | None, target: float | None, of: str, runs: Iterable[Settings] = ()) -> Goal:
-    """Return what is compared; by default `of`, or with a target the virtual time to it.
+    """Return what is compared: by default `of`, or with a target the virtual time until it is reached.
 
     Args:
-        metric: the column; None: as above.
-        target: to be reached, a value of `of`.
-        of: test_accuracy, or test_loss where nothing is classified.
-        runs: whose own probes may measure further columns.
+        metric: the column; None for the default.
+        target: the value of `of` to reach.
+        of: test_accuracy for classification, test_loss for regression.
+        runs: their custom probes may add columns.
 
     Raises:
-        InputError: a metric that runs do not record, a cost without a target, or a target without a cost.
+        InputError: if the runs do not record the metric, a cost has no target, or a target no cost.
     """
     metric = metric or (of if target is None else "virtual_time")
-    if metric not in (*METRICS, *COSTS):
-        own = {column for settings in runs if settings.run.probes for column in check_probes(Experiment(settings))}
-        if metric not in own:
-            raise InputError(f"--metric {metric}: {unknown(metric, (*METRICS, *COSTS, *own))}")
+    _require_column(metric, runs)
+    is_share = of == "test_accuracy"
     if metric in COSTS and target is None:
         raise InputError(
-            f"--metric {metric}: is a cost, which is compared where a {of} is reached; add --target, such as "
-            f"--target {0.8 if of == 'test_accuracy' else 0.1}"
+            f"--metric {metric}: is a cost, compared once a {of} is reached; add --target, such as "
+            f"--target {0.8 if is_share else 0.1}"
         )
     if metric not in COSTS and target is not None:
-        raise InputError(
-            f"--target {target}: goes with a cost, of which the least is best: --metric {' or '.join(COSTS)}"
-        )
-    if target is not None and not (0 < target <= 1 if of == "test_accuracy" else 0 < target < np.inf):
-        raise InputError(f"--target {target}: must be greater than 0" + " and at most 1" * (of == "test_accuracy"))
+        raise InputError(f"--target {target}: needs a cost to compare: --metric {' or '.join(COSTS)}")
+    if target is not None and not (0 < target <= 1 if is_share else 0 < target < np.inf):
+        raise InputError(f"--target {target}: must be greater than 0" + " and at most 1" * is_share)
     return Goal(metric, target, of)
+
+
+def _require_column(metric: str, runs: Iterable[Settings]) -> None:
+    if metric in (*METRICS, *COSTS):
+        return
+    own = {column for settings in runs if settings.run.probes for column in check_probes(Experiment(settings))}
+    if metric not in own:
+        raise InputError(f"--metric {metric}: {unknown(metric, (*METRICS, *COSTS, *own))}")

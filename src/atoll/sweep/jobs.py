@@ -1,9 +1,9 @@
-"""Several runs at once, each in a process of its own."""
+"""Several runs at once, each in its own process."""
 
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -13,9 +13,9 @@ from typing import Any
 from atoll.sweep.sweep_worker import Answer, Job, News, work
 
 _TICK_SECONDS = 0.3
-# What a run imports, some of it only when it trains: PyTorch's optimizers import torch._dynamo, which takes 2 s.
+# What runs import, some of it only in training: PyTorch's optimizers import torch._dynamo, which takes 2 s.
 _PRELOADED = ["atoll.sweep.sweep_worker", "torch._dynamo", "sklearn.datasets"]
-_PATIENCE_SECONDS = 15.0  # for a process asked to stop at once, which saves its run
+_PATIENCE_SECONDS = 15.0  # for a process told to stop at once, while it saves its run
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,21 +24,26 @@ class _Running:
     process: BaseProcess
     pipe: Connection
 
+    def end(self, running: dict[Connection, "_Running"]) -> None:
+        """Take a process that has ended out of those that run."""
+        del running[self.pipe]
+        self.process.join()
+        self.pipe.close()
+
 
 def run_jobs(
     jobs: Iterator[Job], at_once: int, judge: Callable[[Job, News], Answer] | None = None
 ) -> Generator[tuple[Job, News] | None]:
-    """Run jobs, so many at a time, and yield each one's news; None now and then, if there is no news.
+    """Run jobs, `at_once` at a time, and yield their news as it comes, or None now and then while there is none.
 
-    A job is taken from `jobs` when there is room for it, after all news of those before it were yielded. When the
-    generator is closed, the runs that go on are stopped at their next checkpoint; a `KeyboardInterrupt` meanwhile
-    stops them at once, saved as well. In a script of your own, call this below ``if __name__ == "__main__":``, as
-    everything that starts processes.
+    A job is taken from `jobs` when there is room for it, after all earlier news has been yielded. Closing the generator
+    stops the remaining runs at their next checkpoint; a `KeyboardInterrupt` meanwhile stops them at once, also saved.
+    As with everything that starts processes, call this below ``if __name__ == "__main__":`` in a script.
 
     Args:
-        jobs: what is to be done.
-        at_once: jobs at a time, at least one.
-        judge: given a job and news with a row, says whether the run goes on.
+        jobs: the runs.
+        at_once: runs at a time, at least one.
+        judge: called with a job and news that holds a row; decides whether the run continues.
     """
     context = _context()
     running: dict[Connection, _Running] = {}
@@ -56,22 +61,24 @@ def run_jobs(
                 one = running[pipe]  # type: ignore[index]
                 news = _read(one)
                 if news.state != "running":
-                    del running[one.pipe]
-                    one.process.join()
-                    one.pipe.close()
+                    one.end(running)
                 yield one.job, news
                 if news.state == "running" and news.row is not None:
                     _tell(one, "go on" if judge is None else judge(one.job, news))
     except KeyboardInterrupt:
-        for one in running.values():
-            one.process.terminate()
+        _terminate(running.values())
         raise
     finally:
         _stop(list(running.values()))
 
 
+def _terminate(running: Iterable[_Running]) -> None:
+    for one in running:
+        one.process.terminate()
+
+
 def _context() -> Any:
-    """Return how processes are started: where that is safe, forked off one that has imported everything."""
+    """Return how processes are started: where that is safe, forked from one that has imported everything."""
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -88,7 +95,7 @@ def _start(context: Any, job: Job) -> _Running:
 
 
 def _read(one: _Running) -> News:
-    """Return the news of a job; a failure if its process has died without a word."""
+    """Return the news of a job; a failure if its process died without sending any."""
     try:
         news: News = one.pipe.recv()
         return news
@@ -101,27 +108,26 @@ def _how_it_died(code: int) -> str:
     if code >= 0:
         return f"its process ended with exit code {code}"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
-    hint = ", as when the machine has no memory left" if name == "SIGKILL" else ""
-    return f"its process was ended by the signal {name}{hint}"
+    hint = ", as happens when memory runs out" if name == "SIGKILL" else ""
+    return f"its process was killed by signal {name}{hint}"
 
 
 def _tell(one: _Running, answer: Answer) -> None:
     try:
         one.pipe.send(answer)
-    except OSError:  # it has died, which reading from it tells
+    except OSError:  # it has died, which the next read will show
         return
 
 
 def _stop(running: list[_Running]) -> None:
-    """Stop what still runs at its next checkpoint, or at once if the user insists."""
+    """Stop the remaining runs at their next checkpoint, or at once on a second interrupt."""
     try:
         for one in running:
             _tell(one, "stop")
         for one in running:
             _drain(one)
     except KeyboardInterrupt:
-        for one in running:
-            one.process.terminate()
+        _terminate(running)
         raise
     finally:
         for one in running:
@@ -133,7 +139,7 @@ def _stop(running: list[_Running]) -> None:
 
 
 def _drain(one: _Running) -> None:
-    """Read a job's reports until it ends, so that it never blocks on sending one."""
+    """Read a job's reports until it ends, so that it never blocks sending one."""
     try:
         while one.pipe.recv().state == "running":
             pass

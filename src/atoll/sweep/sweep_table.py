@@ -1,4 +1,4 @@
-"""What a sweep comes to: each setting's metric over seeds, with the best setting marked."""
+"""The result of a sweep: each setting's metric over seeds, with the best setting marked."""
 
 import json
 import math
@@ -20,16 +20,16 @@ class Line:
     """One setting of a sweep.
 
     Attributes:
-        run: the experiment's run; empty where it has but one.
-        values: of the settings that are swept over, without the seed.
-        seeds: how many runs of it there are to be.
+        run: the experiment's run; empty if it has only one.
+        values: the settings swept over, without the seed.
+        seeds: how many runs are planned.
         finished: how many of them count.
-        last: over seeds, of the metric at the last probe, or of the cost of a target; None without a finished run, and
-            where a seed has missed the target, since a mean over the others would flatter.
-        best: over seeds, of the metric at each run's best probe; as `last` for a cost.
-        missed: how many of the finished runs have not met the target.
-        is_best_last: whether no other setting's mean of the last value is better.
-        is_best: whether no other setting's mean of the best value is better.
+        last: over seeds, the metric at the last probe or the cost of the target; None without a finished run, or if a
+            seed missed the target, since averaging only successful seeds would be biased.
+        best: over seeds, the metric at each run's best probe; for a cost, the same as `last`.
+        missed: how many of the finished runs missed the target.
+        is_best_last: whether no other setting has a better mean of the last value.
+        is_best: whether no other setting has a better mean of the best value.
     """
 
     run: str
@@ -44,14 +44,14 @@ class Line:
 
 
 def sum_up(out: Path, members: Sequence[Member], goal: Goal) -> list[Line]:
-    """Return one line a setting, in the order of the sweep, from what its finished runs recorded."""
+    """Return one line per setting, in the order of the sweep, from what its finished runs recorded."""
     groups: dict[str, list[Member]] = {}
     for member in members:
         groups.setdefault(member.setting, []).append(member)
     lines = list[Line]()
     for group in groups.values():
         found = [pair for member in group if (pair := goal.read(out / member.name)) is not None]
-        missed = sum(math.isinf(pair[0]) for pair in found) if goal.target is not None else 0
+        missed = sum(math.isinf(last) for last, _ in found)
         last, best = (_estimate([pair[i] for pair in found], goal) if found and not missed else None for i in (0, 1))
         values = {name: value for name, value in group[0].values.items() if name != "seed"}
         lines.append(Line(group[0].run, values, len(group), len(found), last, best, missed))
@@ -59,16 +59,16 @@ def sum_up(out: Path, members: Sequence[Member], goal: Goal) -> list[Line]:
 
 
 def note_of(goal: Goal) -> str:
-    """Return what a reader of the table must know."""
-    by = "Wilson's score with Student's t, which stays in 0 to 100 %" if _is_share(goal) else "Student's t"
+    """Return the note below the table."""
+    by = "Wilson's score with Student's t, which stays within 0 to 100 %" if _is_share(goal) else "Student's t"
     over = f"ean ± sample standard deviation over seeds; 95 % CI: of the mean{{}}, by {by}. Only finished runs count."
     if goal.target is None:
         return f"Last: at the last probe. Best: at each run's best probe. M{over.format(' of the last value')}"
-    return f"At the first probe that meets the target: m{over.format('')} No mean where a seed has missed it."
+    return f"At the first probe that meets the target: m{over.format('')} No mean if a seed missed it."
 
 
 def cells_of(lines: Sequence[Line], goal: Goal) -> tuple[list[list[str]], int]:
-    """Return the table as text, its header first, and how many of its columns are texts."""
+    """Return the table as text, header first, and how many of its columns hold text."""
     names = list(lines[0].values)
     has_runs = any(line.run for line in lines)
     header = [*(["Run"] if has_runs else []), *short_names(names), "Seeds"]
@@ -94,18 +94,18 @@ def as_markdown(lines: Sequence[Line], goal: Goal) -> str:
 
 
 def as_csv(lines: Sequence[Line], goal: Goal) -> str:
-    """Return the table as comma-separated values, numbers in full."""
+    """Return the table as CSV, with numbers in full."""
     return csv_table(as_dicts(lines, goal))
 
 
 def as_dicts(lines: Sequence[Line], goal: Goal) -> list[dict[str, Any]]:
-    """Return the table as plain values; what is unknown is None. Of a cost, target and missed seeds are told too."""
+    """Return the table as plain values; unknown ones are None. For a cost, includes target and missed seeds."""
     return [
         {
             "run": line.run,
             **{
-                name: value if isinstance(value, int | float | str) else json.dumps(value)
-                for name, value in line.values.items()
+                key: each if isinstance(each, int | float | str) else json.dumps(each)
+                for key, each in line.values.items()
             },
             "seeds": line.seeds,
             "finished": line.finished,
@@ -121,7 +121,7 @@ def as_dicts(lines: Sequence[Line], goal: Goal) -> list[dict[str, Any]]:
 
 
 def show_value(value: Any) -> str:
-    """Return a setting's value as text: that of a text as it stands, else as TOML has it."""
+    """Return a setting's value as text: a string unquoted, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -136,7 +136,7 @@ def show(value: float, goal: Goal) -> str:
 
 
 def _estimate(values: Sequence[float], goal: Goal) -> Estimate:
-    is_share = _is_share(goal) and all(0 <= value <= 1 for value in values)  # a probe of one's own may think otherwise
+    is_share = _is_share(goal) and all(0 <= value <= 1 for value in values)  # a custom probe need not be one
     return (estimate_share if is_share else estimate)(values)
 
 
@@ -160,7 +160,7 @@ def _mark(lines: Sequence[Line], goal: Goal) -> list[Line]:
 
 
 def _values(line: Line, goal: Goal) -> list[str]:
-    """Return the cells of a line that its seeds fill."""
+    """Return the cells that summarise a line's seeds."""
     if goal.target is not None:
         missed = f"missed by {line.missed} of {line.finished}" if line.missed else _spread(line.last, goal)
         return [missed, _interval(line.last, goal), "best" if line.is_best_last else ""]
@@ -169,12 +169,8 @@ def _values(line: Line, goal: Goal) -> list[str]:
 
 
 def _numbers(name: str, found: Estimate | None) -> dict[str, float | None]:
-    return {
-        f"{name}_mean": found.mean if found else None,
-        f"{name}_std": found.std if found else None,
-        f"{name}_ci_low": found.low if found else None,
-        f"{name}_ci_high": found.high if found else None,
-    }
+    columns = {"mean": "mean", "std": "std", "ci_low": "low", "ci_high": "high"}
+    return {f"{name}_{column}": getattr(found, field, None) for column, field in columns.items()}
 
 
 def _spread(found: Estimate | None, goal: Goal) -> str:
@@ -195,7 +191,7 @@ def _interval(found: Estimate | None, goal: Goal) -> str:
 
 
 def _unit(goal: Goal, mean: float) -> tuple[float, str, str]:
-    """Return how values of about this size are written: a factor, a format, and the unit's symbol."""
+    """Return the factor, format and unit in which values of about this size are shown."""
     if _is_share(goal):
         return 100.0, ".2f", "%"
     if goal.metric.endswith("_time"):

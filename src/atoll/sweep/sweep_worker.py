@@ -1,4 +1,4 @@
-"""One run in its own process, which reports progress to the sweep and asks whether to go on."""
+"""One run in its own process, which reports progress to the sweep and asks whether to continue."""
 
 import os
 import signal
@@ -28,14 +28,14 @@ Answer = Literal["go on", "stop", "prune"]
 
 @dataclass(frozen=True)
 class Job:
-    """A run to start, or to continue.
+    """A run to start or to continue.
 
     Attributes:
-        name: what it is called in the sweep.
-        settings: of the run.
-        folder: where to.
+        name: its name in the sweep.
+        settings: the run's settings.
+        folder: the run's folder.
         modules: where the user's own modules are found.
-        at_once: how many runs the machine's cores are shared by.
+        at_once: how many runs share the machine's cores.
     """
 
     name: str
@@ -47,17 +47,17 @@ class Job:
 
 @dataclass(frozen=True)
 class News:
-    """How a job goes.
+    """A report on a job.
 
     Attributes:
-        state: running; or, as the last news of a job, finished, stopped (it can be gone on with), pruned or failed.
-        done: its events that are over, while it runs.
-        events: of the whole run.
+        state: running; or, in a job's last report, finished, stopped (it can be resumed), pruned or failed.
+        done: events completed, while it runs.
+        events: events in all.
         row: the metrics row, if there is a new one.
-        warnings: what the user should know.
-        executor: which executor trains, and why; told once.
+        warnings: for the user.
+        executor: which executor trains, and why; reported once.
         error: why it failed, in one sentence.
-        trace: where, if that was not to be expected.
+        trace: the traceback of an unexpected error.
     """
 
     state: Literal["running", "finished", "stopped", "pruned", "failed"]
@@ -71,21 +71,16 @@ class News:
 
 
 def work(job: Job, folder: Path, pipe: Connection) -> None:
-    """Run a job and report on it through the pipe; the process's main function.
+    """Run a job and report on it through the pipe to the sweep: the main function of the run's process.
 
-    Rows are answered: with "go on", "stop" or "prune". To stop may also be told at any time, as the end of the pipe
-    does, so that a run whose sweep is gone does not live on.
-
-    Args:
-        job: the run.
-        folder: the folder to work in.
-        pipe: to the sweep.
+    The sweep answers each row with "go on", "stop" or "prune". It may also say "stop" at any time, and so does the end
+    of the pipe, so that a run does not outlive its sweep. `folder` is the working directory.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the sweep as well, which stops its runs in turn
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the sweep too, which then stops its runs
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(BrokenPipeError):  # the sweep is gone, and the run has been saved
         try:
-            os.dup2(2, 1)  # standard output is the sweep's; what the user's code prints is none of its results
+            os.dup2(2, 1)  # standard output is for the sweep's results, not for what the user's code prints
             os.chdir(folder)
             for place in job.modules:
                 import_from(place)
@@ -111,17 +106,9 @@ def _carry_out(job: Job, pipe: Connection) -> News:
         for progress in steps:
             now = time.monotonic()
             if progress.row is not None or progress.warnings or now - last_sent > _TELL_SECONDS:
-                told = "" if last_sent else f"run.executor = {settings.run.executor!r}: {experiment.executor_choice}"
-                pipe.send(
-                    News(
-                        "running",
-                        progress.events_done,
-                        progress.events,
-                        progress.row,
-                        progress.warnings,
-                        told,
-                    )
-                )
+                told = "" if last_sent else f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}"
+                done = progress.events_done, progress.events
+                pipe.send(News("running", *done, progress.row, progress.warnings, told))
                 last_sent = now
             if answer == "go on":
                 answer = _listen(pipe, waits=progress.row is not None)
@@ -132,18 +119,18 @@ def _carry_out(job: Job, pipe: Connection) -> News:
 
 
 def _listen(pipe: Connection, waits: bool) -> Answer:
-    """Return what the sweep says, waiting for it after a row; "go on" if it has said nothing."""
+    """Return the sweep's answer, waiting for it after a row; "go on" if there is none."""
     try:
         if waits or pipe.poll():
             answer: Answer = pipe.recv()
             return answer
-    except (EOFError, OSError):  # it is gone
+    except (EOFError, OSError):  # the sweep is gone
         return "stop"
     return "go on"
 
 
 def _share_cores(settings: Settings, at_once: int) -> Settings:
-    """Let `auto` use no more worker processes than the run's share of the cores; the bits are the same."""
+    """Limit `auto` and `cores` to the run's share of the cores; results are bit-identical."""
     if at_once == 1 or settings.run.executor not in ("auto", "cores") or settings.run.workers is not None:
         return settings
     run = settings.run.model_copy(update={"workers": max(1, count_cores() // at_once)})

@@ -9,8 +9,8 @@ from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
 from atoll.sweep.sweep_table import show
 
-NOTE = "Pruned trials were stopped early because they lagged behind; their value is that of their last probe."
-_NOTE_OF_COSTS = "A trial that has missed the target has no value."
+NOTE = "Pruned trials were stopped early because they lagged behind; their value is from their last probe."
+_NOTE_OF_COSTS = "A trial that missed the target has no value."
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Trial:
     """One run of a search.
 
     Attributes:
-        number: from 0, in the order of proposals.
-        texts: the values, as `--set` takes them, by setting.
+        number: from 0, in the order proposed.
+        texts: each setting's value, as `--set` takes it.
         state: complete, pruned, fail or running.
-        rounds: done at the last probe.
-        value: of the metric at the last probe; None if there is none.
+        rounds: completed at the last probe.
+        value: the metric at the last probe; None if there is none.
     """
 
     number: int
@@ -33,12 +33,12 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Its folder's name."""
+        """The name of its folder."""
         return f"trial-{self.number:03d}"
 
 
 def cells_of(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> tuple[list[list[str]], int]:
-    """Return the table as text, its header first, and how many of its columns are texts."""
+    """Return the table as text, header first, and how many of its columns hold text."""
     names = list(trials[0].texts)
     header = ["Trial", *short_names(names), "State", "Rounds", goal.title, ""]
     rows = [
@@ -61,12 +61,12 @@ def as_markdown(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> str:
 
 
 def as_csv(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> str:
-    """Return the table as comma-separated values, numbers in full."""
+    """Return the table as CSV, with numbers in full."""
     return csv_table(as_dicts(trials, best, goal))
 
 
 def as_dicts(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> list[dict[str, Any]]:
-    """Return the table as plain values; what is unknown is None."""
+    """Return the table as plain values; unknown ones are None."""
     return [
         {
             "trial": trial.number,
@@ -84,7 +84,7 @@ def as_dicts(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> list[di
 
 
 def _shorten(text: str) -> str:
-    """Return a number with four digits, and other text as it is.
+    """Return a long number with four digits, and other text unchanged.
 
     >>> _shorten("0.012345678"), _shorten("sgd"), _shorten("20")
     ('0.01235', 'sgd', '20')

@@ -1,4 +1,4 @@
-"""A search for the best setting, handed to Optuna: it proposes trials, and prunes those that lag behind."""
+"""A search for the best setting with Optuna, which proposes trials and prunes those that lag behind."""
 
 import importlib
 import math
@@ -17,15 +17,15 @@ from atoll.sweep.sweep_worker import Answer, Job, News
 from atoll.sweep.trials import Trial
 
 STORE = "optuna.log"
-_STARTUP_TRIALS = 5  # that are never pruned, since there is too little to compare them with
+_STARTUP_TRIALS = 5  # never pruned, since there is too little to compare them with
 _STUDY = "atoll"
 
 
 def require_optuna() -> Any:
-    """Return the package, silenced but for errors.
+    """Return the package, logging only errors.
 
     Raises:
-        InputError: it is not installed.
+        InputError: if it is not installed.
     """
     try:
         optuna = importlib.import_module("optuna")
@@ -40,8 +40,8 @@ def require_optuna() -> Any:
 class Search:
     """A study in a sweep's folder: its jobs, their reports, and its trials.
 
-    The proposals depend on the seed and on the trials that were over when each was made, and on nothing else. So with
-    one job at a time a search that was stopped goes on as if it had not been.
+    A proposal depends only on the seed and on the trials that were over when it was made. So with one job at a time, a
+    search that was stopped and resumed proposes the same trials as one that was not.
     """
 
     def __init__(
@@ -53,21 +53,21 @@ class Search:
         rounds: int,
         seed: int,
     ) -> None:
-        """Open the study, or begin it.
+        """Open the study, or start it.
 
         Args:
-            out: the sweep's folder; it is there.
-            space: what is searched.
-            goal: what is to be best at the last probe, or what is to cost least; then no trial is pruned.
+            out: the sweep's folder, which must exist.
+            space: the search space.
+            goal: what to optimise; no trial is pruned if that is the cost of a target.
             make: makes the settings of a run from ``section.key=value`` texts and a label.
             rounds: of a run; no trial is pruned in the first fifth of them.
             seed: of the proposals.
         """
         self._optuna = optuna = require_optuna()
         self.out, self.space, self.goal, self.make, self.seed = out, space, goal, make, seed
-        journal = optuna.storages.journal
+        backend = optuna.storages.journal.JournalFileBackend(str(out / STORE))
         self.study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(out / STORE))),
+            storage=optuna.storages.JournalStorage(backend),
             study_name=_STUDY,
             direction="maximize" if goal.rises else "minimize",
             pruner=optuna.pruners.MedianPruner(_STARTUP_TRIALS, n_warmup_steps=max(1, rounds // 5)),
@@ -77,19 +77,15 @@ class Search:
         self._values: dict[str, float | None] = {}
 
     def jobs(
-        self,
-        trials: int,
-        modules: tuple[Path, ...] = (),
-        at_once: int = 1,
-        note: Callable[[], None] | None = None,
+        self, trials: int, modules: tuple[Path, ...] = (), at_once: int = 1, note: Callable[[], None] | None = None
     ) -> Iterator[Job]:
-        """Yield jobs until there are so many trials in all; stopped ones come first.
+        """Yield jobs, stopped trials first, until there are `trials` in all.
 
         Args:
-            trials: how many.
+            trials: how many trials there are to be.
             modules: where the user's own modules are found.
             at_once: how many jobs share the machine's cores.
-            note: called when a trial was proposed, before it is yielded.
+            note: called after each proposal, before its job is yielded.
         """
         running = self._optuna.trial.TrialState.RUNNING
         for frozen in self.study.get_trials(deepcopy=False, states=(running,)):
@@ -102,7 +98,7 @@ class Search:
             yield job
 
     def judge(self, job: Job, news: News) -> Answer:
-        """Report a row of a job; say whether its run goes on."""
+        """Report a job's row to the study; return whether its run continues."""
         if self.goal.target is not None:
             return "go on"
         row = news.row or {}
@@ -116,9 +112,9 @@ class Search:
         return "prune" if round_ > 0 and trial.should_prune() else "go on"
 
     def settle(self, job: Job, news: News) -> str:
-        """Tell the study how a job has ended; return what is wrong with it, or an empty text.
+        """Tell the study how a job ended; return its error, or an empty text.
 
-        A job that was stopped on the user's behalf stays as it is, to be gone on with.
+        A job that the user stopped stays as it is, to be resumed.
         """
         if self.goal.target is not None and news.state == "finished":
             cost = self.goal.read(job.folder)
@@ -127,7 +123,7 @@ class Search:
         if news.state in ("finished", "stopped") and job.name in self._values and value is None:
             self.study.tell(trial, state=states.FAIL)
             if self.goal.target is not None:
-                return f"--target {self.goal.target:g}: its {self.goal.of} has not met it"
+                return f"--target {self.goal.target:g}: its {self.goal.of} did not reach it"
             return f"--metric {self.goal.metric}: its rows do not hold it"
         if news.state == "finished":
             self.study.tell(trial, value)
@@ -138,7 +134,7 @@ class Search:
         return news.error
 
     def trials(self) -> list[Trial]:
-        """Return all trials so far, in their order."""
+        """Return all trials so far, in order."""
         return [
             Trial(
                 frozen.number,
@@ -151,13 +147,13 @@ class Search:
         ]
 
     def best(self) -> Trial | None:
-        """Return the complete trial with the best value at its last probe; None if none is complete."""
+        """Return the complete trial with the best value at its last probe; None if there is none."""
         complete = [trial for trial in self.trials() if trial.state == "complete" and trial.value is not None]
         pick = max if self.goal.rises else min
         return pick(complete, key=lambda trial: trial.value or 0.0, default=None)
 
     def _job(self, trial: Any, modules: tuple[Path, ...], at_once: int) -> Job:
-        """Return the job of a trial, whose values are drawn if they were not yet."""
+        """Return a trial's job; draws those values that have not been drawn yet."""
         texts = {each.name: _text(_suggest(trial, each)) for each in self.space}
         name = Trial(trial.number, texts, "running", 0, None).name
         self._asked[name] = trial
@@ -166,15 +162,15 @@ class Search:
         return Job(name, settings, self.out / name, modules, at_once)
 
     def _sampler(self, number: int) -> Any:
-        """Return what proposes this trial."""
-        with warnings.catch_warnings():  # some versions call what is used here experimental
+        """Return the sampler that proposes this trial."""
+        with warnings.catch_warnings():  # some versions call constant_liar experimental
             warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
             drawn = int(generator(self.seed, "search", number).integers(2**31))
             return self._optuna.samplers.TPESampler(seed=drawn, constant_liar=True)
 
 
 def corners(space: Sequence[Axis | Interval]) -> list[list[str]]:
-    """Return combinations, as ``section.key=value`` texts, in which every end of a range and every value comes once."""
+    """Return combinations, as ``section.key=value`` texts, that cover every value and both ends of every range."""
     columns = [ends(each) for each in space]
     return [
         [f"{each.name}={column[min(i, len(column) - 1)]}" for each, column in zip(space, columns, strict=True)]
@@ -183,7 +179,7 @@ def corners(space: Sequence[Axis | Interval]) -> list[list[str]]:
 
 
 def ends(each: Axis | Interval) -> list[str]:
-    """Return all values of a list, and the two ends of a range."""
+    """Return all values of a list, or the two ends of a range."""
     return list(each.texts) if isinstance(each, Axis) else [_end(each, each.low), _end(each, each.high)]
 
 

@@ -1,4 +1,4 @@
-"""Trackers: a run's rows logged to TensorBoard, MLflow or Weights & Biases, as plain code around its generator."""
+"""Trackers: log a run's rows to TensorBoard, MLflow or Weights & Biases, as plain code around its generator."""
 
 from atoll.trackers.tracker import Opened, Tracked, hyperparameters, numbers_of
 from atoll.trackers.tracking import TRACKERS, require_trackers, tracked

@@ -1,4 +1,4 @@
-"""MLflow: a store in the run's folder, or the server or database that ``MLFLOW_TRACKING_URI`` names."""
+"""MLflow: a store in the run's folder, or the server or database in ``MLFLOW_TRACKING_URI``."""
 
 import os
 import secrets
@@ -10,33 +10,29 @@ from typing import Any
 from atoll.trackers.tracker import Opened, Tracked, hyperparameters, import_extra
 
 _MARK = "round"  # a number that every row has
-_BATCH = 100  # parameters that a server takes at a time
+_BATCH = 100  # parameters that a server accepts at a time
 _METRICS = 1000
-_LONGEST = 500  # characters of a parameter that every server takes
+_LONGEST = 500  # characters of a parameter that every server accepts
 
 
 def require_mlflow() -> Any:
-    """Return the package; its usage statistics, which it would send over the network, stay off unless asked for.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Return the package; its usage statistics, which it sends over the network, are off unless enabled explicitly."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     return import_extra("mlflow", "mlflow")
 
 
 def open_mlflow(run: Tracked) -> Opened:
-    """Open a run of the experiment's name (or ``MLFLOW_EXPERIMENT_NAME``)."""
+    """Open a run under the experiment's name (or ``MLFLOW_EXPERIMENT_NAME``)."""
     return _MLflow(run)
 
 
 def _place(run: Tracked) -> tuple[str, str]:
-    """Return where the run is logged, also if its folder has moved since, and that as an address."""
+    """Return where the run is logged, as a name that stays valid if the folder moves, and as a URI."""
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         return uri, uri
-    # MLflow asks whoever uses a store of plain files to say so; a database a run would take 7 s and 1 MB.
+    # MLflow wants plain file stores to be enabled explicitly; a database per run would take 7 s and 1 MB.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    # A process makes a store of a given name only once, even if the folder is replaced.
+    # A process creates a store of a given name only once, even if the folder is replaced.
     store = next(run.folder.glob("store-*"), run.folder / f"store-{secrets.token_hex(4)}")
     return store.name, store.resolve().as_uri()
 
@@ -56,7 +52,7 @@ class _MLflow:
             run.write_note(where=where, id=self._id)
 
     def log(self, event: int, numbers: Mapping[str, float]) -> None:
-        # The mark comes last, so that a row of which only a part was written comes again.
+        # The mark comes last, so that a partially written row is written again.
         ordered = {**{name: value for name, value in numbers.items() if name != _MARK}, _MARK: numbers[_MARK]}
         self._log_metrics(event, ordered)
         self.logged = event
@@ -71,7 +67,7 @@ class _MLflow:
         self._client.set_terminated(self._id, status="FINISHED")
 
     def _find(self, id_: str) -> tuple[str, int]:
-        """Return the run of this id, which runs again from now on, and its last event; an empty id if it is gone."""
+        """Set the run of this id to running; return the id and its last event, or an empty id if it is gone."""
         try:
             self._client.update_run(id_, status="RUNNING")
             history = self._client.get_metric_history(id_, _MARK)
@@ -82,7 +78,7 @@ class _MLflow:
     def _begin(self, run: Tracked) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.settings.name
         if (experiment := self._client.get_experiment_by_name(name)) is None:
-            with suppress(Exception):  # another process may have just made it; what else is wrong comes out below
+            with suppress(Exception):  # another process may have just made it; other errors recur below
                 self._client.create_experiment(name)
             experiment = self._client.get_experiment_by_name(name)
         id_: str = self._client.create_run(experiment.experiment_id, run_name=run.title).info.run_id

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run's folder, which ``tensorboard --logdir runs`` finds."""
+"""TensorBoard: event files in the run's folder, found by ``tensorboard --logdir runs``."""
 
 import math
 from collections.abc import Mapping
@@ -10,11 +10,7 @@ _MARK = "round"  # a number that every row has
 
 
 def require_tensorboard() -> Any:
-    """Return the module that writes event files.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Return the module that writes event files."""
     return import_extra("torch.utils.tensorboard", "tensorboard")
 
 
@@ -26,7 +22,7 @@ def open_tensorboard(run: Tracked) -> Opened:
 class _TensorBoard:
     def __init__(self, run: Tracked) -> None:
         last = _last_event(run) if run.goes_on else -1
-        # The last row may be there in part: readers drop it where a file begins with `purge_step`, and it comes again.
+        # The last row may be incomplete: `purge_step` makes readers drop it, and it is written again.
         self.logged = last - 1 if last >= 0 else -1
         self._writer = require_tensorboard().SummaryWriter(str(run.folder), purge_step=last if last >= 0 else None)
         self._event = max(last, 0)
@@ -45,7 +41,7 @@ class _TensorBoard:
         self._writer.close()
 
     def _log_hyperparameters(self, run: Tracked) -> None:
-        """Write what the HPARAMS page shows, into the run itself; `add_hparams` would make a second run."""
+        """Write the data of the HPARAMS page into the run itself; `add_hparams` would make a second run."""
         summary = import_extra("torch.utils.tensorboard.summary", "tensorboard")
         curves = dict.fromkeys(("test_accuracy", "train_loss"), math.nan)
         for proto in summary.hparams(hyperparameters(run.settings), curves):
@@ -53,7 +49,7 @@ class _TensorBoard:
 
 
 def _last_event(run: Tracked) -> int:
-    """Return the last event of which a row was begun, or -1."""
+    """Return the last event whose row was begun, or -1."""
     loading = import_extra("tensorboard.backend.event_processing.event_file_loader", "tensorboard")
     last = -1
     for file in sorted(run.folder.glob("events.out.tfevents.*")):

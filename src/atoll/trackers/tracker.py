@@ -1,6 +1,5 @@
-"""What every tracker gets, and does."""
+"""The input and the interface of trackers."""
 
-import importlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from atoll.runs.fingerprint import flatten
 from atoll.runs.run_folder import Row
 from atoll.settings.experiment_file import resolved
 from atoll.settings.sections import Settings
-from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
 
@@ -23,8 +22,8 @@ class Tracked:
 
     Attributes:
         settings: the run's settings.
-        folder: the tracker's own folder, in the run's folder; it is there.
-        goes_on: whether to continue what an earlier process logged of this run; else the folder is empty.
+        folder: the tracker's own folder, in the run's folder; it exists.
+        goes_on: whether to continue what an earlier process logged for this run; if not, the folder is empty.
     """
 
     settings: Settings
@@ -33,11 +32,11 @@ class Tracked:
 
     @property
     def title(self) -> str:
-        """What the run is called: its panel and label, or else the experiment's name."""
+        """The run's title: its panel and label, or else the experiment's name."""
         return " ".join(filter(None, (self.settings.panel, self.settings.label))) or self.settings.name
 
     def note(self) -> dict[str, str]:
-        """Return what `write_note` has written, empty if it has not."""
+        """Return what `write_note` wrote, or an empty table."""
         with suppress(OSError, ValueError):
             note = read_json(self.folder / "run.json", self.folder)
             return note if isinstance(note, dict) else {}
@@ -52,10 +51,10 @@ class Opened(Protocol):
     """A tracker that a run's rows are logged to."""
 
     logged: int
-    """The last event whose row is logged already, -1 if there is none."""
+    """The last event whose row is already logged, -1 if there is none."""
 
     def log(self, event: int, numbers: Mapping[str, float]) -> None:
-        """Log the numbers of the row of an event."""
+        """Log the numbers of an event's row."""
 
     def close(self, summary: Mapping[str, float] | None) -> None:
         """Log the summary (None for a run that stopped early), and write everything."""
@@ -74,9 +73,9 @@ def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
 
 
 def numbers_of(row: Row) -> dict[str, float]:
-    """Return the numbers of a row by name, those of a list as ``name/0`` and so on; unknown values are left out.
+    """Return the numbers of a row by name, those of a list as ``name/0`` and so on; missing values are left out.
 
-    Lists of lists, such as `confusion`, are left out too: a tracker would draw a curve of each of their numbers.
+    Lists of lists, such as `confusion`, are left out too: a tracker would draw a curve for each number.
 
     >>> numbers_of({"round": 1, "test_accuracy": None, "cluster_accuracy": [0.5, None], "confusion": [[1]]})
     {'round': 1.0, 'cluster_accuracy/0': 0.5}
@@ -88,16 +87,6 @@ def numbers_of(row: Row) -> dict[str, float]:
     return numbers
 
 
-def import_extra(package: str, extra: str) -> Any:
-    """Import a tracker's package.
-
-    Raises:
-        InputError: it is not installed; names the extra.
-    """
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"run.trackers: {extra} needs a package that is not installed ({error}); "
-            f'install it with `pip install "atoll[{extra}]"`'
-        ) from error
+def import_extra(module: str, extra: str) -> Any:
+    """Import a module of a tracker's package; an error names the extra to install."""
+    return load_extra(module, extra, f"run.trackers: {extra}", package=f"the package {extra}")

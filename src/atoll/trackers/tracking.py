@@ -1,4 +1,4 @@
-"""Logging a run's rows as they come, each exactly once."""
+"""Logging a run's rows as they arrive, each exactly once."""
 
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -20,15 +20,11 @@ TRACKERS: Mapping[str, tuple[Callable[[], object], Callable[[Tracked], Opened]]]
     "mlflow": (require_mlflow, open_mlflow),
     "wandb": (require_wandb, open_wandb),
 }
-"""By their names in `run.trackers`: what checks that the package is installed, and what opens the tracker."""
+"""By the names in `run.trackers`: a check that the package is installed, and a function that opens the tracker."""
 
 
 def require_trackers(settings: Settings) -> None:
-    """Refuse trackers whose packages are not installed; nothing is written.
-
-    Raises:
-        InputError: names the tracker and the extra to install.
-    """
+    """Refuse trackers whose packages are not installed, before anything is written."""
     for name in settings.run.trackers:
         require, _ = TRACKERS[name]
         require()
@@ -37,21 +33,21 @@ def require_trackers(settings: Settings) -> None:
 def tracked(
     steps: Generator[RunProgress], settings: Settings, place: Path, resume: bool = False
 ) -> Generator[RunProgress]:
-    """Pass a run's progress on and log its rows to the trackers that `run.trackers` names, below ``trackers/``.
+    """Pass a run's progress on and log its rows to the trackers in `run.trackers`, below ``trackers/``.
 
-    Rows are taken from ``metrics.jsonl`` where a tracker lacks them, so a resumed run goes on in the same tracker run
-    without gaps and without doubled rows, and a tracker that is switched on later gets all of them. A tracker that
-    fails on the way is dropped with a warning; the run itself goes on.
+    Rows that a tracker lacks are taken from ``metrics.jsonl``, so a resumed run continues in the same tracker run
+    without gaps or duplicate rows, and a tracker that is enabled later gets all rows. A tracker that fails during the
+    run is dropped with a warning; the run continues.
 
     Args:
         steps: the run, as `atoll.runs.run.run_events` yields it; it is closed with this generator.
         settings: of the run.
         place: the run's folder.
-        resume: as for `run_events`; else what trackers hold of an earlier run in the folder is removed.
+        resume: as for `run_events`; if false, what trackers hold of an earlier run in the folder is removed.
 
     Raises:
-        InputError: a tracker that is not installed, before anything is trained, or that cannot be opened.
-        RunError: a tracker that could not write the end of a finished run.
+        InputError: if a tracker is not installed, before anything is trained, or cannot be opened.
+        RunError: if a tracker could not write the end of a finished run.
     """
     require_trackers(settings)
     folder = RunFolder(place)
@@ -69,7 +65,7 @@ def tracked(
                 yield replace(progress, warnings=(*progress.warnings, *warnings))
     except BaseException:
         if trackers is not None:
-            with suppress(AtollError):  # report the reason to stop, not this
+            with suppress(AtollError):  # the error to report is the one that stops the run
                 trackers.close(None)
         raise
     if trackers is not None:
@@ -80,22 +76,22 @@ class _Trackers:
     """The opened trackers by name; one that fails is dropped."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without any."""
         self.opened: dict[str, Opened] = {}
 
     def log(self, rows: Sequence[Row]) -> list[str]:
-        """Log the rows that a tracker lacks; return what the user should know of trackers that fail."""
+        """Log the rows that a tracker lacks; return warnings about trackers that fail."""
         warnings = list[str]()
         for name, tracker in list(self.opened.items()):
             try:
                 for row in rows:
                     if row["event"] > tracker.logged:
                         tracker.log(row["event"], numbers_of({**row, "event": None}))  # it is the step
-            except Exception as error:  # whatever a tracker's package may raise
+            except Exception as error:  # a tracker's package may raise anything
                 del self.opened[name]
                 warnings.append(
-                    f"run.trackers: {name} fails and is left out from here on ({_first_line(error)}); "
-                    "--resume logs what is missing, also of a finished run"
+                    f"run.trackers: {name} failed and is skipped from here on ({_first_line(error)}); "
+                    "--resume logs what is missing, even after the run has finished"
                 )
         return warnings
 
@@ -103,7 +99,7 @@ class _Trackers:
         """Write everything; with the summary if the run is finished.
 
         Raises:
-            RunError: names the first tracker that fails; the others are closed too.
+            RunError: names the trackers that failed; the others are closed too.
         """
         failed = list[str]()
         numbers = None if summary is None else numbers_of(summary)
@@ -121,15 +117,11 @@ class _Trackers:
 
 
 def _open(settings: Settings, place: Path, goes_on: bool) -> _Trackers:
-    """Open the trackers of a run, with folders of their own; without going on, those of all trackers are removed.
-
-    Raises:
-        InputError: one that cannot be opened; those opened before it are closed.
-    """
+    """Open a run's trackers in folders of their own; unless the run `goes_on`, old tracker folders are removed."""
     if not goes_on:
         for name in TRACKERS:
             shutil.rmtree(place / name, ignore_errors=True)
-        with suppress(OSError):  # it holds other files, or is not there
+        with suppress(OSError):  # it holds other files, or does not exist
             place.rmdir()
     trackers = _Trackers()
     for name in dict.fromkeys(settings.run.trackers):
@@ -138,7 +130,7 @@ def _open(settings: Settings, place: Path, goes_on: bool) -> _Trackers:
             is_there = folder.is_dir()
             folder.mkdir(parents=True, exist_ok=True)
             trackers.opened[name] = TRACKERS[name][1](Tracked(settings, folder, goes_on and is_there))
-        except Exception as error:  # whatever a tracker's package may raise
+        except Exception as error:  # a tracker's package may raise anything
             with suppress(RunError):
                 trackers.close(None)
             raise InputError(f"run.trackers: {name} cannot be opened ({_first_line(error)})") from error

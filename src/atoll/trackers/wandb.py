@@ -1,4 +1,4 @@
-"""Weights & Biases: offline files in the run's folder for ``wandb sync``, or whatever ``WANDB_MODE`` says."""
+"""Weights & Biases: offline files in the run's folder for ``wandb sync``, or the mode in ``WANDB_MODE``."""
 
 import os
 import secrets
@@ -9,19 +9,19 @@ from typing import Any
 from atoll.runs.run_folder import slug
 from atoll.trackers.tracker import Opened, Tracked, hyperparameters, import_extra
 
+_QUIET: dict[str, Any] = {"silent": True, "console": "off", "save_code": False} | dict.fromkeys(
+    ("disable_git", "disable_job_creation", "x_disable_stats", "x_disable_meta"), True
+)
+
 
 def require_wandb() -> Any:
-    """Return the package; its error reports, which it would send over the network, stay off unless asked for.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Return the package; its error reports, which it sends over the network, are off unless enabled explicitly."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     return import_extra("wandb", "wandb")
 
 
 def open_wandb(run: Tracked) -> Opened:
-    """Open a run of a project with the experiment's name (or ``WANDB_PROJECT``)."""
+    """Open a run of a project with the experiment's name (or that in ``WANDB_PROJECT``)."""
     return _Wandb(run)
 
 
@@ -31,7 +31,7 @@ class _Wandb:
         mode = os.environ.get("WANDB_MODE") or "offline"
         id_ = (run.note() if run.goes_on else {}).get("id") or secrets.token_hex(4)
         run.write_note(id=id_)
-        if mode == "offline":  # which cannot be gone on with: the run is written again, whole, from its rows
+        if mode == "offline":  # offline files cannot be continued: the whole run is written again from its rows
             for before in run.folder.glob("offline-run-*"):
                 shutil.rmtree(before)
         self._run = wandb.init(
@@ -43,15 +43,7 @@ class _Wandb:
             config=hyperparameters(run.settings),
             resume=None if mode == "offline" else "allow",
             reinit="create_new",
-            settings=wandb.Settings(
-                silent=True,
-                console="off",
-                save_code=False,
-                disable_git=True,
-                disable_job_creation=True,
-                x_disable_stats=True,
-                x_disable_meta=True,
-            ),
+            settings=wandb.Settings(**_QUIET),
         )
         self.logged = -1 if mode == "offline" else int(self._run.starting_step) - 1
 

@@ -1,4 +1,4 @@
-"""The baselines of FedUC's clustering: aware of communication, or of data (Sec. VI-A)."""
+"""The baselines of FedUC's clustering: communication-aware and data-aware (Sec. VI-A)."""
 
 import numpy as np
 
@@ -7,13 +7,13 @@ from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.network.network import Network
 
-_TIE = 1e-12  # distances of shares this close are equal up to rounding
-_EMPTY = 1.0  # distance of a cluster without clients: farther than a single class's, so all clusters are used
+_TIE = 1e-12  # distances this close are equal up to rounding
+_EMPTY = 1.0  # distance of a cluster without clients: larger than a single class's, so all clusters are used
 
 
 @checked_rule
 def comaw(network: Network) -> Clustering:
-    """Put each client where its upload is shortest (ComAw); of equals the lower index."""
+    """Assign each client to the aggregator with the shortest upload (ComAw); on ties the lower index."""
     return Clustering(network.upload_seconds.argmin(axis=1), network.aggregators)
 
 
@@ -22,10 +22,10 @@ def dataw(population: Population, clusters: int) -> Clustering:
     """Give each cluster class shares like the population's (DatAw).
 
     A cluster's distance is the sum over classes of (its share - the population's) squared, and 1 without clients. By
-    decreasing size (of equals the lower index first) each client goes to the cluster whose distance it lowers most,
-    or raises least; of equals the lower index. A cluster takes at most ``ceil(clients / clusters)`` clients.
+    decreasing size (on ties the lower index first) each client goes to the cluster whose distance it lowers most,
+    or raises least; on ties the lower index. A cluster takes at most ``ceil(clients / clusters)`` clients.
 
-    What counts is the change, not the distance reached: for clients of one class each, the latter mixes no better than
+    The change counts, not the resulting distance: for clients of one class each, the latter mixes no better than
     chance.
     """
     counts = population.class_counts().astype(np.float64)

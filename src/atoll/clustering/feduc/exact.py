@@ -1,4 +1,4 @@
-"""The best clustering of all, by trying every one: for tiny problems, to know the greedy pass's gap."""
+"""The optimal clustering by exhaustive search, for tiny problems: shows how far the greedy pass is from it."""
 
 from collections.abc import Iterator
 
@@ -14,20 +14,20 @@ MOST = 3**8  # assignments, about a second
 
 
 def exact(problem: Problem) -> Ids:
-    """Return the labels with the least bound among all that keep the limits; of equals the first in lexical order.
+    """Return the labels with the least bound among all that keep the limits; on ties the first in lexical order.
 
     Args:
         problem: with at most ``aggregators ** clients = 3 ** 8`` assignments.
 
     Raises:
-        InputError: a larger problem; no assignment keeps the limits; what `bound.evaluate` raises.
+        InputError: if the problem is larger, or no assignment keeps the limits; what `bound.evaluate` raises.
     """
     network = problem.network
     count = network.aggregators**network.clients
     if count > MOST:
         raise InputError(
             f"clustering: {network.clients} clients and {network.aggregators} aggregators: "
-            f"the exact optimum is for at most {MOST} assignments, as of 8 clients and 3 aggregators"
+            f"the exact optimum is for at most {MOST} assignments, such as 8 clients and 3 aggregators"
         )
     best, least = None, np.inf
     for labels in _within_limits(problem, np.full(network.clients, -1, np.int64), 0):
@@ -40,7 +40,7 @@ def exact(problem: Problem) -> Ids:
 
 
 def _within_limits(problem: Problem, labels: Ids, client: int) -> Iterator[Ids]:
-    """Yield every assignment of this client and the later ones, in place; one more client never shortens a cluster."""
+    """Yield every assignment of this client and the later ones, in place; a further client never shortens a cluster."""
     if client == len(labels):
         yield labels
         return

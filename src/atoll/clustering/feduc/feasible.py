@@ -1,6 +1,6 @@
-"""Making room: which clients must move so that one that fits no aggregator does, or a proof that none can.
+"""Making room: which clients must move so that one that fits no aggregator does, or a proof that this is impossible.
 
-FedUC's pseudocode (Algorithm 2) places clients one after the other and can get stuck though a full assignment exists.
+FedUC's pseudocode (Algorithm 2) places clients one after the other and can get stuck although an assignment exists.
 """
 
 from collections.abc import Iterator
@@ -16,34 +16,34 @@ from atoll.network.network import Network
 from atoll.support.arrays import Floats, Ids, Mask
 
 CHAINS = 1000  # partial chains that are continued before the integer program takes over
-KEPT = 50_000  # partial chains remembered at a time
-PAIRED = 12  # members of a cluster, those with the longest uploads, that may have to leave two at a time
+KEPT = 50_000  # partial chains kept at a time
+PAIRED = 12  # members of a cluster, those with the longest uploads, that are also displaced in pairs
 
 
 def make_room(
     problem: Problem, labels: Ids, client: int, search_seconds: float = 60.0, may_empty: bool = True
 ) -> Ids | None:
-    """Return labels in which `client` has a place too, or None where that is impossible.
+    """Return labels in which `client` has a place too, or None if that is impossible.
 
-    First chains of moves are tried, those with few moves first: the client displaces one or two others, which
+    Chains of moves are tried first, those with few moves before others: the client displaces one or two others, which
     displace others in turn. If none is found, an integer program decides. None is then a proof that the problem's
-    clients cannot all be placed within the limits, mostly because these here cannot. Where clients send side
+    clients cannot all be placed within the limits, usually because those placed so far cannot. Where clients send side
     by side there is no such program, and None means that no chain was found.
 
     Args:
         problem: gives the seconds and the limits.
-        labels: [clients], the aggregators of the clients placed so far, within the limits; -1 for the others, which
+        labels: the aggregators of the clients placed so far, within the limits, [clients]; -1 for the others, which
             stay without one, except `client`.
         client: the client to place.
-        search_seconds: wall-clock seconds after which the integer program is given up.
+        search_seconds: wall-clock limit of the integer program.
         may_empty: whether an aggregator's last client may leave it.
 
     Raises:
-        InputError: the integer program was given up without a proof.
+        InputError: if the integer program reached its time limit without a proof.
     """
     opened = None if may_empty else np.unique(labels[labels >= 0])
     moved = chain_of_moves(problem, labels, client, opened)
-    if moved is not None or problem.network.sharing is not None:  # the program knows only uploads in turns
+    if moved is not None or problem.network.sharing is not None:  # the program models only uploads in turns
         return moved
     from atoll.clustering.feduc.program import assignment, may_fit  # needs SciPy's solvers, which load slowly
 
@@ -54,7 +54,7 @@ def make_room(
 
 @dataclass(frozen=True)
 class _Chain:
-    """Clients moved so far, with their new aggregators, and those that lost their place and have none yet."""
+    """Clients moved so far, with their new aggregators, and displaced clients that have no new place yet."""
 
     moved: dict[int, int]
     homeless: tuple[int, ...]
@@ -66,9 +66,9 @@ class _Chain:
 
 
 def chain_of_moves(problem: Problem, labels: Ids, client: int, opened: Ids | None = None) -> Ids | None:
-    """Return labels as `make_room` does, by the fewest moves that a short search finds; None proves nothing.
+    """Return labels as `make_room` does, with the fewest moves that a short search finds; None proves nothing.
 
-    The aggregators `opened`, if given, are not left without clients.
+    The aggregators `opened`, if given, keep at least one client.
     """
     network, limits = problem.network, problem.limits
     order = np.argsort(network.compute_seconds, kind="stable")
@@ -85,7 +85,7 @@ def chain_of_moves(problem: Problem, labels: Ids, client: int, opened: Ids | Non
             if not chain.homeless:
                 after = chain.labels(labels)
                 stays_open = opened is None or np.isin(opened, after).all()
-                if stays_open and (completion_of(network, after) <= limits).all():  # also to the last bit
+                if stays_open and (completion_of(network, after) <= limits).all():  # exactly, without rounding
                     return after
             elif added < KEPT:
                 moves = len(chain.moved) + len(chain.homeless)
@@ -95,7 +95,7 @@ def chain_of_moves(problem: Problem, labels: Ids, client: int, opened: Ids | Non
 
 
 def _continued(chain: _Chain, network: Network, limits: Floats, members: list[Ids], rank: Ids) -> Iterator[_Chain]:
-    """Place the first homeless client at each aggregator in turn, the one with the shortest upload first."""
+    """Place the first displaced client at each aggregator in turn, the one with the shortest upload first."""
     client, *others = chain.homeless
     alone = network.compute_seconds[client] + network.upload_seconds[client]
     for j in np.argsort(network.upload_seconds[client], kind="stable"):
@@ -112,13 +112,13 @@ def _continued(chain: _Chain, network: Network, limits: Floats, members: list[Id
 
 
 def _leaving(compute: Floats, upload: Floats, limit: float, movable: Mask, pairs: bool) -> Iterator[tuple[int, ...]]:
-    """Yield the clients of a cluster (none, one or two) that can leave so that the others keep the limit."""
-    last = compute + np.cumsum(upload[::-1])[::-1]  # when the last upload would end if this client's were the first
+    """Yield sets of clients of a cluster (none, one or two) that can leave so that the others keep the limit."""
+    last = compute + np.cumsum(upload[::-1])[::-1]  # end of the last upload if this client's were the first
     if last.max() <= limit:
         yield ()
         return
     clients = np.arange(len(last))
-    saved = upload[:, None] * (clients[:, None] > clients)  # [who leaves, whose last upload is earlier for it]
+    saved = upload[:, None] * (clients[:, None] > clients)  # [client that leaves, client whose `last` falls]
     saved[clients, clients] = np.inf
     enough = np.zeros(len(last), bool)
     for leaver in clients[movable]:

@@ -1,4 +1,4 @@
-"""FedUC's clustering: the greedy pass of Algorithm 2, and what Atoll adds to it."""
+"""FedUC's clustering: the greedy pass of Algorithm 2, and Atoll's extensions."""
 
 from typing import Literal
 
@@ -29,39 +29,37 @@ def feduc(
     passes: Count = 0,
     rng: np.random.Generator | None = None,
 ) -> Clustering:
-    """Give each client, by decreasing size, to the aggregator with the least bound within the time limit (Algorithm 2).
+    """Assign each client, by decreasing size, to the aggregator with the least bound within its limit (Algorithm 2).
 
-    With an opening every aggregator gets a client and keeps one, as the proof of Theorem 1 has it.
+    With an opening every aggregator gets a client and keeps one, as the proof of Theorem 1 assumes.
 
     Args:
         problem: pattern, network, and the bound's constants.
-        overshoot: put a client that fits nowhere where it overshoots its limit least, instead of refusing.
+        overshoot: place a client that fits nowhere where it exceeds the limit least, instead of refusing.
         refine: improve the greedy clustering by moves and swaps; the bound never gets worse.
         objective: `bound` is the bound after `problem.steps`; `time` the bound reached within `seconds` of virtual
-            time, with the time limit chosen too (never above that of the problem); `progress` the predicted time to a
-            target, as merges are frequent and bring unlike data together.
+            time, with the time limit chosen too (never above the problem's); `progress` the predicted time to a
+            target, which frequent merges of unlike data shorten.
         seconds: for `objective` = 'time'.
-        mixing: for `objective` = 'progress', by how much (in logarithms) more merges it takes if those that a merge
-            brings together are as unlike all data as clients alone are.
-        opening: who opens the aggregators, one client each: `first` the first of the queue, `nearest` those with
-            the shortest uploads in all, `refine` clients that leave large clusters after the greedy pass, before
+        mixing: for `objective` = 'progress', by how much, as a logarithm, the merges needed increase if the data that a
+            merge combines differs from all data as much as single clients' data does.
+        opening: which clients open the aggregators, one each: `first` the first of the queue, `nearest` those with
+            the least total upload time, `refine` clients that leave large clusters after the greedy pass, before
             `refine`; `none`: Algorithm 2 as printed, which can leave some empty.
-        start: where clients go before `passes` and `refine`: by Algorithm 2, or at random within the limits.
-        passes: times that every client is placed again with the others where they are, or until nothing changes.
+        start: where clients are before `passes` and `refine`: by Algorithm 2, or at random within the limits.
+        passes: how many times every client is placed again with all others fixed, or until nothing changes.
         rng: for `start` = 'random'.
 
     Raises:
-        InputError: a client that fits no aggregator, or settings that do not go together.
+        InputError: if a client fits no aggregator, or settings cannot be combined.
     """
     aggregators = problem.network.aggregators
-    if objective == "time":
-        if seconds is None:
+    if objective != "bound":
+        if objective == "time" and seconds is None:
             raise InputError("clustering.seconds is not set, but clustering.objective = 'time' needs it")
-        _refuse("clustering.objective = 'time'", overshoot, opening=opening, start=start, passes=passes)
-        labels, _ = feduc_for_time(problem, seconds, refine=refine)
-        return Clustering(labels, aggregators)
-    if objective == "progress":
-        _refuse("clustering.objective = 'progress'", overshoot, opening=opening, start=start, passes=passes)
+        _refuse(f"clustering.objective = {objective!r}", overshoot, opening=opening, start=start, passes=passes)
+        if objective == "time" and seconds is not None:
+            return Clustering(feduc_for_time(problem, seconds, refine=refine)[0], aggregators)
         return Clustering(feduc_for_progress(problem, mixing), aggregators)
     if opening != "none":
         _refuse(f"clustering.opening = {opening!r}", overshoot)
@@ -76,7 +74,7 @@ def feduc(
 
 
 def _placed(problem: Problem, overshoot: bool, opening: Opening, pick: Pick) -> Ids:
-    """Return every client's aggregator after the opening and the pass over all clients."""
+    """Return each client's aggregator after the opening and the pass over all clients."""
     if opening == "first":
         return feduc_labels(problem, opened=open_first(problem, pick), pick=pick)
     if opening == "nearest":
@@ -86,7 +84,7 @@ def _placed(problem: Problem, overshoot: bool, opening: Opening, pick: Pick) -> 
 
 
 def _refuse(other: str, overshoot: bool, **given: str | int) -> None:
-    """Refuse what does not go with another setting, unless it has its default."""
+    """Refuse settings that cannot be combined with another one, unless they have their defaults."""
     defaults = {"opening": "none", "start": "greedy", "passes": 0}
     named = {"overshoot = true": overshoot} | {
         f"{key} = {value!r}": value != defaults[key] for key, value in given.items()

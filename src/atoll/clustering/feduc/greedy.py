@@ -10,21 +10,24 @@ from atoll.clustering.feduc.problem import Problem, check
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
-TIE = 1e-12  # numbers within this relative distance of the least count as equal to it, so that rounding does not decide
+TIE = 1e-12  # numbers within this relative distance of the least count as ties, so that rounding does not decide
 
 Pick = Callable[[Floats, Floats, Mask], int | None]
-"""Takes an aggregator: of bounds, completions and which are allowed, [aggregators] each; None where none is."""
+"""Chooses an aggregator by bounds, completions and which are allowed, [aggregators] each; None if none is."""
+
+Stuck = Callable[[Ids, int, Floats], Ids | int | None]
+"""Called with labels, a client that fits nowhere and completions; returns new labels, its aggregator, or None."""
 
 
 def placing_order(problem: Problem) -> Ids:
-    """Return the clients by decreasing data size; of equals the lower index is first."""
+    """Return the clients by decreasing data size; on ties the lower index is first."""
     return np.argsort(-problem.sizes, kind="stable")
 
 
 def choose(bounds: Floats, completion_seconds: Floats, allowed: Mask) -> int | None:
-    """Return the allowed aggregator with the least bound; of equals the shorter completion, then the lower index.
+    """Return the allowed aggregator with the least bound; on ties the shorter completion, then the lower index.
 
-    All arguments are [aggregators]; numbers that differ by rounding (`TIE`) are equal. None where nothing is allowed.
+    All arguments are [aggregators]; numbers that differ by rounding (`TIE`) are ties. None if nothing is allowed.
 
     >>> choose(np.array([2.0, 1.0, 1.0]), np.array([1.0, 5.0, 4.0]), np.array([True, True, True]))
     2
@@ -37,7 +40,7 @@ def choose(bounds: Floats, completion_seconds: Floats, allowed: Mask) -> int | N
 
 
 def pick_at_random(rng: np.random.Generator) -> Pick:
-    """Return the rule that takes any allowed aggregator, all with equal probability."""
+    """Return a rule that picks any allowed aggregator with equal probability."""
 
     def pick(bounds: Floats, completion_seconds: Floats, allowed: Mask) -> int | None:
         possible = np.flatnonzero(allowed)
@@ -56,44 +59,62 @@ def feduc_labels(problem: Problem, overshoot: bool = False, opened: Ids | None =
 
     F_temp, which the printed algorithm never resets, is reset for each client. Bounds are over the clients placed
     so far. With M aggregators a client costs O(M) operations with a server and O(M^2) without (`incremental`), and
-    DecSyn more where the run is too short for the endless sum (`incremental.powers`).
+    DecSyn more if the run is too short for the infinite sum (`incremental.powers`).
 
     Args:
         problem: what `bound.check` accepts.
-        overshoot: put a client for which no room is found where it exceeds the limit by the least.
-        opened: labels of the clients that are placed already, -1 for the others, [clients]; their aggregators are never
-            left empty again.
-        pick: takes one of the allowed aggregators.
+        overshoot: place a client for which no room is found where it exceeds the limit least.
+        opened: labels of the clients already placed, -1 for the others, [clients]; their aggregators never become
+            empty again.
+        pick: chooses one of the allowed aggregators.
 
     Raises:
-        InputError: what `bound.check` raises; a client that fits no aggregator even when placed ones move, or for
-            which the search for room was given up; an event of 0 seconds in an asynchronous pattern or with
-            `Problem.seconds`.
+        InputError: what `bound.check` raises; if a client fits no aggregator even when placed ones move, or the search
+            for room was given up; or if an event takes 0 seconds in an asynchronous pattern or with `Problem.seconds`.
     """
     check(problem)
-    labels = np.full(problem.network.clients, -1, np.int64) if opened is None else opened.copy()
-    state, within_limits = start(problem, labels), True
-    for client in (client for client in placing_order(problem).tolist() if labels[client] < 0):
-        bounds, completions = state.candidates(client)  # with this client at each aggregator in turn
-        aggregator = pick(bounds, completions, completions <= problem.limits)
-        if aggregator is None and within_limits:
+    within_limits = True
+
+    def stuck(labels: Ids, client: int, completions: Floats) -> Ids | int:
+        nonlocal within_limits
+        if within_limits:
             moved = _make_room(problem, labels, client, overshoot, may_empty=opened is None)
             if moved is not None:
-                labels, state = moved, start(problem, moved)
-                continue
+                return moved
             if not overshoot:
                 raise _no_room(problem, client, completions)
-        if aggregator is None:
-            aggregator, within_limits = int((completions - problem.limits).argmin()), False
-        labels[client] = aggregator
-        state.place(client, aggregator)
+        within_limits = False
+        return int((completions - problem.limits).argmin())
+
+    labels = np.full(problem.network.clients, -1, np.int64) if opened is None else opened.copy()
+    placed = place_in_turn(problem, labels, pick, stuck)
+    assert placed is not None
+    return placed
+
+
+def place_in_turn(problem: Problem, labels: Ids, pick: Pick, stuck: Stuck) -> Ids | None:
+    """Place all clients with label -1, in `placing_order`; None if `stuck` gives up."""
+    state = start(problem, labels)
+    for client in placing_order(problem).tolist():
+        if labels[client] >= 0:
+            continue
+        bounds, completions = state.candidates(client)  # with this client at each aggregator in turn
+        aggregator = pick(bounds, completions, completions <= problem.limits)
+        found = stuck(labels, client, completions) if aggregator is None else aggregator
+        if found is None:
+            return None
+        if isinstance(found, int):
+            labels[client] = found
+            state.place(client, found)
+        else:
+            labels, state = found, start(problem, found)
     return labels
 
 
 def _make_room(problem: Problem, labels: Ids, client: int, overshoot: bool, may_empty: bool) -> Ids | None:
     try:
         return make_room(problem, labels, client, may_empty=may_empty)
-    except InputError:  # no proof within the time it has
+    except InputError:  # no proof within the time limit
         if overshoot:
             return None
         raise
@@ -101,7 +122,7 @@ def _make_room(problem: Problem, labels: Ids, client: int, overshoot: bool, may_
 
 def _no_room(problem: Problem, client: int, completions: Floats) -> InputError:
     alone = problem.network.compute_seconds[client] + problem.network.upload_seconds[client]
-    reason, seconds = "and moving the clients placed before makes no room", completions
+    reason, seconds = "and moving clients placed before it does not make room", completions
     if (alone > problem.limits).all():
         reason, seconds = "even alone", alone
     aggregator = int((seconds - problem.limits).argmin())

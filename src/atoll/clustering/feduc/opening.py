@@ -1,7 +1,7 @@
-"""Openings: every aggregator gets a client, as Theorem 1's proof asks, which has beta_j in (0, 1].
+"""Openings: every aggregator gets a client, as Theorem 1's proof assumes with beta_j in (0, 1].
 
-Algorithm 2 as printed never fills some aggregators: a client alone is the worst-mixed cluster there is, so a bound that
-has no more to lose elsewhere never opens the last ones.
+Algorithm 2 as printed leaves some aggregators empty: a single client is the worst-mixed cluster possible, so the bound
+never opens the last ones unless it would lose even more elsewhere.
 """
 
 from typing import Literal
@@ -16,7 +16,7 @@ from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
 Opening = Literal["none", "first", "nearest", "refine"]
-SEARCH_SECONDS = 60.0  # wall-clock time for an assignment that leaves nobody empty, or a proof that there is none
+SEARCH_SECONDS = 60.0  # wall-clock time for an assignment without empty aggregators, or a proof that there is none
 
 
 def check_opening(problem: Problem, opening: Opening) -> None:
@@ -30,10 +30,10 @@ def check_opening(problem: Problem, opening: Opening) -> None:
 
 
 def open_first(problem: Problem, pick: Pick = choose) -> Ids:
-    """Place the first M clients of the queue, each at an aggregator of its own; return labels, -1 for the others.
+    """Place the first M clients of the queue, each at its own aggregator; return labels, -1 for the others.
 
-    In their order, each opens the aggregator that `pick` takes of those still empty and within their limit: the one
-    with the least bound. One that has none left moves as few of those before it as will do.
+    In turn, each opens the aggregator that `pick` chooses among those still empty and within their limit: the one
+    with the least bound. If none is left for a client, as few as possible of those before it move.
 
     Raises:
         InputError: names the first client that can open none.
@@ -56,10 +56,10 @@ def open_first(problem: Problem, pick: Pick = choose) -> Ids:
 
 
 def open_nearest(problem: Problem) -> Ids:
-    """Place one client at each aggregator so that these uploads take the least time in all; -1 for the others.
+    """Place one client at each aggregator with the least total upload time; return labels, -1 for the others.
 
     Raises:
-        InputError: the aggregators cannot each have a client within their limits.
+        InputError: if the aggregators cannot each have a client within their limits.
     """
     check(problem)
     cost = np.where(_fits_alone(problem), problem.network.upload_seconds, np.inf)
@@ -68,7 +68,7 @@ def open_nearest(problem: Problem) -> Ids:
     openers = _matching(cost.T)
     if openers is None:
         raise InputError(
-            "clustering.opening = 'nearest': no choice of one client for each aggregator keeps clustering.time_limit; "
+            "clustering.opening = 'nearest': no choice of one client per aggregator keeps clustering.time_limit; "
             "raise it or lower clustering.clusters"
         )
     labels = np.full(problem.network.clients, -1, np.int64)
@@ -79,11 +79,11 @@ def open_nearest(problem: Problem) -> Ids:
 def fill_empty(problem: Problem, labels: Ids) -> Ids:
     """Return labels in which every aggregator has a client, moving one to each empty one in turn.
 
-    It is the client, of a cluster of at least two, whose move gives the least bound of those within the limit. Where
-    there is none, all clients are placed anew by an integer program.
+    This is the client, of a cluster of at least two, whose move within the limit gives the least bound. If there is
+    none, an integer program places all clients again.
 
     Raises:
-        InputError: no assignment within the limits leaves every aggregator a client, or the search was given up.
+        InputError: if no assignment within the limits gives every aggregator a client, or the search was given up.
     """
     fits = _fits_alone(problem)
     for aggregator in np.setdiff1d(np.arange(problem.network.aggregators), labels).tolist():
@@ -103,7 +103,7 @@ def _fits_alone(problem: Problem) -> Mask:
 
 
 def _moved_openers(problem: Problem, labels: Ids, client: int) -> Ids:
-    """Return labels in which one more client opens an aggregator, with the fewest moves of those that opened before."""
+    """Return labels in which one more client opens an aggregator, with the fewest moves of earlier openers."""
     openers = np.append(np.flatnonzero(labels >= 0), client)
     fits = _fits_alone(problem)[openers]
     stays = np.arange(problem.network.aggregators) == labels[openers][:, None]
@@ -122,8 +122,8 @@ def _moved_openers(problem: Problem, labels: Ids, client: int) -> Ids:
 
 
 def _matching(cost: Floats) -> Ids | None:
-    """Return a column of its own for each row with the least sum of costs, or None where all have an infinite one."""
-    from scipy.optimize import linear_sum_assignment  # SciPy's solvers load slowly
+    """Return a distinct column for each row with the least sum of costs, or None if every choice costs infinity."""
+    from scipy.optimize import linear_sum_assignment  # here, since SciPy's solvers load slowly
 
     try:
         return np.asarray(linear_sum_assignment(cost)[1])

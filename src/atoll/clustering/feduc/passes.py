@@ -1,4 +1,4 @@
-"""Further passes: every client is placed again by Algorithm 2, now that all others are known."""
+"""Further passes: every client is placed again by Algorithm 2, now that all others are placed."""
 
 import numpy as np
 
@@ -9,15 +9,15 @@ from atoll.support.arrays import Floats, Ids
 
 
 def place_again(problem: Problem, labels: Ids, passes: int, may_empty: bool = True) -> Ids:
-    """Return labels after so many passes, or fewer if one changes nothing.
+    """Return labels after this many passes, or fewer if one changes nothing.
 
-    In a pass each client, by decreasing data size, goes where the bound over all clients is least, the others staying
-    where they are. Limits are kept; a cluster that is over its limit does not get longer. A pass costs N x M bounds.
+    In a pass each client, by decreasing data size, goes where the bound over all clients is least while the others
+    stay. Limits are kept; a cluster that exceeds its limit does not get longer. A pass costs N x M bounds.
 
     Args:
         problem: what `bound.check` accepts.
         labels: each client's aggregator, [clients].
-        passes: how many at most.
+        passes: the largest number of passes.
         may_empty: whether an aggregator's last client may leave it.
     """
     for _ in range(passes):

@@ -1,4 +1,4 @@
-"""What FedUC's clustering is given: the pattern, the network, and the constants of the convergence bound."""
+"""The input of FedUC's clustering: the pattern, the network, and the constants of the convergence bound."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _LEAST, _MOST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).max
 
 @dataclass(frozen=True)
 class PatternSettings:
-    """What `Problem` takes of ``[method]``.
+    """The settings of ``[method]`` that `Problem` uses.
 
     Attributes:
         pattern: how clusters merge: central or not, synchronous or not.
@@ -31,17 +31,17 @@ class PatternSettings:
 
 @dataclass(frozen=True)
 class BoundSettings:
-    """What `Problem` takes of ``[clustering]``.
+    """The settings of ``[clustering]`` that `Problem` uses.
 
     Attributes:
-        time_limit: longest completion in a cluster, s: one number, a list with one an aggregator, or a CSV or .npy file
-            of such; unset: none.
+        time_limit: longest completion in a cluster, s: one number, a list with one per aggregator, or a CSV or .npy
+            file with such a list; unset: no limit.
         xi: xi_j from class-mean gradients, from clients' gradients, or from class shares.
-        warmup_rounds: with xi = gradients, rounds of FedAvg along which xi is measured as well.
+        warmup_rounds: with xi = gradients, rounds of FedAvg during which xi is measured too.
         mu: strong convexity, or estimate.
         smoothness: L, or estimate.
         initial_gap: F(w0) - F*; unset: the loss at the start.
-        frequencies: psi_j of all aggregators up to a factor; transfer: as if transfers alone took time; unset: from the
+        frequencies: psi_j of all aggregators up to a factor; transfer: as if only transfers took time; unset: from the
             virtual clock.
     """
 
@@ -56,15 +56,15 @@ class BoundSettings:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Choose every client's aggregator so that the bound F(x) = kappa(x) * (F(w0) - F*) + delta(x) is least.
+    """Choose each client's aggregator so as to minimise the bound F(x) = kappa(x) * (F(w0) - F*) + delta(x).
 
     Attributes:
         pattern: how aggregators merge their models.
-        network: how long things take.
+        network: gives all times.
         sizes: samples of each client, d_i, [clients].
         deviations: rows h_i with ``xi_j = || sum over the clients of j of phi_ij * h_i ||^2``, phi_ij = d_i / D_j,
             [clients, k]: gradients less the mean gradient of all clients, or anything with the same inner products.
-        limits: L_j^max, the longest completion allowed in each cluster, seconds, [aggregators]; inf for none.
+        limits: L_j^max, the longest completion allowed in each cluster, seconds, [aggregators]; inf for no limit.
         steps: T, local steps of the run.
         intra_rounds: T', intra-cluster aggregations between two inter-cluster ones.
         local_steps: T'', local steps between two intra-cluster aggregations.
@@ -78,7 +78,7 @@ class Problem:
         frequencies: psi_j up to a common factor, of all aggregators, with or without clients, [aggregators]; None: from
             the clock, of those with clients.
         tau_max: largest staleness; None: from the frequencies, ``1 / min(psi) - 1``.
-        seconds: with a number, T is what the clustering reaches within so much virtual time, and `steps` is not used.
+        seconds: if given, T is what the clustering reaches within this virtual time, and `steps` is ignored.
     """
 
     pattern: Pattern
@@ -102,11 +102,7 @@ class Problem:
 
 
 def check(problem: Problem) -> None:
-    """Refuse a problem that has no bound: a number out of range, or an array of another shape.
-
-    Raises:
-        InputError: names the setting, its value and what is allowed.
-    """
+    """Refuse a problem without a bound: a number is out of range, or an array has the wrong shape."""
     if problem.pattern not in PATTERNS:
         raise InputError(f"method.pattern = {problem.pattern!r}: must be one of {', '.join(PATTERNS)}")
     _check_arrays(problem)
@@ -135,39 +131,33 @@ def check(problem: Problem) -> None:
 
 
 def _check_clock(problem: Problem) -> None:
-    """Refuse a bound whose frequencies are not those that the network's clock keeps."""
+    """Refuse frequencies of the bound that differ from those that the network's clock keeps."""
     kept, counted = problem.network.frequencies, problem.frequencies
     if kept is None or problem.pattern.endswith("syn"):
         return
     if problem.seconds is not None:
         raise InputError(
-            "network.frequencies: does not go with clustering.objective = 'time', which asks for clusters' own speeds"
+            "network.frequencies: does not go with clustering.objective = 'time', which needs clusters' own speeds"
         )
     if counted is None or not np.allclose(counted / counted.sum(), kept / kept.sum(), rtol=1e-9, atol=0):
         raise InputError(
             f"clustering.frequencies = {None if counted is None else counted.tolist()}: must agree with "
-            f"network.frequencies = {kept.tolist()}, which the clock keeps; leave the former out"
+            f"network.frequencies = {kept.tolist()}, which the clock keeps; remove the former"
         )
 
 
 def _check_arrays(problem: Problem) -> None:
-    """Refuse a wrong shape, and name the first client or aggregator with a number that is not allowed."""
+    """Refuse a wrong shape, or a number that is not allowed; names the first client or aggregator with one."""
     clients, aggregators = (problem.network.clients,), (problem.network.aggregators,)
     table = (*clients, *(problem.deviations.shape[1:2] or (1,)))
-    limits = np.minimum(problem.limits, _MOST)  # inf, no limit, is allowed
+    limits, frequencies = np.minimum(problem.limits, _MOST), problem.frequencies  # inf, no limit, is allowed
     for name, values, shape, least, allowed in (
         ("clustering: samples of client", problem.sizes, clients, _LEAST, "positive and finite"),
         ("clustering: deviations of client", problem.deviations, table, -np.inf, "finite"),
         ("clustering.time_limit: time limit of aggregator", limits, aggregators, _LEAST, "positive"),
         ("clustering: optimal loss of client", problem.optimal_losses, clients, -np.inf, "finite"),
         ("clustering: noise of client", problem.noise, clients, 0.0, "at least 0 and finite"),
-        (
-            "clustering.frequencies: frequency of aggregator",
-            problem.frequencies,
-            aggregators,
-            _LEAST,
-            "positive and finite",
-        ),
+        ("clustering.frequencies: frequency of aggregator", frequencies, aggregators, _LEAST, "positive and finite"),
     ):
         if values is None:
             continue

@@ -1,12 +1,12 @@
 """FedUC's limits as an integer program: an assignment of all clients, or a proof that there is none.
 
 In Theorem 5's order a cluster's completion (50) is the largest, over its clients, of a client's training time plus the
-uploads of all clients not before it. So whether everyone fits is a question linear in the assignment x: for every
-aggregator j and every client i whose training alone is within the limit,
+uploads of all clients not before it. So the limits are linear in the assignment x: for every aggregator j and every
+client i whose training alone is within the limit,
 
     sum over the clients i' not before i of L^u_i'j x_i'j <= L_j^max - L^c_i.
 
-For a client of j that is its own part of the limit; for another one it follows from the first client of j after it.
+If i is a client of j, this is its part of the limit; if not, it follows from the first client of j after i.
 """
 
 from time import monotonic
@@ -21,21 +21,11 @@ from atoll.network.completion import completion_seconds
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
-LARGEST_PROGRAM = 10_000_000  # entries of the program's matrix; more would need gigabytes and hours
-
-
-def whole_assignment(problem: Problem, search_seconds: float = 60.0) -> Ids | None:
-    """Return labels of all clients within the limits, or None: a proof that there are none.
-
-    Raises:
-        InputError: the search took longer than `search_seconds` (wall-clock), so nothing is known.
-    """
-    clients = np.arange(problem.network.clients)
-    return assignment(problem, clients, np.full(len(clients), -1, np.int64), search_seconds)
+LARGEST_PROGRAM = 10_000_000  # entries of the program's matrix; more would take gigabytes and hours
 
 
 class _Pairs(NamedTuple):
-    """Pairs of a client and an aggregator that it fits alone, by aggregator and then by training time, [pairs] each."""
+    """Pairs of a client and an aggregator where it fits alone, by aggregator and then training time, [pairs] each."""
 
     clients: Ids
     aggregators: Ids
@@ -49,17 +39,19 @@ class _Pairs(NamedTuple):
         return int((sizes * (sizes + 1) // 2).sum())
 
     def fits(self, together: Ids) -> bool:
-        """Say whether pairs of one aggregator keep its limit together."""
-        seconds = completion_seconds(self.compute[together], self.upload[together])
-        return bool(seconds <= self.limit[together[0]])
+        """Return whether pairs of one aggregator keep its limit together."""
+        return bool(completion_seconds(self.compute[together], self.upload[together]) <= self.limit[together[0]])
 
 
 def assignment(
     problem: Problem, clients: Ids, labels: Ids, search_seconds: float, opened: Ids | None = None
 ) -> Ids | None:
-    """Return `labels` changed so that all these clients have a place within the limits; None is a proof of none.
+    """Return `labels` changed so that all these clients have a place within the limits; None proves that none exists.
 
-    The aggregators `opened` have at least one of these clients.
+    The aggregators `opened` each get at least one of these clients.
+
+    Raises:
+        InputError: if the search took longer than `search_seconds` (wall-clock), so nothing is known.
     """
     ends = monotonic() + search_seconds
     pairs = _possible_pairs(problem, clients)
@@ -68,7 +60,7 @@ def assignment(
         return None
     if pairs.entries() > LARGEST_PROGRAM:
         raise _given_up(problem, f"{len(clients)} clients are too many to search all assignments")
-    too_many: list[Ids] = []  # pairs that miss the limit together, by less than the solver's tolerance
+    too_many: list[Ids] = []  # pairs that exceed the limit together, by less than the solver's tolerance
     while True:
         status, chosen = _solve(pairs, too_many, max(ends - monotonic(), 0.0), opened)
         if status == "impossible":
@@ -85,7 +77,7 @@ def assignment(
 
 
 def may_fit(problem: Problem) -> bool:
-    """Say whether all clients fit if they may be split among aggregators, which is quick to check."""
+    """Return whether all clients fit if they may be split among aggregators, which is quick to check."""
     clients = np.arange(problem.network.clients)
     pairs = _possible_pairs(problem, clients)
     if len(np.unique(pairs.clients)) < len(clients):
@@ -100,7 +92,7 @@ def _possible_pairs(problem: Problem, clients: Ids) -> _Pairs:
     network = problem.network
     clients = clients[np.argsort(network.compute_seconds[clients], kind="stable")]
     compute, upload = network.compute_seconds[clients], network.upload_seconds[clients]
-    limits = np.minimum(problem.limits, 2 * (compute.max() + upload.sum(axis=0)) + 1)  # finite, and never missed
+    limits = np.minimum(problem.limits, 2 * (compute.max() + upload.sum(axis=0)) + 1)  # finite, and never exceeded
     j, i = np.nonzero((compute[:, None] + upload <= limits).T)
     return _Pairs(clients[i], j, compute[i], upload[i, j], limits[j])
 
@@ -110,8 +102,8 @@ def _solve(
 ) -> tuple[Literal["found", "impossible", "unknown"], Ids]:
     """Choose one pair for each client so that the limits hold; return the pairs chosen.
 
-    If not `whole`, clients may be split, and only "impossible" means anything. To ask for few moves would make the
-    program far slower: it could then not decide some cases of 100 clients in a minute that it decides in seconds.
+    If not `whole`, clients may be split, and only "impossible" is meaningful. Minimising the moves would be far slower:
+    some cases of 100 clients that take seconds would not be decided within a minute.
     """
     count = len(pairs.clients)
     pair = np.arange(count)
@@ -150,6 +142,6 @@ def _limits(pairs: _Pairs) -> LinearConstraint:
 def _given_up(problem: Problem, why: str) -> InputError:
     longest = float(problem.limits.max())
     return InputError(
-        f"clustering.time_limit = {longest:g}: {why}, so whether all clients fit is not known; "
+        f"clustering.time_limit = {longest:g}: {why}, so it is unknown whether all clients fit; "
         "raise clustering.time_limit or set clustering.overshoot = true"
     )

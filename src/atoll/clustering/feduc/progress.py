@@ -1,14 +1,14 @@
-"""A clustering by the seconds that training is predicted to take, with one number that runs give.
+"""A clustering by the predicted training time, with one constant measured in runs.
 
-Measured on the paper's network (docs/papers/feduc.md), the merges that a target takes hardly depend on how clients are
-clustered, but for one thing: how unlike all data those are that a merge brings together. So
+Measured on the paper's network (docs/papers/feduc.md), the number of merges to a target depends on the clustering
+mainly through one quantity: how much the data that a merge combines differs from all data. So
 
     seconds to a target  ~  E * exp(mixing * V)
 
-E is the time between two merges, in the asynchronous patterns that in which merges have replaced one whole model: the
-inverse of the sum of beta_j / event_seconds_j. V is the squared deviation of the gradients that meet in a merge, as a
-share of what clients' own have: with a server 0 (CenSyn), or that of the clusters by how often and with what weight
-they merge (CenAsy); else the mean over aggregators of their neighbourhoods'. Unlike in the bound, deviations of
+E is the time between two merges; in the asynchronous patterns, the time in which merges replace one whole model: the
+inverse of the sum of beta_j / event_seconds_j. V is the squared deviation of the gradients that a merge combines, as a
+share of the clients' own: 0 in CenSyn; in CenAsy that of the clusters weighted by how often and with what weight
+they merge; otherwise the mean over aggregators of their neighbourhoods'. Unlike in the bound, deviations of
 different clusters cancel.
 """
 
@@ -19,7 +19,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from atoll.clustering.feduc.bound import clock_of, mean_deviations, mixing_matrix, samples_of
+from atoll.clustering.feduc.bound import clock_of, mean_deviations, samples_of
+from atoll.clustering.feduc.formulas import mixing_matrix
 from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import Problem
 from atoll.clustering.feduc.refine import CHANGES, refine
@@ -27,16 +28,16 @@ from atoll.clustering.feduc.time_budget import PASSES, is_cut_by, simple_starts
 from atoll.network.completion import completion_of
 from atoll.support.arrays import Floats, Ids
 
-MIXING = 18.0  # as measured: see docs/papers/feduc.md
+MIXING = 18.0  # measured: see docs/papers/feduc.md
 
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """What the prediction is made of.
+    """The terms of the prediction.
 
     Attributes:
         seconds: E, between two merges of whole models.
-        unlike: V, 0 where every merge brings all data together, at most 1.
+        unlike: V, from 0, where every merge combines all data, to 1.
     """
 
     seconds: float
@@ -48,13 +49,13 @@ class SearchProgress:
 
 
 def progress_of(problem: Problem, labels: Ids) -> SearchProgress:
-    """Return the time between merges, and how unlike all data those are that meet in them.
+    """Return the time between merges, and how much the data that they combine differs from all data.
 
     >>> from atoll.network.network import Network
     >>> network = Network(np.ones(2), np.ones((2, 2)), np.ones(2), np.ones((2, 2)) - np.eye(2), ((1,), (0,)))
     >>> problem = Problem("decsyn", network, np.ones(2), np.array([[1.0], [-1.0]]), np.full(2, np.inf), steps=10)
     >>> progress_of(problem, np.array([0, 1]))  # neighbours average two opposites; T' = 5
-    Progress(seconds=11.0, unlike=0.0)
+    SearchProgress(seconds=11.0, unlike=0.0)
     """
     samples = samples_of(problem, labels)
     used = np.flatnonzero(samples)
@@ -72,17 +73,16 @@ def progress_of(problem: Problem, labels: Ids) -> SearchProgress:
 
 @lru_cache(maxsize=1)
 def _alone(problem: Problem) -> float:
-    """Return the mean squared deviation of clients by themselves; 1 where all are alike."""
+    """Return the mean squared deviation of single clients; 1 if all are equal."""
     return float(problem.sizes @ np.square(problem.deviations).sum(axis=1) / problem.sizes.sum()) or 1.0
 
 
 def feduc_for_progress(problem: Problem, mixing: float = MIXING) -> Ids:
     """Return the clustering with the least predicted time to a target that local search finds, [clients].
 
-    It starts from the shortest uploads, from equally many clients everywhere, from clients of like speed together, and
-    from Algorithm 2, and is never worse than these by `SearchProgress.log_seconds`; the best one after some moves is
-    refined to the end. In the decentralised patterns one that cuts the aggregators' graph is taken only if there is no
-    other.
+    It starts from the shortest uploads, also with equal cluster sizes, from clients grouped by speed, and from
+    Algorithm 2, and is never worse than these by `SearchProgress.log_seconds`; the best after a limited refinement is
+    refined fully. In the decentralised patterns a clustering that cuts the aggregators' graph is a last resort.
 
     Raises:
         InputError: what `greedy.feduc_labels` raises.
@@ -102,7 +102,7 @@ def feduc_for_progress(problem: Problem, mixing: float = MIXING) -> Ids:
 
 
 def _starts(problem: Problem) -> Iterator[Ids]:
-    """Give clusterings to begin with; of equals, as without bad mixtures in CenSyn, the first stays the best."""
+    """Yield clusterings to start from; on ties, as in CenSyn, where V is 0, the first stays the best."""
     yield from simple_starts(problem)
     yield feduc_labels(problem)
     labels = _by_speed(problem)
@@ -111,7 +111,7 @@ def _starts(problem: Problem) -> Iterator[Ids]:
 
 
 def _by_speed(problem: Problem) -> Ids:
-    """Return clients of like speed together, the groups where their uploads are shortest in all."""
+    """Return clients grouped by speed, each group assigned so that uploads take the least total time."""
     from scipy.optimize import linear_sum_assignment  # loads slowly
 
     network = problem.network

@@ -11,12 +11,10 @@ from atoll.clustering.feduc.problem import Problem
 from atoll.network.completion import cluster_seconds, completion_of
 from atoll.support.arrays import Floats, Ids
 
-GAIN = 1e-9  # a change must lower the bound by this relative amount, so that rounding cannot keep the search going
-
-
+GAIN = 1e-9  # relative gain that a change must exceed, so that rounding cannot keep the search going
 CHANGES = 200_000  # moves and swaps tried at most
 Measure = Callable[[Problem, Ids], float]
-"""What a search lowers."""
+"""The quantity that a search lowers."""
 
 
 def _bound(problem: Problem, labels: Ids) -> float:
@@ -26,21 +24,18 @@ def _bound(problem: Problem, labels: Ids) -> float:
 def refine(
     problem: Problem, labels: Ids, changes: int = CHANGES, may_empty: bool = True, measure: Measure = _bound
 ) -> Ids:
-    """Return labels from which no single move and no swap lowers the bound; never worse than the ones given.
+    """Return labels whose bound no single move or swap lowers; never worse than those given.
 
-    Each client in turn moves to the aggregator that gives the least bound; when no client gains by moving, each pair of
-    clients of different clusters changes places where that lowers the bound, and moves are tried again. Limits are
-    kept; a cluster that is over its limit does not get longer. Clients with -1 stay out.
+    Each client in turn moves to the aggregator that gives the least bound; when no move helps, each pair of clients of
+    different clusters is swapped if that lowers the bound, and moves are tried again. Limits are kept; a cluster that
+    exceeds its limit does not get longer. Clients with -1 stay out.
 
     Args:
         problem: what `bound.check` accepts.
         labels: each client's aggregator, or -1, [clients].
-        changes: moves and swaps tried before the search ends, at a local optimum or not.
+        changes: moves and swaps tried at most, even if no local optimum is reached.
         may_empty: whether an aggregator's last client may leave it.
-        measure: what is lowered in the place of the bound.
-
-    Raises:
-        InputError: what `bound.evaluate` raises.
+        measure: what to lower instead of the bound.
     """
     search = _Search(problem, labels.copy(), measure(problem, labels), changes, may_empty, measure)
     while search.left > 0:
@@ -51,7 +46,7 @@ def refine(
 
 @dataclass(eq=False)
 class _Search:
-    """The best labels so far, their bound, how many changes may still be tried, and of which kind."""
+    """The best labels so far, their bound, and which changes may still be tried."""
 
     problem: Problem
     labels: Ids
@@ -67,7 +62,7 @@ class _Search:
         return bool(cluster_seconds(self.problem.network, members, aggregator) <= self.allowed[aggregator])
 
     def gains(self, labels: Ids) -> bool:
-        """Keep labels that are within the limits if their bound is lower."""
+        """Keep labels, which are within the limits, if their bound is lower; return whether it is."""
         bound = self.measure(self.problem, labels)
         if not bound < self.bound - GAIN * abs(self.bound):
             return False
@@ -78,7 +73,7 @@ class _Search:
 
 
 def _move_all(search: _Search) -> bool:
-    """Move each client to the aggregator that gives the least bound; say whether any moved."""
+    """Move each client to the aggregator that gives the least bound; return whether any moved."""
     moved = False
     for client in np.flatnonzero(search.labels >= 0).tolist():
         origin = search.labels[client]
@@ -96,7 +91,7 @@ def _move_all(search: _Search) -> bool:
 
 
 def _swap_all(search: _Search) -> bool:
-    """Swap each pair of clients of different clusters where that lowers the bound; say whether any was swapped."""
+    """Swap each pair of clients of different clusters if that lowers the bound; return whether any was swapped."""
     swapped = False
     for first, second in combinations(np.flatnonzero(search.labels >= 0).tolist(), 2):
         if search.left <= 0:
@@ -115,7 +110,7 @@ def _swap_all(search: _Search) -> bool:
 
 
 def _with(labels: Ids, aggregator: int, joins: int, leaves: int = -1) -> Ids:
-    """Return a cluster's clients, ascending, with one more and perhaps one less."""
+    """Return a cluster's clients, ascending, after one joins and perhaps one leaves."""
     there = labels == aggregator
     there[joins] = True
     if leaves >= 0:

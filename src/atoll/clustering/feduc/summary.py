@@ -1,12 +1,12 @@
-"""A clustering of a network, judged: its bound, and every cluster's data, seconds, frequency and links."""
+"""The summary of a clustering of a network: its bound, and every cluster's data, seconds, frequency and links."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from atoll.clustering.clustering import Clustering
-from atoll.clustering.describe import describe
-from atoll.clustering.feduc.bound import evaluate
+from atoll.clustering.describe import ClusterProfile, describe
+from atoll.clustering.feduc.bound import Bound, evaluate
 from atoll.clustering.feduc.problem import Problem
 from atoll.data.population import Population
 
@@ -21,11 +21,11 @@ class PlannedCluster:
         emd: sum over classes of |share in the cluster - share in the population|, from 0 to 2; None without clients.
         emd_norm: Euclidean norm of these differences; None without clients.
         completion_seconds: one intra-cluster aggregation (eq. 50).
-        limit_seconds: the longest that it may take, or None.
+        limit_seconds: its limit, or None.
         event_seconds: T' of those and the inter-cluster transfer.
         psi: share of the inter-cluster aggregations.
         beta: share of the samples.
-        xi: squared distance of its gradient from the whole population's.
+        xi: squared distance between its gradient and the whole population's.
         gamma: what one of its local steps adds to the error.
         links: number of neighbours.
         members: its clients.
@@ -48,7 +48,7 @@ class PlannedCluster:
 
 @dataclass(frozen=True)
 class ClusteringSummary:
-    """A clustering of a network, judged by the convergence bound.
+    """A clustering of a network, evaluated by the convergence bound.
 
     Attributes:
         pattern: how clusters merge.
@@ -62,9 +62,9 @@ class ClusteringSummary:
         steps: T, local steps.
         virtual_seconds: the time that they take.
         mean_emd: mean EMD of the clusters with clients.
-        weighted_emd: the same, each cluster weighing as many samples as it has.
+        weighted_emd: the same, weighted by samples.
         mean_emd_norm: mean `emd_norm` of the clusters with clients.
-        weighted_emd_norm: the same by samples.
+        weighted_emd_norm: the same, weighted by samples.
         max_completion_seconds: the longest completion.
         clusters: every aggregator.
     """
@@ -88,45 +88,36 @@ class ClusteringSummary:
 
 
 def make_plan(population: Population, clustering: Clustering, problem: Problem) -> ClusteringSummary:
-    """Judge a clustering of a network, whatever rule made it, by the bound."""
+    """Evaluate a clustering of a network by the bound, whatever rule made it."""
     bound = evaluate(problem, clustering.labels)
-    clusters = [
-        PlannedCluster(
-            size=profile.size,
-            samples=profile.samples,
-            emd=profile.emd if profile.size else None,
-            emd_norm=profile.emd_norm if profile.size else None,
-            completion_seconds=float(bound.completion_seconds[j]),
-            limit_seconds=float(problem.limits[j]) if np.isfinite(problem.limits[j]) else None,
-            event_seconds=float(bound.event_seconds[j]),
-            psi=float(bound.psi[j]),
-            beta=float(bound.beta[j]),
-            xi=float(bound.xi[j]),
-            gamma=float(bound.gamma[j]),
-            links=len(problem.network.neighbours[j]),
-            members=profile.members,
-        )
-        for j, profile in enumerate(describe(population, clustering))
-    ]
+    clusters = [_cluster(j, profile, bound, problem) for j, profile in enumerate(describe(population, clustering))]
     occupied = [cluster for cluster in clusters if cluster.emd is not None]
     emds = np.array([[cluster.emd, cluster.emd_norm] for cluster in occupied], float)
     mean_emd, mean_emd_norm = emds.mean(axis=0).tolist()
     weighted_emd, weighted_emd_norm = np.average(emds, axis=0, weights=[c.samples for c in occupied]).tolist()
+    given = ("pattern", "initial_gap", "mu", "smoothness")
+    found = ("kappa", "delta", "bound", "tau_max", "steps", "virtual_seconds")
     return ClusteringSummary(
-        pattern=problem.pattern,
-        kappa=bound.kappa,
-        delta=bound.delta,
-        bound=bound.bound,
-        initial_gap=problem.initial_gap,
-        mu=problem.mu,
-        smoothness=problem.smoothness,
-        tau_max=bound.tau_max,
-        steps=bound.steps,
-        virtual_seconds=bound.virtual_seconds,
+        **{name: getattr(problem, name) for name in given},
+        **{name: getattr(bound, name) for name in found},
         mean_emd=mean_emd,
         weighted_emd=weighted_emd,
         mean_emd_norm=mean_emd_norm,
         weighted_emd_norm=weighted_emd_norm,
         max_completion_seconds=float(bound.completion_seconds.max()),
         clusters=clusters,
+    )
+
+
+def _cluster(j: int, profile: ClusterProfile, bound: Bound, problem: Problem) -> PlannedCluster:
+    found = ("completion_seconds", "event_seconds", "psi", "beta", "xi", "gamma")
+    return PlannedCluster(
+        **{name: float(getattr(bound, name)[j]) for name in found},
+        size=profile.size,
+        samples=profile.samples,
+        emd=profile.emd if profile.size else None,
+        emd_norm=profile.emd_norm if profile.size else None,
+        limit_seconds=float(problem.limits[j]) if np.isfinite(problem.limits[j]) else None,
+        links=len(problem.network.neighbours[j]),
+        members=profile.members,
     )

@@ -1,9 +1,9 @@
-"""FedUC's clustering for a given virtual time instead of a number of rounds; the time limit is chosen too.
+"""FedUC's clustering for a given virtual time instead of a number of rounds; also chooses the time limit.
 
 In a given time a synchronous pattern makes as many inter-cluster aggregations as its slowest cluster allows, an
-asynchronous one as many as all clusters' speeds together. So the time limit trades aggregations (a low one) for
-well-mixed clusters (a high one), and one number is searched. In the decentralised patterns a clustering whose
-aggregators without clients cut the others into parts is taken only if there is no other.
+asynchronous one as many as all clusters' speeds add up to. So a low time limit favours many aggregations and a high
+one well-mixed clusters, and this one number is searched. In the decentralised patterns a clustering whose aggregators
+without clients cut the others into parts is a last resort.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,7 @@ import numpy as np
 
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.feasible import chain_of_moves
-from atoll.clustering.feduc.greedy import choose, feduc_labels, placing_order
-from atoll.clustering.feduc.incremental.bounds import start
+from atoll.clustering.feduc.greedy import choose, feduc_labels, place_in_turn, placing_order
 from atoll.clustering.feduc.problem import Problem
 from atoll.clustering.feduc.refine import CHANGES
 from atoll.clustering.feduc.refine import refine as refine_labels
@@ -23,16 +22,16 @@ from atoll.network.topology import is_cut
 from atoll.support.arrays import Floats, Ids
 
 GRID = 12  # time limits tried between the least and the longest
-HALVINGS = 3  # times that the limits next to the best one are tried
-REFINED = 6  # best distinct clusterings that are refined for a while; then the best one is refined to the end
-PASSES = 2  # what "a while" is: every move, so many times
+HALVINGS = 3  # times that limits next to the best one are tried
+REFINED = 6  # best distinct clusterings that get a limited refinement; then the best one is refined fully
+PASSES = 2  # the limit: every move, this many times
 
 
 def within(problem: Problem, seconds: float) -> Problem:
-    """Return the problem of the bound after so much virtual time, whose T each clustering reaches at its own speed.
+    """Return the problem with the bound after this much virtual time; each clustering has its own T.
 
     Unless `tau_max` is given it is 0: every merge counts. With the largest staleness, R / (1 + tau_max) would be the
-    time times the slowest cluster's frequency, as if the merges of faster ones were worth nothing.
+    time multiplied by the slowest cluster's frequency, as if faster clusters' merges were worthless.
     """
     return replace(problem, seconds=seconds, tau_max=0.0 if problem.tau_max is None else problem.tau_max)
 
@@ -40,23 +39,23 @@ def within(problem: Problem, seconds: float) -> Problem:
 def feduc_for_time(
     problem: Problem, seconds: float, limits: Sequence[float] | None = None, refine: bool = True
 ) -> tuple[Ids, float]:
-    """Return the clustering with the least bound after `seconds` of virtual time, and the time limit that it keeps.
+    """Return the clustering with the least bound after `seconds` of virtual time, and its longest completion.
 
-    The bound is that of `within`. Tries time limits, and for each the greedy pass (Algorithm 2) twice: with the bound
-    after `seconds`, and with the bound after the rounds that clusters as slow as the limit make in `seconds`. Other
-    starts are the greedy pass with the problem's own limits (also with its own `steps`), each client at its shortest
-    upload, and the same with equally many clients everywhere. The best ones are refined. So the result is never worse,
+    The bound is that of `within`. For each of several time limits the greedy pass (Algorithm 2) runs twice: with the
+    bound after `seconds`, and with the bound after the rounds that clusters as slow as the limit make in `seconds`.
+    Other starts are the greedy pass with the problem's own limits (also with its own `steps`), each client at its
+    shortest upload, and the same with equal cluster sizes. The best ones are refined. So the result is never worse,
     at that time, than any of these; in the decentralised patterns, than any that is not cut.
 
     Args:
         problem: its limits are never exceeded.
         seconds: virtual time of the run.
         limits: time limits to try, seconds; None: a geometric grid from the least possible to that of the greedy pass
-            without a further limit, then finer steps beside the best one.
+            without a further limit, then finer steps next to the best one.
         refine: improve the best clusterings by moves and swaps.
 
     Returns:
-        labels, [clients], and their longest completion in seconds.
+        Labels, [clients], and their longest completion in seconds.
 
     Raises:
         InputError: what `greedy.feduc_labels` raises with the problem's own limits.
@@ -73,16 +72,13 @@ def feduc_for_time(
             candidates.extend(made)
         return bool(made)
 
-    if limits is not None:
-        for limit in limits:
-            attempt(float(limit))
-    else:
-        for limit in _grid(problem, longest):
-            if not attempt(limit):
-                break  # shorter ones fit even less
+    if limits is None:
+        all(map(attempt, _grid(problem, longest)))  # up to the first that does not fit: shorter ones do not either
         for _ in range(HALVINGS):
             for limit in _beside_best(tried):
                 attempt(limit)
+    for limit in limits or ():
+        attempt(float(limit))
     best = _best(timed, candidates)
     if refine:
         moves = PASSES * problem.network.clients * problem.network.aggregators
@@ -92,30 +88,30 @@ def feduc_for_time(
 
 
 def _best(problem: Problem, candidates: list[Ids]) -> list[Ids]:
-    """Return the distinct clusterings: those that are not cut before those that are, by ascending bound."""
+    """Return the distinct clusterings, uncut ones before cut ones, by ascending bound."""
     different = list({labels.tobytes(): labels for labels in candidates}.values())
     return sorted(different, key=lambda labels: (is_cut_by(problem, labels), evaluate(problem, labels).bound))
 
 
 def is_cut_by(problem: Problem, labels: Ids) -> bool:
-    """Return whether aggregators without clients would keep the others from hearing of each other."""
+    """Return whether aggregators without clients disconnect the others."""
     return problem.pattern.startswith("dec") and is_cut(problem.network.neighbours, np.unique(labels).tolist())
 
 
 def _refined(problem: Problem, labels: Ids, changes: int | None = None) -> Ids:
-    """Improve a clustering, without leaving an aggregator empty where that could cut the others."""
+    """Improve a clustering without emptying an aggregator where that could disconnect the others."""
     whole = problem.pattern.startswith("dec") and not is_cut_by(problem, labels)
     return refine_labels(problem, labels, CHANGES if changes is None else changes, may_empty=not whole)
 
 
 def _grid(problem: Problem, longest: float) -> Floats:
-    """Return time limits from the longest, left out, down to the least that leaves each client an aggregator."""
+    """Return time limits from the longest (exclusive) down to the least with which each client fits somewhere."""
     alone = problem.network.compute_seconds[:, None] + problem.network.upload_seconds
     return np.geomspace(longest, min(float(alone.min(axis=1).max()), longest), GRID + 1)[1:]
 
 
 def _beside_best(tried: dict[float, float]) -> list[float]:
-    """Return the limits halfway between the best one and those next to it."""
+    """Return the geometric means of the best limit and those next to it."""
     known = sorted(tried)
     at = known.index(min(known, key=lambda limit: (tried[limit], limit)))
     beside = [known[k] for k in (at - 1, at + 1) if 0 <= k < len(known)]
@@ -123,7 +119,7 @@ def _beside_best(tried: dict[float, float]) -> list[float]:
 
 
 def _versions(timed: Problem, limit: float) -> Iterator[Problem]:
-    """Give the problems that the greedy pass solves for one time limit: the time given, or the rounds made in it."""
+    """Yield the problems that the greedy pass solves for one time limit: the given time, or the rounds made in it."""
     limits = np.minimum(timed.limits, limit)
     yield replace(timed, limits=limits)
     period = timed.intra_rounds * timed.local_steps
@@ -134,28 +130,16 @@ def _versions(timed: Problem, limit: float) -> Iterator[Problem]:
 
 
 def _greedy_within(problem: Problem) -> Ids | None:
-    """Return Algorithm 2's clustering, or None where a client fits nowhere and no short chain of moves helps.
+    """Return Algorithm 2's clustering, or None if a client fits nowhere and no short chain of moves helps.
 
-    Unlike `feduc_labels` this proves nothing: a proof can take a minute, and there are many limits to try.
+    Unlike in `feduc_labels`, None proves nothing: a proof can take a minute, and there are many limits to try.
     """
     labels = np.full(problem.network.clients, -1, np.int64)
-    state = start(problem, labels)
-    for client in placing_order(problem).tolist():
-        bounds, completions = state.candidates(client)
-        aggregator = choose(bounds, completions, completions <= problem.limits)
-        if aggregator is not None:
-            labels[client] = aggregator
-            state.place(client, aggregator)
-            continue
-        moved = chain_of_moves(problem, labels, client)
-        if moved is None:
-            return None
-        labels, state = moved, start(problem, moved)
-    return labels
+    return place_in_turn(problem, labels, choose, lambda labels, client, _: chain_of_moves(problem, labels, client))
 
 
 def simple_starts(problem: Problem) -> Iterator[Ids]:
-    """Give the clusterings by shortest upload, without and with a cap on sizes, that are within the limits."""
+    """Yield the clusterings by shortest upload, without and with a cap on sizes, that are within the limits."""
     network = problem.network
     seats = -(-network.clients // network.aggregators)
     for most in (network.clients, seats):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError

@@ -1,22 +1,21 @@
-"""`data.dataset = "folder"`: a folder that holds one file or one sub-folder a client."""
+"""`data.dataset = "folder"`: a folder with one file or one subfolder per client."""
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.files.join import Part, join, make_part
 from atoll.data.files.sample_files import open_arrays, open_table, read_samples
 from atoll.support.errors import InputError
 from atoll.support.wording import natural
 
 TABLES = (".parquet", ".npz")
-_LAYOUT = (
-    "it must hold one .parquet or .npz file a client, or one sub-folder a client with train.parquet, train.npz or "
-    "inputs.npy and targets.npy"
-)
+_IN_SUBFOLDER = "train.parquet, train.npz or inputs.npy and targets.npy"
+_LAYOUT = f"it must hold one .parquet or .npz file per client, or one subfolder per client with {_IN_SUBFOLDER}"
 _IS_TEST = re.compile(r"test([-_.]|$)")
 _IS_TRAIN = re.compile(r"train([-_.]|$)")
 
@@ -30,43 +29,39 @@ def read_folder(
     channels_last: bool = False,
     test_every: int = 5,
 ) -> Dataset:
-    """Read a folder with one file or sub-folder a client; ``data.partition = "natural"`` gives each what it holds.
+    """Read a folder with one file or subfolder per client; ``data.partition = "natural"`` gives each client its own.
 
-    Clients are numbered in the order of their names, numbers in them counting as such. A file is Parquet (a column may
-    hold numbers, nested lists of numbers, or encoded images as Hugging Face keeps them) or .npz; a sub-folder holds
-    ``train.*``, or ``inputs.npy`` and ``targets.npy``, and where the client has test samples of its own, ``test.*`` or
-    ``test_inputs.npy`` and ``test_targets.npy``. A file or sub-folder ``test`` beside the clients is a common test set.
+    Clients are numbered in natural order of their names (client 2 before client 10). A file is .npz or Parquet, whose
+    columns may hold numbers, nested lists of numbers, or encoded images as Hugging Face stores them. A subfolder holds
+    ``train.*``, or ``inputs.npy`` and ``targets.npy``; if the client has test samples of its own, also ``test.*``, or
+    ``test_inputs.npy`` and ``test_targets.npy``. A file or subfolder ``test`` beside the clients is a common test set.
 
     Args:
         root: the folder, `data.root`.
         inputs: the column of inputs, or several columns of numbers.
         targets: the column of targets.
         classes: number of classes; unset: one more than the largest label.
-        scale: what an input value is multiplied by; unset: 1/255 for uint8, else 1.
+        scale: factor applied to input values; unset: 1/255 for uint8, else 1.
         channels_last: arrays of images are [n, height, width, channels].
-        test_every: without any test samples every such sample of each client is held out.
+        test_every: without any test samples, one in this many of each client's samples is held out.
 
     Raises:
-        InputError: a folder or file that is missing or cannot be read, a client without samples, labels out of range,
-            or clients whose samples differ in shape or type.
+        InputError: if a folder or file is missing or cannot be read, a client has no samples, a label is out of range,
+            or clients' samples differ in shape or type.
     """
-    if root is None:
-        raise InputError("data.root is not set: with data.dataset = 'folder' it is the folder of the clients' files")
-    base = Path(root).expanduser()
+    base = require_root(root, "folder", "the folder of the clients' files")
     if not base.is_dir():
         state = "is a file" if base.is_file() else "does not exist"
         raise InputError(f"data.root = '{root}' {state}: give a folder; {_LAYOUT}")
 
-    def read(files: Sequence[Path]) -> Part:
-        return _read_part(files, inputs, targets, channels_last)
-
+    read = partial(_read_part, inputs=inputs, targets=targets, channels_last=channels_last)
     entries = [entry for entry in listed(base) if entry.is_dir() or entry.suffix in TABLES]
     common = [entry for entry in entries if _IS_TEST.match(entry.name)]
     clients = [entry for entry in entries if entry not in common]
     if not clients:
         raise InputError(f"data.root = '{root}' holds no clients: {_LAYOUT}")
     trains, tests = zip(*(_files_of(entry) for entry in clients), strict=True)
-    held_out = [file for entry in common for file in ([entry] if entry.is_file() else _data_files(entry))]
+    held_out = [file for entry in common for file in _data_files(entry)]
     return join(
         name=base.resolve().name,
         clients=[read(files) for files in trains],
@@ -81,18 +76,32 @@ def read_folder(
 def folder_files(base: Path) -> list[Path]:
     """Return the files of all clients."""
     entries = listed(base) if base.is_dir() else []
-    return [file for entry in entries for file in ([entry] if entry.is_file() else _data_files(entry))]
+    return [file for entry in entries for file in _data_files(entry)]
+
+
+def require_root(root: str | None, dataset: str, what: str) -> Path:
+    """Return the path in `data.root`.
+
+    Raises:
+        InputError: if it is not set; says what it is with this data set.
+    """
+    if root is None:
+        raise InputError(f"data.root is not set: with data.dataset = {dataset!r} it is {what}")
+    return Path(root).expanduser()
 
 
 def listed(folder: Path) -> list[Path]:
-    """Return what is in a folder, hidden entries left out, numbers in names counting as numbers."""
+    """Return the entries of a folder in natural order, without hidden ones."""
     return sorted(
         (entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=lambda entry: natural(entry.name)
     )
 
 
-def _data_files(folder: Path) -> list[Path]:
-    return [file for file in listed(folder) if file.is_file() and file.suffix in (*TABLES, ".npy")]
+def _data_files(entry: Path) -> list[Path]:
+    """Return an entry that is a file, or the files of data in a folder."""
+    if entry.is_file():
+        return [entry]
+    return [file for file in listed(entry) if file.is_file() and file.suffix in (*TABLES, ".npy")]
 
 
 def _files_of(entry: Path) -> tuple[list[Path], list[Path]]:
@@ -104,12 +113,12 @@ def _files_of(entry: Path) -> tuple[list[Path], list[Path]]:
     named = [file for file in files if _IS_TRAIN.match(file.name)]
     trains = named or [file for file in files if file not in tests]
     if not trains:
-        raise InputError(f"{entry}: this client's folder holds no training samples: {_LAYOUT.partition(', or ')[2]}")
+        raise InputError(f"{entry}: this client's folder has no training samples; it must hold {_IN_SUBFOLDER}")
     tables = [file for file in trains if file.suffix in TABLES]
     if not named and len(tables) > 1:
         raise InputError(
-            f"{entry}: holds {len(tables)} files; if they are one client's, call them train-*, if each is a client, "
-            "give this folder as data.root"
+            f"{entry}: holds {len(tables)} files; if they belong to one client, name them train-*; if each is a "
+            "client, set data.root to this folder"
         )
     return trains, tests
 

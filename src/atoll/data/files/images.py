@@ -1,4 +1,4 @@
-"""`data.dataset = "images"`: a folder of pictures, by class, or by client and class."""
+"""`data.dataset = "images"`: a folder of images, by class, or by client and class."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset
-from atoll.data.files.folders import listed
+from atoll.data.dataset import Dataset
+from atoll.data.files.folders import listed, require_root
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.files.sample_files import decode_picture
 from atoll.support.errors import InputError
@@ -19,48 +19,46 @@ from atoll.support.wording import natural
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 MOST_BYTES = 2**32  # of all pixels
 Tree = list[tuple[Path, tuple[str, ...]]]
-"""Pictures with the names of the folders above them."""
+"""Image files with the names of the folders above them."""
 
-_LAYOUT = "it holds client/class/picture or class/picture, all below train and test, or neither"
+_LAYOUT = "it must hold client/class/image or class/image, either all below train and test or none"
 
 
 def read_images(root: str | None = None, side: Positive | None = None, test_every: int = 5) -> Dataset:
-    """Read pictures below folders of classes; ``data.partition = "natural"`` gives each client those below its own.
+    """Read images from one folder per class; ``data.partition = "natural"`` gives each client those in its folder.
 
-    Clients and classes are numbered in the order of their names, numbers in names counting as numbers. Pictures stay
-    bytes; grey ones have one channel, if all are grey.
+    Clients and classes are numbered in natural order of their names. Pixels stay bytes; images have one channel if all
+    of them are grey, else three.
 
     Args:
-        root: the folder, `data.root`: client/class/picture or class/picture, all below train and test, or neither.
-        side: pixels to whose square pictures are brought; unset: they must be of one size.
-        test_every: without a folder test, every such picture of each client and class is held out.
+        root: the folder, `data.root`: client/class/image or class/image, either all below train and test or none.
+        side: images are resized to squares with this many pixels a side; unset: all must have the same size.
+        test_every: without a folder `test`, one in this many images of each client and class is held out.
 
     Raises:
-        InputError: a folder of another form, or a picture that cannot be read.
+        InputError: if the folder has another layout, or an image cannot be read.
     """
-    if root is None:
-        raise InputError("data.root is not set: with data.dataset = 'images' it is the folder of the pictures")
-    base = Path(root).expanduser()
+    base = require_root(root, "images", "the folder of the images")
     if test_every < 2:
         raise InputError(f"data.test_every = {test_every}: must be at least 2")
     halves = [base / name for name in ("train", "test") if (base / name).is_dir()]
     trees = [_pictures_of(half) for half in (halves if len(halves) == 2 else [base])]
     found = [picture for tree in trees for picture in tree]
     if not found:
-        raise InputError(f"data.root = '{root}': holds no pictures, {_LAYOUT}; they end in {', '.join(ENDINGS)}")
+        raise InputError(f"data.root = '{root}': holds no images; {_LAYOUT}, with the suffix {', '.join(ENDINGS)}")
     depths = {len(parts) for _, parts in found}
     if len(depths) > 1 or max(depths) > 2 or not trees[0]:
-        raise InputError(f"data.root = '{root}': has another form; {_LAYOUT}")
+        raise InputError(f"data.root = '{root}': has another layout; {_LAYOUT}")
     return _make(base.resolve().name, trees, has_clients=depths == {2}, side=side, test_every=test_every)
 
 
 def image_files(base: Path) -> list[Path]:
-    """Return all pictures below a folder."""
+    """Return all image files below a folder."""
     return [file for file, _ in _pictures_of(base)] if base.is_dir() else []
 
 
 def _pictures_of(folder: Path, above: tuple[str, ...] = ()) -> Tree:
-    """Return pictures in order, each with the names of the folders between."""
+    """Return image files in order, each with the names of the folders in between."""
     found: Tree = []
     for entry in listed(folder) if folder.is_dir() else []:
         if entry.is_dir() and len(above) < 3:
@@ -75,7 +73,7 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
     clients = sorted({parts[0] for _, parts in trees[0]}, key=natural) if has_clients else []
     for file, parts in trees[-1]:
         if parts[-1] not in classes or (has_clients and parts[0] not in clients):
-            raise InputError(f"{file}: is for the test, but no training picture is of its class, or its client's")
+            raise InputError(f"{file}: is a test image, but no training image has its class, or its client")
     images = [_read_all(tree, side) for tree in trees]
     labels = [np.array([classes.index(parts[-1]) for _, parts in tree], np.int64) for tree in trees]
     place = {client: number for number, client in enumerate(clients)}
@@ -85,7 +83,7 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
         images = [images[0][~is_test], images[0][is_test]]
         labels, owners = ([each[0][~is_test], each[0][is_test]] for each in (labels, owners))
     if not len(labels[1]):
-        raise InputError(f"{name}: no client has {test_every} pictures of a class to hold one out; give a folder test")
+        raise InputError(f"{name}: no client has {test_every} images of a class to hold one out; add a folder test")
     return Dataset(
         name=name,
         inputs=images[0],
@@ -101,7 +99,7 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
 
 
 def _every(kinds: npt.NDArray[np.int64], every: int) -> npt.NDArray[np.bool_]:
-    """Return which of the rows of each kind are its every so many-th."""
+    """Return a mask of every `every`-th row of each kind."""
     order = np.argsort(kinds, kind="stable")
     sizes = np.bincount(kinds)
     place = np.arange(len(kinds)) - (np.cumsum(sizes) - sizes)[kinds[order]]
@@ -111,18 +109,16 @@ def _every(kinds: npt.NDArray[np.int64], every: int) -> npt.NDArray[np.bool_]:
 
 
 def _read_all(tree: Tree, side: int | None) -> npt.NDArray[np.uint8]:
-    """Return all pictures as [n, channels, side, side]."""
+    """Return all images as [n, channels, height, width]."""
     pictures: list[npt.NDArray[Any]] = []
     for file, _ in tree:
         picture = _read(file, side)
         if pictures and picture.shape[:2] != pictures[0].shape[:2]:
             height, width = pictures[0].shape[:2]
-            raise InputError(f"{file}: is of another size than {width} x {height}, as the first; set data.side")
+            raise InputError(f"{file}: its size differs from the first image's, {width} x {height}; set data.side")
         pictures.append(picture)
         if len(pictures) * picture.nbytes > MOST_BYTES:
-            raise InputError(
-                f"{file}: with it the pictures take more than {MOST_BYTES >> 30} GiB; set a lower data.side"
-            )
+            raise InputError(f"{file}: up to here images take over {MOST_BYTES >> 30} GiB; set a lower data.side")
     if any(picture.ndim == 3 for picture in pictures):
         stacked = np.stack([np.broadcast_to(p.reshape(*p.shape[:2], -1), (*p.shape[:2], 3)) for p in pictures])
         return np.ascontiguousarray(np.moveaxis(stacked, 3, 1))
@@ -132,6 +128,6 @@ def _read_all(tree: Tree, side: int | None) -> npt.NDArray[np.uint8]:
 def _read(file: Path, side: int | None) -> npt.NDArray[Any]:
     try:
         return decode_picture(read_bytes(file), side)
-    except Exception as error:  # whatever bytes may do to Pillow
+    except Exception as error:  # bad bytes may raise anything in Pillow
         told = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise InputError(f"{file}: holds no image that can be read ({told})") from error
+        raise InputError(f"{file}: cannot be read as an image ({told})") from error

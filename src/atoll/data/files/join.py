@@ -1,4 +1,4 @@
-"""Samples from elsewhere, client by client, checked and joined into one data set, with who holds which."""
+"""Clients' samples, checked and joined into one data set that knows which client holds which."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.support.errors import InputError
 
 PIXEL_SCALE = 1 / 255
@@ -30,30 +30,30 @@ class Part:
 
 
 def make_part(source: str, inputs: npt.NDArray[Any], targets: npt.NDArray[Any], channels_last: bool = False) -> Part:
-    """Return samples in the form that Atoll's data sets have.
+    """Return samples in the form of Atoll's data sets.
 
-    Inputs of uint8 are pixels: they stay bytes, and grey images [n, height, width] get their one channel. All other
-    numbers become float32. Whole targets become int64 class numbers, others float32.
+    Inputs of uint8 are pixels: they stay bytes, and grey images [n, height, width] gain a channel axis. All other
+    inputs become float32. Integer targets become int64 class numbers, others float32.
 
     Args:
         source: where they come from, for errors.
         inputs: [n, *shape].
         targets: [n].
-        channels_last: images are [n, height, width, channels] and are turned to [n, channels, height, width].
+        channels_last: images are [n, height, width, channels], and become [n, channels, height, width].
 
     Raises:
-        InputError: no samples, not as many targets as inputs, or what is no number.
+        InputError: if there are no samples, inputs and targets differ in number, or a value is not a finite number.
     """
     for name, array in (("inputs", inputs), ("targets", targets)):
         if array.dtype.kind not in "biuf":
-            raise InputError(f"{source}: its {name} are of type {array.dtype}; they must be numbers")
+            raise InputError(f"{source}: its {name} have the type {array.dtype}; they must be numbers")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InputError(f"{source}: its {name} must be finite numbers")
     if not inputs.ndim or not len(inputs):
         raise InputError(f"{source}: holds no samples; every client needs at least one")
     if targets.ndim != 1 or len(targets) != len(inputs):
         raise InputError(
-            f"{source}: its targets have the shape {list(targets.shape)}, they must be one for each of its "
+            f"{source}: its targets have the shape {list(targets.shape)}; there must be one for each of its "
             f"{len(inputs)} inputs"
         )
     if channels_last and inputs.ndim == 4:
@@ -80,27 +80,28 @@ def join(
     scale: float | None = None,
     test_every: int = 5,
 ) -> Dataset:
-    """Return one data set of all clients' samples, whose `owners` say which client holds each.
+    """Return one data set of all clients' samples, with each sample's client in `owners`.
 
     Args:
-        name: what it is called.
-        clients: the training samples, one part a client.
-        tests: each client's own test samples, where it has any.
-        common_test: one test set for all. Without any test samples every `test_every`-th sample of each client is held
-            out.
+        name: the data set's name.
+        clients: the training samples, one part per client.
+        tests: each client's own test samples, if it has any.
+        common_test: one test set for all.
         classes: number of classes; None: one more than the largest label; real targets have none.
-        scale: what an input value is multiplied by; None: 1/255 for pixels, else 1.
-        test_every: see `common_test`.
+        scale: factor applied to input values; None: 1/255 for pixels, else 1.
+        test_every: without any test samples, one in this many of each client's samples is held out.
 
     Raises:
-        InputError: no clients, parts that differ in shape or type, labels out of range, or no test samples.
+        InputError: if there are no clients or no test samples, parts differ in shape or type, or a label is out of
+            range.
     """
     if not clients:
         raise InputError(f"{name}: there are no clients")
     owned = [(client, part) for client, part in enumerate(tests) if part is not None]
     if owned and common_test is not None:
         raise InputError(
-            f"{owned[0][1].source}: clients have test samples of their own and there is {_both(common_test)}"
+            f"{owned[0][1].source}: clients have test samples of their own, but there is also a common test set "
+            f"({common_test.source}); keep one or the other"
         )
     shared = [] if common_test is None else [common_test]
     everything = [*clients, *(part for _, part in owned), *shared]
@@ -123,12 +124,8 @@ def join(
     )
 
 
-def _both(common: Part) -> str:
-    return f"a common test set as well ({common.source}); keep one kind"
-
-
 def _hold_out(name: str, clients: Sequence[Part], every: int) -> tuple[list[Part], list[tuple[int, Part]]]:
-    """Return what each client trains on, and what is held out of those that have at least `every` samples."""
+    """Return each client's training samples, and what is held out from those with at least `every` samples."""
     if every < 2:
         raise InputError(f"test_every = {every}: must be at least 2")
     trains, tests = [], []
@@ -138,26 +135,21 @@ def _hold_out(name: str, clients: Sequence[Part], every: int) -> tuple[list[Part
         if is_test.any():
             tests.append((client, Part(part.source, part.inputs[is_test], part.targets[is_test])))
     if not tests:
-        raise InputError(f"{name}: there is no test set, and no client has {every} samples to hold one out of")
+        raise InputError(f"{name}: there is no test set, and no client has {every} samples, of which to hold one out")
     return trains, tests
 
 
 def _require_alike(parts: Sequence[Part]) -> None:
-    """Refuse parts whose inputs or targets are of another shape or type than those of the first."""
+    """Refuse parts whose inputs or targets differ from the first part's in shape or type."""
     first = parts[0]
     for part in parts[1:]:
-        if part.inputs.shape[1:] != first.inputs.shape[1:]:
-            raise InputError(
-                f"{part.source}: its inputs have the shape {list(part.inputs.shape[1:])}, those of {first.source} "
-                f"{list(first.inputs.shape[1:])}; they must be alike"
-            )
+        own, theirs = list(part.inputs.shape[1:]), list(first.inputs.shape[1:])
+        if own != theirs:
+            raise InputError(f"{part.source}: its inputs have the shape {own}, those of {first.source} {theirs}")
         for name in ("inputs", "targets"):
-            own, theirs = getattr(part, name).dtype, getattr(first, name).dtype
-            if own != theirs:
-                raise InputError(
-                    f"{part.source}: its {name} are read as {own}, those of {first.source} as {theirs}; "
-                    "they must be alike"
-                )
+            kind, other = getattr(part, name).dtype, getattr(first, name).dtype
+            if kind != other:
+                raise InputError(f"{part.source}: its {name} have the type {kind}, those of {first.source} {other}")
 
 
 def _concatenate(parts: Sequence[Part]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -165,7 +157,7 @@ def _concatenate(parts: Sequence[Part]) -> tuple[npt.NDArray[Any], npt.NDArray[A
 
 
 def _count_classes(parts: Sequence[Part], classes: int | None) -> int:
-    """Return the number of classes, having seen that all labels are below it."""
+    """Return the number of classes, after checking that all labels are below it."""
     if classes is not None and classes < 1:
         raise InputError(f"classes = {classes}: must be at least 1; real targets need none")
     count = classes or 1 + max(int(part.targets.max()) for part in parts)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset
-from atoll.data.files.folders import listed
+from atoll.data.dataset import Dataset
+from atoll.data.files.folders import listed, require_root
 from atoll.data.files.join import Part, join, make_part
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
@@ -17,31 +17,29 @@ from atoll.support.wording import natural, show
 
 MOST_BYTES = 2**30  # of a file
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""The characters of LEAF's Shakespeare in the order of their numbers; another counts as the one after the last."""
+"""The characters of LEAF's Shakespeare, numbered in this order; all others share the next number."""
 
 
 def read_leaf(root: str | None = None, side: Positive | None = None, test_every: int = 5) -> Dataset:
-    """Read LEAF's JSON; ``data.partition = "natural"`` gives each user what it holds.
+    """Read LEAF's JSON; ``data.partition = "natural"`` makes each user a client.
 
     A user's inputs are lists of numbers, or texts of one length, whose characters become numbers; its targets are whole
-    numbers, or single characters, the next of the text. Users are numbered in the order of their names.
+    numbers, or each text's next character. Users are numbered in natural order of their names.
 
     Args:
-        root: the folder, `data.root`, with files of JSON in train and test, or in itself; or one such file.
-        side: rows of images of so many pixels a side; unset: inputs stay flat.
-        test_every: without a folder test, every such sample of each user is held out.
+        root: `data.root`: one JSON file, or a folder with such files, either directly or in train and test.
+        side: inputs are images with this many pixels a side; unset: inputs stay flat.
+        test_every: without a folder `test`, one in this many of each user's samples is held out.
 
     Raises:
-        InputError: no such files, or what is in them is of another form.
+        InputError: if there are no such files, or their contents have another form.
     """
-    if root is None:
-        raise InputError("data.root is not set: with data.dataset = 'leaf' it is the folder of the JSON files")
-    base = Path(root).expanduser()
+    base = require_root(root, "leaf", "the folder of the JSON files")
     files = {half: _files_in(base / half) for half in ("train", "test")}
     trains = _users(files["train"] or leaf_files(base), side)
     tests = _users(files["test"], side) if files["train"] else {}
     if not trains:
-        raise InputError(f"data.root = '{root}': holds no .json files, in train and test or in itself")
+        raise InputError(f"data.root = '{root}': holds no .json files, neither directly nor in train and test")
     names = sorted(trains, key=natural)
     made = join(
         name=base.resolve().stem,
@@ -57,7 +55,7 @@ def read_leaf(root: str | None = None, side: Positive | None = None, test_every:
 
 
 def leaf_files(base: Path) -> list[Path]:
-    """Return the JSON files of a folder, those of `train` and `test` too, or the one file."""
+    """Return the one file, or a folder's JSON files: those in `train` and `test`, or its own."""
     if base.is_file():
         return [base]
     return [*_files_in(base / "train"), *_files_in(base / "test")] or _files_in(base)
@@ -72,7 +70,7 @@ def _users(files: list[Path], side: int | None) -> dict[str, Part]:
     for file in files:
         for user, part in _parts_of(file, side):
             if user in found:
-                raise InputError(f"{file}: user {show(user)} is in another file too; users' names differ")
+                raise InputError(f"{file}: user {show(user)} is in another file too; users' names must be unique")
             found[user] = part
     return found
 
@@ -94,13 +92,13 @@ def _parts_of(file: Path, side: int | None) -> Iterator[tuple[str, Part]]:
 def _inputs_of(source: str, values: Any, side: int | None) -> npt.NDArray[Any]:
     if isinstance(values, list) and values and all(isinstance(each, str) for each in values):
         if len({len(each) for each in values}) > 1:
-            raise InputError(f"{source}: its texts are of different lengths; all must be of one")
+            raise InputError(f"{source}: its texts differ in length; all must have the same")
         return np.array([[_code(letter) for letter in text] for text in values], np.uint8)
     array = _numbers(source, values)
     if side is None:
         return array
     if array.ndim != 2 or array.shape[1] % side**2:
-        raise InputError(f"data.side = {side}: {source} has inputs of {list(array.shape[1:])} numbers, no such images")
+        raise InputError(f"data.side = {side}: {source} has inputs of shape {list(array.shape[1:])}, not such images")
     return array.reshape(len(array), -1, side, side)
 
 
@@ -116,7 +114,7 @@ def _numbers(source: str, values: Any) -> npt.NDArray[Any]:
     try:
         return np.array(values, dtype=None) if isinstance(values, list) else np.empty(0)
     except ValueError as error:
-        raise InputError(f"{source}: its lists are of different lengths") from error
+        raise InputError(f"{source}: its lists differ in length") from error
 
 
 def _code(letter: str) -> int:
@@ -130,4 +128,4 @@ def _together(parts: dict[str, Part]) -> Part:
         joined = (np.concatenate([getattr(part, name) for part in several]) for name in ("inputs", "targets"))
         return Part("the test users", *joined)
     except ValueError as error:
-        raise InputError("the test users hold inputs of different shapes; all must be alike") from error
+        raise InputError("the test users' inputs differ in shape; all must have the same") from error

@@ -1,4 +1,4 @@
-"""The data sets that are read from their publishers' files."""
+"""Data sets read from their publishers' files."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.data.datasets import Dataset
-from atoll.data.files.download import SOURCES, locate
+from atoll.data.dataset import Dataset
+from atoll.data.files.download import locate
 from atoll.data.files.readers import check_labels, damaged, read_cifar, read_idx, show_shape
+from atoll.data.files.sources import SOURCES
 
 
 def _load_idx(folder: Path, name: str, train: int, test: int, classes: int) -> Dataset:
@@ -43,7 +44,7 @@ def _load_emnist(folder: Path) -> Dataset:
 
 
 def _load_cifar(folder: Path, name: str, images: tuple[int, ...], classes: int) -> Dataset:
-    """CIFAR's binary files, of so many images each; the last one is the test's."""
+    """CIFAR's binary files, with this many images each; the last one is the test set."""
     batches = []
     for file, count in zip(SOURCES[name].files, images, strict=True):
         path = locate(folder, file) or folder / file

@@ -13,7 +13,7 @@ from atoll.support.errors import InputError
 from atoll.support.untrusted import read_bytes
 
 MOST_BYTES = 2**28
-"""Of a file, unpacked; the largest of the known ones has 47 MB."""
+"""Limit on a file's unpacked size; the largest known one has 47 MB."""
 
 _REMEDY = "put the official file in its place, or move all files of the set away and run again to download them"
 
@@ -21,8 +21,10 @@ _REMEDY = "put the official file in its place, or move all files of the set away
 def read_idx(path: str | Path) -> npt.NDArray[np.uint8]:
     """Read an array of bytes from an IDX file, gzipped or plain.
 
-    The header is 0, 0, 8 (unsigned bytes), the number of dimensions, and each dimension as a big-endian
-    32-bit integer. Errors: InputError, naming the file, what was expected and what was found.
+    The header is 0, 0, 8 (unsigned bytes), the number of dimensions, and each dimension as a big-endian 32-bit integer.
+
+    Raises:
+        InputError: if the file has another form; names it, what was expected and what was found.
     """
     content = _read_bytes(Path(path))
     dimensions = content[3] if len(content) > 3 else 0
@@ -36,16 +38,18 @@ def read_idx(path: str | Path) -> npt.NDArray[np.uint8]:
     if size == 0 or len(content) != start + size:
         expected = f"{start} bytes of header and {show_shape(shape)} of data as the header says"
         raise damaged(path, expected, f"{len(content)} bytes")
-    # A copy, since arrays over bytes objects cannot be written to and PyTorch warns about them.
+    # A copy, since arrays over bytes objects are read-only, which PyTorch warns about.
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
 
 
 def read_cifar(path: str | Path, classes: int = 10) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Read a CIFAR batch in the binary layout, gzipped or plain: images [n, 3, 32, 32] and labels [n].
 
-    A record is one byte of label and 3,072 bytes of pixels, channel by channel, row by row; with 100 classes the
-    label of one of 20 kinds stands before the class's own.
-    Errors: InputError, naming the file, what was expected and what was found.
+    A record is one byte of label and 3,072 bytes of pixels, channel by channel, row by row; with 100 classes, a coarse
+    label (of 20) precedes the label.
+
+    Raises:
+        InputError: if the file has another form; names it, what was expected and what was found.
     """
     content = _read_bytes(Path(path))
     labels = 1 if classes == 10 else 2
@@ -60,7 +64,7 @@ def read_cifar(path: str | Path, classes: int = 10) -> tuple[npt.NDArray[np.uint
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Read a file, unpacking it if it is gzipped, whatever its name: browsers unpack but keep the name."""
+    """Read a file, unpacked if it is gzipped, whatever its name: browsers unpack files but keep their names."""
     try:
         content = read_bytes(path, most=MOST_BYTES)
     except OSError as error:
@@ -86,7 +90,7 @@ def check_labels(path: str | Path, labels: npt.NDArray[np.uint8], classes: int =
 
 
 def damaged(path: str | Path, expected: str, found: str) -> InputError:
-    """Return the error for a file that is not what it should be."""
+    """Return the error for a damaged file."""
     return InputError(f"{path} is damaged or another file: expected {expected}, found {found}; {_REMEDY}")
 
 

@@ -17,10 +17,10 @@ from atoll.support.parquet import column_names, read_parquet
 
 Array = npt.NDArray[Any]
 Table = Mapping[str, Callable[[], Array]]
-"""Columns by name; a column is read when it is called."""
+"""Columns by name, each a function that reads it."""
 
 INPUT_NAMES = ("inputs", "input", "x", "image", "img", "features")
-PICTURES = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")  # Pillow also hands formats to other programs
+PICTURES = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")  # for some other formats Pillow runs other programs
 MOST_PIXELS = 2**24
 TARGET_NAMES = ("targets", "target", "y", "label", "labels")
 
@@ -29,13 +29,13 @@ def open_table(path: Path) -> Table:
     """Return the columns of a .parquet or .npz file.
 
     Raises:
-        InputError: it cannot be read, here or when a column is; or Parquet without pyarrow.
+        InputError: if it cannot be read, now or column by column, or pyarrow is missing for Parquet.
     """
     return _open_parquet(path) if path.suffix == ".parquet" else _open_npz(path)
 
 
 def open_arrays(files: Sequence[Path], prefixes: Sequence[str]) -> Table:
-    """Return .npy files as the columns that their names say, without prefixes such as ``train_``."""
+    """Return .npy files as columns named after them, without prefixes such as ``train_``."""
     return {_strip(file.stem, prefixes): partial(_load, file) for file in files}
 
 
@@ -47,17 +47,17 @@ def read_samples(
     Args:
         table: the columns.
         source: the file, for errors.
-        inputs: the column of inputs; several columns of numbers become one vector a sample. None: the first of
-            `INPUT_NAMES` that is there.
-        targets: the column of targets. None: the first of `TARGET_NAMES` that is there.
+        inputs: the column of inputs; several columns of numbers become one vector per sample. None: the first of
+            `INPUT_NAMES` that exists.
+        targets: the column of targets. None: the first of `TARGET_NAMES` that exists.
 
     Raises:
-        InputError: a column that is not there or cannot be read.
+        InputError: if a column does not exist or cannot be read.
     """
     if isinstance(inputs, list):
         columns = [_column(table, source, name, (), "inputs") for name in inputs]
         if not columns or any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
-            raise InputError(f"{source}: data.inputs: the columns must each hold one number a sample")
+            raise InputError(f"{source}: data.inputs: the columns must each hold one number per sample")
         values, is_last = np.stack(columns, axis=1), False
     else:
         values = _column(table, source, inputs, INPUT_NAMES, "inputs")
@@ -69,9 +69,9 @@ def read_samples(
 def _column(table: Table, source: str, name: str | None, known: Sequence[str], what: str) -> Array:
     chosen = name or next((each for each in known if each in table), None)
     if chosen is None or chosen not in table:
-        missing = f"no column {name!r}" if name else f"no column that is called {', '.join(known)}"
+        missing = f"no column {name!r}" if name else f"no column called {', '.join(known)}"
         there = ", ".join(table) or "none"
-        raise InputError(f"{source}: has {missing}; data.{what} names the column of {what}, of: {there}")
+        raise InputError(f"{source}: has {missing}; set data.{what} to the column of {what}, one of: {there}")
     return table[chosen]()
 
 
@@ -112,17 +112,17 @@ def _open_parquet(path: Path) -> Table:
 
 
 def read_column(column: Any, where: str) -> Array:
-    """Return an Arrow array of numbers, arrays or images as [rows, ...]; pixels with their channels first, as bytes.
+    """Return an Arrow array of numbers, arrays or images as [rows, ...]; images as bytes, with their channels first.
 
     Raises:
-        InputError: empty cells, arrays of different lengths, or what is no image.
+        InputError: if a cell is empty, arrays differ in length, or an image cannot be read.
     """
     values = _dense(column, where)
     if values.dtype == object:
         values = _decode(values, where)
         return np.moveaxis(values, 3, 1) if values.ndim == 4 else values[:, None]
     if values.dtype.kind not in "biuf":
-        raise InputError(f"{where} holds values of the type {values.dtype}; they must be numbers")
+        raise InputError(f"{where} holds values of type {values.dtype}; they must be numbers")
     if values.dtype == np.uint8:
         return values[:, None] if values.ndim == 3 else values
     with np.errstate(over="ignore"):
@@ -133,21 +133,21 @@ def read_column(column: Any, where: str) -> Array:
 
 
 def _dense(column: Any, where: str) -> Array:
-    """Return an Arrow array as [rows, ...]: nested lists of one length each become axes; images an array of bytes."""
+    """Return an Arrow array as [rows, ...]: nested lists become axes, encoded images an array of bytes objects."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     shape = [len(array)]
     array = array.storage if isinstance(array, pa.ExtensionArray) else array
-    if pa.types.is_struct(array.type) and "bytes" in array.type.names:  # how Hugging Face keeps images
+    if pa.types.is_struct(array.type) and "bytes" in array.type.names:  # as Hugging Face stores images
         array = array.field("bytes")
     while pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
         if array.null_count:
             raise InputError(f"{where} has empty cells")
         lengths = np.unique(pc.list_value_length(array).to_numpy(zero_copy_only=False))
         if len(lengths) > 1:
-            raise InputError(f"{where} holds lists of {lengths[0]} to {lengths[-1]} entries; all must be of one length")
+            raise InputError(f"{where} holds lists of {lengths[0]} to {lengths[-1]} entries; all must have one length")
         shape.append(int(lengths[0]) if len(lengths) else 0)
         array = array.flatten()
     if array.null_count:
@@ -156,7 +156,7 @@ def _dense(column: Any, where: str) -> Array:
 
 
 def _decode(images: Array, source: str) -> Array:
-    """Decode files of images, such as PNG, into [n, height, width] or [n, height, width, 3]."""
+    """Decode images, such as PNG files, into [n, height, width] or [n, height, width, 3]."""
     decoded: list[Array] = []
     packed = sum(len(content) for content in images if isinstance(content, bytes))
     for row, content in enumerate(images):
@@ -165,18 +165,18 @@ def _decode(images: Array, source: str) -> Array:
         try:
             decoded.append(decode_picture(content))
             require_no_bomb(len(decoded) * decoded[0].nbytes, packed)
-        except Exception as error:  # whatever bytes may do to Pillow
-            raise InputError(f"{source}: row {row} holds no image that can be read ({error})") from error
+        except Exception as error:  # bad bytes may raise anything in Pillow
+            raise InputError(f"{source}: row {row} cannot be read as an image ({error})") from error
         if decoded[row].shape != decoded[0].shape:
             shapes = f"{list(decoded[0].shape)} and {list(decoded[row].shape)}"
-            raise InputError(f"{source}: its images have different shapes ({shapes}); all must be of one size")
+            raise InputError(f"{source}: its images have different shapes ({shapes}); all must have one size")
     return np.stack(decoded) if decoded else np.empty(0, np.uint8)
 
 
 def decode_picture(content: bytes, side: int | None = None) -> Array:
-    """Return one image as [height, width] or [height, width, 3], its size seen before it is unpacked.
+    """Return one image as [height, width] or [height, width, 3]; its size is checked before it is unpacked.
 
-    With `side` it is brought to a square of so many pixels.
+    With `side`, it is resized to a square with this many pixels a side.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""A PyTorch data set as one of Atoll's."""
+"""PyTorch data sets as Atoll's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.files.join import Part, join, make_part
 from atoll.support.errors import InputError
 
@@ -16,7 +16,7 @@ _PAIR = "a pair of input and target"
 
 
 class MapStyle(Protocol):
-    """A map-style data set, such as a `torch.utils.data.Dataset`: a length, and samples by number."""
+    """A map-style data set, such as a `torch.utils.data.Dataset`: a length, and samples by index."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -41,21 +41,21 @@ def from_torch(
     """Read map-style PyTorch data sets into memory, each sample once.
 
     A sample is a pair (input, target), or a mapping with the keys `inputs` and `targets`. An input is a tensor, an
-    array, a number or a PIL image; PIL images get their channels first and stay bytes. A function that returns the
-    result is an experiment's data set: ``data.dataset = "module:function"``.
+    array, a number or a PIL image, whose pixels stay bytes, with their channels first. A function that returns the
+    result can be an experiment's data set: ``data.dataset = "module:function"``.
 
     Args:
-        train: one data set, or a list with one a client, for ``data.partition = "natural"``.
+        train: one data set, or a list with one per client, for ``data.partition = "natural"``.
         test: the test set; None: every `test_every`-th sample (of each client) is held out.
-        name: what the data set is called.
-        inputs: of samples that are mappings, the key of the input.
-        targets: of samples that are mappings, the key of the target.
+        name: the data set's name.
+        inputs: the key of the input, if samples are mappings.
+        targets: the key of the target, if samples are mappings.
         classes: number of classes; None: one more than the largest label; real targets have none.
-        scale: what an input value is multiplied by; None: 1/255 for bytes, else 1.
+        scale: factor applied to input values; None: 1/255 for bytes, else 1.
         test_every: see `test`.
 
     Raises:
-        InputError: samples of another form, of different shapes, or labels out of range.
+        InputError: if samples have another form or differ in shape, or a label is out of range.
 
     >>> pairs = torch.utils.data.TensorDataset(torch.randn(10, 4), torch.arange(10) % 2)
     >>> data = from_torch(pairs)
@@ -79,7 +79,7 @@ def from_torch(
 def _read(samples: MapStyle, source: str, keys: tuple[str | None, str | None]) -> Part:
     """Return the samples of one data set."""
     if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
-        raise InputError(f"{source}: must be a map-style data set, with a length and samples by number")
+        raise InputError(f"{source}: must be a map-style data set, with a length and samples by index")
     pairs = [_split(samples[index], index, source, keys) for index in range(len(samples))]
     if not pairs:
         raise InputError(f"{source}: holds no samples")
@@ -105,7 +105,7 @@ def _split(
     elif isinstance(sample, Sequence) and len(sample) == 2:
         pair = list(sample)
     else:
-        raise InputError(f"{source}: sample {index} must be {_PAIR}, or a mapping; it is {type(sample).__name__!r}")
+        raise InputError(f"{source}: sample {index} must be {_PAIR}, or a mapping, not {type(sample).__name__!r}")
     return _as_array(pair[0]), _as_array(pair[1])
 
 

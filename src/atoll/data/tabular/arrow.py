@@ -1,4 +1,4 @@
-"""Reading Parquet and Arrow files that somebody else may have made, batch by batch."""
+"""Reading Parquet and Arrow files from untrusted sources, batch by batch."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll.data.tabular.column_types import is_text
 from atoll.support.errors import InputError
 from atoll.support.numpy_files import require_no_bomb
 from atoll.support.parquet import opened_parquet
@@ -18,17 +19,15 @@ Reads = Callable[[Sequence[str]], "Iterator[pa.RecordBatch]"]
 
 BATCH = 1 << 16
 _MAGIC = b"ARROW1"
-
-
 _OF_FILES = (OSError, ValueError, OverflowError, MemoryError, KeyError)
 
 
 @contextmanager
 def as_damage(name: Path | str, others: tuple[type[Exception], ...] = _OF_FILES) -> Iterator[None]:
-    """Say of whatever Arrow raises, and `others`, which reading a file raises, that it cannot be read.
+    """Turn Arrow's errors, and `others` that reading a file may raise, into one sentence: it cannot be read.
 
     Raises:
-        InputError: one sentence.
+        InputError: in place of them.
     """
     import pyarrow
 
@@ -41,10 +40,10 @@ def as_damage(name: Path | str, others: tuple[type[Exception], ...] = _OF_FILES)
 
 
 def open_parquet(path: Path) -> "tuple[pa.Schema, Reads]":
-    """Return a Parquet file's columns, and what reads some of them.
+    """Return a Parquet file's columns, and a function that reads some of them.
 
     Raises:
-        InputError: it cannot be read, here or later.
+        InputError: if it cannot be read, now or later.
     """
     with as_damage(path), opened_parquet(path) as parquet:
         schema = _named(parquet.schema_arrow)
@@ -58,12 +57,12 @@ def open_parquet(path: Path) -> "tuple[pa.Schema, Reads]":
 
 
 def open_arrow(path: Path) -> "tuple[pa.Schema, Reads]":
-    """Return the columns of a file of Arrow's IPC format, with or without a footer, and what reads some of them.
+    """Return the columns of an Arrow IPC file, and a function that reads some of them.
 
-    Hugging Face's `save_to_disk` and cache write it without one.
+    It may lack a footer, as the files of Hugging Face's `save_to_disk` and cache do.
 
     Raises:
-        InputError: it cannot be read, here or later.
+        InputError: if it cannot be read, now or later.
     """
     with as_damage(path), _opened_arrow(path) as reader:
         schema = _named(reader.schema)
@@ -74,7 +73,7 @@ def open_arrow(path: Path) -> "tuple[pa.Schema, Reads]":
             unpacked = 0
             for batch in _batches(reader):
                 whole = _checked(batch, columns)
-                unpacked += whole.nbytes  # which trusts offsets
+                unpacked += whole.nbytes  # relies on the offsets, hence the check before
                 require_no_bomb(unpacked, packed)
                 for low in range(0, whole.num_rows, BATCH):
                     yield whole.slice(low, BATCH)
@@ -88,16 +87,16 @@ def _opened_arrow(path: Path) -> Iterator[Any]:
 
     with open_regular(path) as file:
         has_footer = file.peek(len(_MAGIC))[: len(_MAGIC)] == _MAGIC
-        source = pa.PythonFile(file, mode="r")  # not mapped: whoever cuts a mapped file ends the process
+        source = pa.PythonFile(file, mode="r")  # not mapped: truncating a mapped file kills the process
         with pa.ipc.open_file(source) if has_footer else pa.ipc.open_stream(source) as reader:
             yield reader
 
 
 def _named(schema: "pa.Schema") -> "pa.Schema":
-    """Return a schema, having looked at its names, which are decoded only then.
+    """Return a schema after decoding its names, which would otherwise fail later.
 
     Raises:
-        UnicodeDecodeError: one is not UTF-8.
+        UnicodeDecodeError: if one is not UTF-8.
     """
     schema.names  # noqa: B018
     return schema
@@ -109,10 +108,10 @@ def _batches(reader: Any) -> "Iterator[pa.RecordBatch]":
 
 
 def _checked(batch: "pa.RecordBatch", columns: Sequence[str]) -> "pa.RecordBatch":
-    """Return these columns, having seen that their offsets and texts are what they should be.
+    """Return these columns after checking their offsets and texts.
 
     Raises:
-        pyarrow.ArrowInvalid: they are not.
+        pyarrow.ArrowInvalid: if they are invalid.
     """
     chosen = batch.select(list(columns))
     chosen.validate(full=True)
@@ -120,9 +119,8 @@ def _checked(batch: "pa.RecordBatch", columns: Sequence[str]) -> "pa.RecordBatch
 
 
 def compact(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Return a batch whose texts are numbers of a dictionary, which takes a fraction of the memory."""
+    """Return a batch with its texts encoded by a dictionary, which takes a fraction of the memory."""
     import pyarrow as pa
 
-    texts = [pa.types.is_string(column.type) or pa.types.is_large_string(column.type) for column in batch.columns]
-    arrays = [column.dictionary_encode() if text else column for column, text in zip(batch.columns, texts, strict=True)]
+    arrays = [column.dictionary_encode() if is_text(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(arrays, batch.schema.names)

@@ -1,4 +1,4 @@
-"""Reading CSV files: types that all rows of all files agree on, then batch by batch."""
+"""Reading CSV files: first types that fit all rows of all files, then batch by batch."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -19,27 +19,27 @@ _WRONG = re.compile(
 
 
 class CsvFiles:
-    """CSV files of one table, whose columns have the narrowest type that fits all values: int64, float64, dates, text.
+    """CSV files of one table. Each column has the narrowest type that fits its values: int64, float64, dates, text.
 
-    What is empty, or says NA, NaN or null as usual, is missing.
+    Empty fields, and the usual NA, NaN and null, are missing values.
     """
 
     def __init__(self, files: Sequence[Path], keep: Collection[str] = ()) -> None:
-        """Read all files once to find the types; of what is read only the columns to `keep` stay in memory.
+        """Read all files once to find the types; only the columns to `keep` stay in memory.
 
         Raises:
-            InputError: a file is empty, cannot be read, or is not UTF-8.
+            InputError: if a file is empty, cannot be read, or is not UTF-8.
         """
         self._types: dict[str, pa.DataType] = {}
         self._keep = frozenset(keep)
         self._kept: dict[Path, list[pa.RecordBatch]] = {}
-        self._whole_lines = set[Path]()  # files whose rows are a line each, which are read faster
+        self._whole_lines = set[Path]()  # files with one row per line, which are read faster
         waiting = list(files)
-        while waiting:  # a column's type is widened twice at most; then all files are read again
+        while waiting:  # a type is widened at most twice; each time all files are read again
             waiting = waiting[1:] if self._fit(waiting[0]) else list(files)
 
     def open(self, path: Path) -> "tuple[pa.Schema, Reads]":
-        """Return a file's columns, and what reads some of them."""
+        """Return a file's columns, and a function that reads some of them."""
         import pyarrow as pa
 
         def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
@@ -75,7 +75,7 @@ class CsvFiles:
         return True
 
     def _begin(self, path: Path) -> list[str]:
-        """Return the columns' names, and keep the types that the first rows show of those that are new."""
+        """Return the columns' names; note the types of new columns, as the first rows suggest them."""
         import pyarrow as pa
 
         with as_damage(path), open_regular(path) as file:
@@ -86,7 +86,7 @@ class CsvFiles:
                     raise _no_text(path, each.name)
             names: list[str] = schema.names
         if len(names) == 1 and (mark := next((mark for mark in ";\t|" if mark in names[0]), None)):
-            raise InputError(f"{path}: has one column {names[0]!r}, parted by {mark!r}; save the file with commas")
+            raise InputError(f"{path}: has one column {names[0]!r}, separated by {mark!r}; save the file with commas")
         return names
 
     def _widen(self, path: Path, name: str, value: str | None) -> None:
@@ -128,7 +128,7 @@ def _no_text(path: Path, name: str) -> InputError:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text says a number."""
+    """Return whether a text is a number."""
     try:
         float(text)
     except ValueError:

@@ -1,14 +1,15 @@
-"""A data frame as a data set."""
+"""Data frames as data sets."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from atoll.data.array_inputs import kind_of
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.tabular.arrow import BATCH
-from atoll.data.tabular.make import Wanted, make_table
+from atoll.data.tabular.make import make_table
 from atoll.data.tabular.source import Piece, Split, TableSource
+from atoll.data.tabular.table_settings import Wanted
 from atoll.support.errors import InputError
 from atoll.support.extras import load_extra
 from atoll.support.wording import unknown
@@ -27,7 +28,7 @@ def from_pandas(
     name: str = "frame",
     **settings: Any,
 ) -> Dataset:
-    """Return a frame of pandas (2.2 or later), polars, or any library that speaks Arrow, as a data set.
+    """Return a data frame of pandas (2.2 or later), polars, or any library that exports Arrow, as a data set.
 
     >>> import pyarrow as pa
     >>> visits = pa.table({"ward": ["a", "b"] * 10, "age": range(20), "ill": ["no", "yes"] * 10})
@@ -35,16 +36,16 @@ def from_pandas(
     Dataset('frame': 16 samples of [1], 4 to test, 2 classes)
 
     Args:
-        frame: one row a sample; its index is no column.
-        target: the column that is predicted, or several.
-        client: the column of who holds a row, or several together.
-        group: the column of the client's planted group.
-        test: a frame of the test rows; None: as `split` or `test_every` says.
-        name: what the data set is called.
-        settings: the others of ``data.dataset = "table"``, such as ``time="date"`` (see `read_table`).
+        frame: one row per sample; its index is not a column.
+        target: the column to predict, or several.
+        client: the column that says which client holds a row; or several, taken together.
+        group: the column with the client's planted group.
+        test: a frame of test rows; None: `split` or `test_every` decides.
+        name: the data set's name.
+        settings: further ones of ``data.dataset = "table"``, such as ``time="date"`` (see `read_table`).
 
     Raises:
-        InputError: what does not fit, in one sentence.
+        InputError: if the frame or the settings do not fit, in one sentence.
     """
     known = {each.name for each in fields(Wanted)}
     if odd := [key for key in settings if key not in known]:
@@ -54,15 +55,15 @@ def from_pandas(
 
 
 def make_source(name: str, frame: Any, test: Any) -> TableSource:
-    """Return a table that is in memory, with or without another of test rows.
+    """Return a table in memory, with or without a second one of test rows.
 
     Raises:
-        InputError: they are no frames, or have not the same columns.
+        InputError: if they are not data frames, or their columns differ.
     """
     tables = [_as_table(name, frame), *([] if test is None else [_as_table(f"{name}'s test", test)])]
     schema = tables[0].schema
     if tables[-1].schema.names != schema.names or tables[-1].schema.types != schema.types:
-        raise InputError(f"{name}: test has other columns than frame, or others' types; they must be alike")
+        raise InputError(f"{name}: the columns of test, or their types, differ from those of frame")
     splits: tuple[Split | None, ...] = (None,) if test is None else ("train", "test")
     return TableSource(name, schema, tuple(map(_piece, (name, f"{name}'s test"), tables, splits)))
 
@@ -70,19 +71,18 @@ def make_source(name: str, frame: Any, test: Any) -> TableSource:
 def _as_table(name: str, frame: Any) -> "pa.Table":
     pa = load_extra("pyarrow", "parquet", "from_pandas:")
     if not (hasattr(frame, "__arrow_c_stream__") or isinstance(frame, pa.Table)):
-        raise InputError(f"{name}: must be a data frame, it is {kind_of(frame)}")
+        raise InputError(f"{name}: must be a data frame, not {kind_of(frame)}")
     try:
         table = pa.table(frame)
-    except Exception as error:  # whatever a foreign container may raise
-        raise InputError(
-            f"{name}: cannot be read as columns of one type each ({' '.join(str(error).split())})"
-        ) from error
+    except Exception as error:  # a foreign container may raise anything
+        told = " ".join(str(error).split())
+        raise InputError(f"{name}: cannot be read as columns of one type each ({told})") from error
     index = [each for each in table.schema.names if each.startswith("__index_level_")]
     return _without_views(table.drop_columns(index) if index else table)
 
 
 def _without_views(table: "pa.Table") -> "pa.Table":
-    """Return the table with texts as files have them; polars keeps them as views."""
+    """Return the table with texts stored as files store them; polars keeps them as views."""
     import pyarrow as pa
 
     kinds = [pa.large_string() if pa.types.is_string_view(each.type) else each.type for each in table.schema]

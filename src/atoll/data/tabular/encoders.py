@@ -1,14 +1,24 @@
-"""How columns become numbers. What an encoder goes by is what training rows hold; test rows are only encoded."""
+"""How columns become numbers. Encoders are fitted to training rows alone; test rows are only encoded."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from atoll.data.tabular.column_types import (
+    is_discrete,
+    is_finite,
+    is_numeric,
+    is_text,
+    kind_of_values,
+    numbers,
+    plain,
+)
 from atoll.data.tabular.csv import is_number
+from atoll.data.tabular.table_settings import Missing
 from atoll.support.arrays import Floats, Mask
 from atoll.support.errors import InputError
 from atoll.support.wording import show
@@ -16,38 +26,37 @@ from atoll.support.wording import show
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Missing = Literal["refuse", "fill", "flag", "drop"]
 Block = npt.NDArray[np.float32]
 
 
 class Encoder(Protocol):
-    """Makes some numbers of each value of a column.
+    """Turns each value of a column into numbers.
 
     Attributes:
         name: the column.
-        names: what the numbers are called, once all training rows have been seen.
+        names: of the numbers, once all training rows have been seen.
     """
 
     name: str
 
     @property
     def names(self) -> list[str]:
-        """Return what the numbers are called."""
+        """Return the numbers' names."""
         ...
 
     def see(self, column: "pa.Array", training: Mask) -> None:
-        """Take in some rows, of which some are for training."""
+        """Take in some rows, and which of them are for training."""
         ...
 
     def write(self, column: "pa.Array", block: Block) -> None:
-        """Write the numbers of some rows into a block of zeros, [rows, numbers]."""
+        """Write the rows' numbers into a block of zeros, [rows, numbers]."""
         ...
 
 
 class Number:
-    """A number less its mean over the training rows, over its deviation there; 0 where it is missing, or has none.
+    """A number, standardised by the training rows' mean and deviation; 0 where it is missing or never varies.
 
-    With `missing` = "flag" a second number is 1 where the first is missing, if any training row lacks it.
+    With `missing` = "flag", a second number is 1 where the first is missing, if any training row lacks it.
     """
 
     def __init__(self, name: str, missing: Missing) -> None:
@@ -57,17 +66,17 @@ class Number:
 
     @property
     def names(self) -> list[str]:
-        """Return the column's name, and that of the flag."""
+        """Return the names of the column and of its flag."""
         return [self.name, f"{self.name} is missing"] if self._flags else [self.name]
 
     def see(self, column: "pa.Array", training: Mask) -> None:
-        """Add some training rows to mean and deviation.
+        """Add the training rows to mean and deviation.
 
         Raises:
-            InputError: a value that is missing, where the rule is to refuse it; or an infinite one.
+            InputError: if a value is infinite, or missing where that is refused.
         """
         values = numbers(column)
-        if not _all_finite(values):
+        if not is_finite(values):
             values, training = self._known(values, training)
         known = values if training.all() else values[training]
         if len(known):
@@ -75,7 +84,7 @@ class Number:
                 self._add(known)
 
     def _known(self, values: Floats, training: Mask) -> tuple[Floats, Mask]:
-        """Return the values that are not missing, and which of them are for training; note what training rows lack."""
+        """Return the values present, and which of them are for training; note whether training rows lack any."""
         if np.isinf(values).any():
             raise InputError(f"data.inputs: column {self.name!r} holds infinite numbers")
         lacking = np.isnan(values)
@@ -85,7 +94,7 @@ class Number:
         return values[~lacking], training[~lacking]
 
     def _add(self, values: Floats) -> None:
-        """Add to the moments without the cancellation that sums of squares have (Chan et al. 1983)."""
+        """Update the moments without the cancellation of sums of squares (Chan et al. 1983)."""
         mean, count = float(values.mean()), len(values)
         total, apart = self._count + count, mean - self._mean
         deviations = values - mean
@@ -96,7 +105,7 @@ class Number:
     def write(self, column: "pa.Array", block: Block) -> None:
         """Write the standardised numbers."""
         values = numbers(column)
-        lacking = None if _all_finite(values) else np.isnan(values)
+        lacking = None if is_finite(values) else np.isnan(values)
         deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
         if deviation > 0:
             standard = values - self._mean
@@ -114,9 +123,9 @@ class Number:
 
 
 class Category:
-    """A 1 for the value among those that training rows hold, in order of their names; all 0 for others.
+    """One-hot encoding of the training rows' values, in the order of their names; other values are all 0.
 
-    What is missing is all 0, or with `missing` = "flag" a category of its own if any training row lacks it.
+    Missing values are all 0 too; with `missing` = "flag", a category of their own if any training row lacks one.
     """
 
     def __init__(self, name: str, missing: Missing, most: int) -> None:
@@ -127,14 +136,14 @@ class Category:
 
     @property
     def names(self) -> list[str]:
-        """Return one name a category."""
+        """Return one name per category."""
         return [f"{self.name} = {value}" for value in self._known] + [f"{self.name} is missing"] * self._flags
 
     def see(self, column: "pa.Array", training: Mask) -> None:
-        """Count the categories of some training rows.
+        """Count the training rows' categories.
 
         Raises:
-            InputError: too many of them, or a missing value where the rule is to refuse it.
+            InputError: if there are too many, or a value is missing where that is refused.
         """
         import pyarrow as pa
 
@@ -150,8 +159,8 @@ class Category:
         odd = [text for text in texts if not is_number(text)]
         if texts and len(odd) < len(texts) / 2:
             return InputError(
-                f"data.inputs: column {self.name!r} holds numbers, but also {show((odd or texts)[0])}; mend it, leave "
-                "it out of data.inputs, or raise data.categories if they are names"
+                f"data.inputs: column {self.name!r} holds numbers, but also {show((odd or texts)[0])}; correct it, "
+                "leave it out of data.inputs, or raise data.categories if the numbers are names"
             )
         return InputError(
             f"data.categories = {self._most}: column {self.name!r} has more categories, such as "
@@ -159,7 +168,7 @@ class Category:
         )
 
     def write(self, column: "pa.Array", block: Block) -> None:
-        """Write a 1 for each row's category."""
+        """Write 1 in each row's category."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -181,7 +190,7 @@ class Category:
 
 
 class Text:
-    """Words hashed to a vector of length 1, of as many numbers as `hashes` says: nothing of it is fitted."""
+    """Words hashed to a vector of `hashes` numbers and length 1; nothing is fitted."""
 
     def __init__(self, name: str, missing: Missing, hashes: int) -> None:
         from sklearn.feature_extraction.text import HashingVectorizer
@@ -192,75 +201,39 @@ class Text:
 
     @property
     def names(self) -> list[str]:
-        """Return one name a number."""
+        """Return one name per number."""
         return [f"{self.name} #{i}" for i in range(self._hashing.n_features)]
 
     def see(self, column: "pa.Array", training: Mask) -> None:
-        """Refuse missing texts, where that is the rule."""
+        """Refuse missing texts if the settings do."""
         if self._missing == "refuse" and column.null_count:
             raise _lacks(self.name, column.null_count)
 
     def write(self, column: "pa.Array", block: Block) -> None:
-        """Write the hashed words; what is missing is all 0."""
+        """Write the hashed words; missing texts are all 0."""
         self._hashing.transform([text or "" for text in column.to_pylist()]).toarray(out=block)
 
 
 def make_encoder(
     column: "pa.Field", missing: Missing, categories: int, hashes: int, categorical: Sequence[str], text: Sequence[str]
 ) -> Encoder:
-    """Return what encodes a column: by name as text or category, else by type.
+    """Return a column's encoder: as text or category if it is named as such, else by its type.
 
     Raises:
-        InputError: a type that there is no rule for.
+        InputError: if the type has no encoder.
     """
     import pyarrow as pa
 
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    kind = kind_of_values(column)
     if column.name in text:
-        if not is_text:
-            raise InputError(f"data.text: column {column.name!r} holds {kind}, it must hold texts")
+        if not is_text(kind):
+            raise InputError(f"data.text: column {column.name!r} holds {kind}; it must hold texts")
         return Text(column.name, missing, hashes)
-    if is_text or (column.name in categorical and is_discrete(kind)):
+    if is_text(kind) or (column.name in categorical and is_discrete(kind)):
         return Category(column.name, missing, categories)
     if is_numeric(kind) or pa.types.is_null(kind):
         return Number(column.name, missing)
     raise _no_rule(column.name, kind)
-
-
-def is_numeric(kind: "pa.DataType") -> bool:
-    """Return whether values of a type are numbers, or true and false."""
-    import pyarrow as pa
-
-    checks = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal
-    return any(check(kind) for check in checks)
-
-
-def is_discrete(kind: "pa.DataType") -> bool:
-    """Return whether values of a type can be categories."""
-    import pyarrow as pa
-
-    return any(check(kind) for check in (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date))
-
-
-def numbers(column: "pa.Array") -> Floats:
-    """Return a column of numbers as float64, NaN where they are missing."""
-    import pyarrow as pa
-
-    return np.asarray(plain(column).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-
-
-def _all_finite(values: Floats) -> bool:
-    """Return whether no value is infinite or missing, in one pass; False also where the sum has no room in 64 bits."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values.sum()))
-
-
-def plain(column: "pa.Array") -> "pa.Array":
-    """Return a column whose values are not kept in a dictionary."""
-    import pyarrow as pa
-
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _no_rule(name: str, kind: "pa.DataType") -> InputError:
@@ -268,15 +241,15 @@ def _no_rule(name: str, kind: "pa.DataType") -> InputError:
 
     if pa.types.is_temporal(kind):
         return InputError(
-            f"data.inputs: column {name!r} holds {kind}, dates or times; name it as data.time, in data.categorical if "
-            "it holds few dates, or leave it out"
+            f"data.inputs: column {name!r} holds {kind}, dates or times; name it as data.time, or in data.categorical "
+            "if it holds few dates, or leave it out"
         )
-    return InputError(f"data.inputs: column {name!r} holds {kind}, which there is no rule for; leave it out")
+    return InputError(f"data.inputs: column {name!r} holds {kind}, which cannot be encoded; leave it out")
 
 
 @contextmanager
 def _in_range(name: str) -> Iterator[None]:
-    """Refuse numbers of a column that overflow, in sums of squares or when they are standardised."""
+    """Refuse a column's numbers if they overflow, in sums of squares or when standardised."""
     try:
         with np.errstate(over="raise"):
             yield
@@ -289,6 +262,6 @@ def _in_range(name: str) -> Iterator[None]:
 
 def _lacks(name: str, lacking: int) -> InputError:
     return InputError(
-        f"data.missing = 'refuse': column {name!r} lacks {lacking} values or more; 'fill' takes the training rows' "
-        "mean (or no category), 'flag' also says where, 'drop' leaves such rows out"
+        f"data.missing = 'refuse': column {name!r} lacks {lacking} values or more; 'fill' puts in the training rows' "
+        "mean (or no category), 'flag' also marks them, 'drop' leaves such rows out"
     )

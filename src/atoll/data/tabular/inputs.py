@@ -1,4 +1,4 @@
-"""A table's inputs as arrays, encoded by what training rows hold."""
+"""A table's inputs as arrays, encoded as fitted to the training rows."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ Floats32 = npt.NDArray[np.float32]
 
 
 def fit(source: TableSource, encoders: Sequence[Encoder], uses: Uses) -> None:
-    """Show the encoders all rows, and which are for training; those that are left out are not shown."""
+    """Show the encoders all rows, and which are for training, except the rows that are left out."""
     import pyarrow as pa
 
     at = 0
@@ -33,7 +33,7 @@ def fit(source: TableSource, encoders: Sequence[Encoder], uses: Uses) -> None:
 
 
 def encode(source: TableSource, encoders: Sequence[Encoder], keep: Sequence[npt.NDArray[np.bool_]]) -> list[Floats32]:
-    """Return the numbers of some rows as an array for each of these choices of rows, [rows, numbers]."""
+    """Return the encoded rows of each selection in `keep`, [rows, numbers]."""
     widths = np.cumsum([0, *(len(encoder.names) for encoder in encoders)])
     made = [np.empty((int(rows.sum()), widths[-1]), np.float32) for rows in keep]
     filled, at = [0] * len(keep), 0
@@ -50,7 +50,7 @@ def encode(source: TableSource, encoders: Sequence[Encoder], keep: Sequence[npt.
 
 
 def is_dense(schema: "pa.Schema", inputs: Sequence[str]) -> bool:
-    """Return whether inputs are one column of arrays or images, which are taken as they are."""
+    """Return whether inputs are one column of arrays or images, which are passed through unchanged."""
     import pyarrow as pa
 
     kind = schema.field(inputs[0]).type
@@ -59,10 +59,10 @@ def is_dense(schema: "pa.Schema", inputs: Sequence[str]) -> bool:
 
 
 def read_dense(source: TableSource, name: str, keep: Sequence[npt.NDArray[np.bool_]]) -> list[npt.NDArray[Any]]:
-    """Return arrays or images, [rows, ...], for each of these choices of rows; images have their channels first.
+    """Return the arrays or images of each selection in `keep`, [rows, ...]; images have their channels first.
 
     Raises:
-        InputError: arrays of different shapes, or images that cannot be read.
+        InputError: if shapes differ, or an image cannot be read.
     """
     parts: list[list[npt.NDArray[Any]]] = [[] for _ in keep]
     at = 0
@@ -74,5 +74,5 @@ def read_dense(source: TableSource, name: str, keep: Sequence[npt.NDArray[np.boo
         at += batch.num_rows
     shapes = {part.shape[1:] for each in parts for part in each}
     if len(shapes) > 1:
-        raise InputError(f"{source.name}: column {name!r} holds arrays of different shapes; all must be alike")
+        raise InputError(f"{source.name}: column {name!r} holds arrays of different shapes; all must be the same")
     return [np.concatenate(part) if part else np.empty(0, np.float32) for part in parts]

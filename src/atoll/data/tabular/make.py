@@ -1,4 +1,4 @@
-"""From a table and what its columns are to a data set."""
+"""A data set from a table and its settings."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.tabular.arrow import as_damage
-from atoll.data.tabular.encoders import Encoder, Missing, make_encoder
+from atoll.data.tabular.encoders import Encoder, make_encoder
 from atoll.data.tabular.inputs import encode, fit, is_dense, read_dense
-from atoll.data.tabular.roles import Names, Roles, find_roles
+from atoll.data.tabular.roles import Roles, find_roles
 from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import (
     LEFT_OUT,
@@ -27,42 +27,14 @@ from atoll.data.tabular.table_rows import (
     times_of,
     uses_of,
 )
-from atoll.data.tabular.table_targets import Targets, Task, read_targets
+from atoll.data.tabular.table_settings import Wanted
+from atoll.data.tabular.table_targets import Targets, read_targets
 from atoll.data.tabular.windows import Windows, find_windows
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.wording import show
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The settings of `read_table`, which says what each means."""
-
-    target: Names = None
-    client: Names = None
-    group: Names = None
-    split: Names = None
-    time: Names = None
-    id: Names = None
-    inputs: Names = None
-    categorical: list[str] | None = None
-    text: list[str] | None = None
-    task: Task | None = None
-    missing: Missing = "refuse"
-    categories: int = 100
-    hashes: int = 1024
-    window: int | None = None
-    horizon: int = 1
-    test_every: int = 5
-    min_samples: int | None = None
-
-    @property
-    def about_rows(self) -> set[str]:
-        """All columns that are named for something else than inputs."""
-        named = self.target, self.client, self.group, self.split, self.time, self.id
-        return {name for names in named if names for name in ([names] if isinstance(names, str) else names)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +44,9 @@ class Rows:
     Attributes:
         uses: for training, for the test, or left out.
         targets: what is predicted.
-        owners: who holds it.
+        owners: the client that holds it.
         groups: its client's planted group.
-        times: its place in the order of time.
+        times: numbers in the order of time.
     """
 
     uses: Uses
@@ -88,71 +60,47 @@ def make_table(source: TableSource, wanted: Wanted) -> Dataset:
     """Return a table as a data set.
 
     Raises:
-        InputError: what does not fit, in one sentence.
+        InputError: if the table or the settings do not fit, in one sentence.
     """
     with as_damage(source.name, others=()):
         return _make(source, wanted)
 
 
 def _make(source: TableSource, wanted: Wanted) -> Dataset:
-    roles = _roles_of(source, wanted)
+    roles = find_roles(source, wanted)
     encoders = _encoders_of(source, roles, wanted)
     rows = _read_rows(source, roles, wanted)
     windows = _windows_of(rows, wanted)
     samples = np.arange(len(rows.uses)) if windows is None else windows.targets
     rows, own_tests = _with_enough(rows, samples, wanted, source.name)
-    parts = [samples[rows.uses[samples] == use] for use in (TRAIN, TEST)]
-    for part, what in zip(parts, ("training", "the test"), strict=True):
-        if not len(part):
-            raise InputError(
-                f"{source.name}: no row is for {what}; see data.split, data.test_every and data.min_samples"
-            )
+    train, test = (samples[rows.uses[samples] == use] for use in (TRAIN, TEST))
+    if not (len(train) and len(test)):
+        what = "the test" if len(train) else "training"
+        raise InputError(f"{source.name}: no row is for {what}; see data.split, data.test_every and data.min_samples")
     (inputs, test_inputs), names = _inputs_of(source, roles, encoders, rows.uses, windows)
-    owners = None if rows.owners is None else only(rows.owners, rows.uses != LEFT_OUT)
-    groups = None if rows.groups is None else only(rows.groups, rows.uses != LEFT_OUT)
+    owners, groups = (each and only(each, rows.uses != LEFT_OUT) for each in (rows.owners, rows.groups))
     targets = rows.targets
     named = {
         "inputs": tuple(names),
         "targets": targets.names,
-        "owners": () if owners is None else owners.names,
-        "groups": () if groups is None else groups.names,
+        "owners": owners.names if owners else (),
+        "groups": groups.names if groups else (),
     }
     return Dataset(
         name=source.name,
         inputs=inputs,
-        targets=targets.values[parts[0]],
+        targets=targets.values[train],
         test_inputs=test_inputs,
-        test_targets=targets.values[parts[1]],
+        test_targets=targets.values[test],
         classes=len(targets.names) if targets.loss == "cross-entropy" else 0,
         scale=PIXEL_SCALE if inputs.dtype == np.uint8 else 1.0,
         loss=targets.loss,
-        groups=None if groups is None else groups.codes[parts[0]],
-        test_groups=None if groups is None else groups.codes[parts[1]],
-        owners=None if owners is None else owners.codes[parts[0]],
-        test_owners=None if owners is None or not own_tests else owners.codes[parts[1]],
+        groups=groups.codes[train] if groups else None,
+        test_groups=groups.codes[test] if groups else None,
+        owners=owners.codes[train] if owners else None,
+        test_owners=owners.codes[test] if owners and own_tests else None,
         names={key: each for key, each in named.items() if each},
     )
-
-
-def _roles_of(source: TableSource, wanted: Wanted) -> Roles:
-    roles = find_roles(
-        source,
-        target=wanted.target,
-        client=wanted.client,
-        group=wanted.group,
-        split=wanted.split,
-        time=wanted.time,
-        id=wanted.id,
-        inputs=wanted.inputs,
-        may_repeat=wanted.window is not None,
-    )
-    if wanted.window is not None and not roles.time:
-        raise InputError(f"data.window = {wanted.window}: needs data.time, by which rows follow each other")
-    for setting in ("categorical", "text"):
-        for name in getattr(wanted, setting) or []:
-            if source.require(f"data.{setting}", name) not in roles.inputs:
-                raise InputError(f"data.{setting}: column {name!r} is none of data.inputs")
-    return roles
 
 
 def _read_rows(source: TableSource, roles: Roles, wanted: Wanted) -> Rows:
@@ -175,7 +123,7 @@ def _read_rows(source: TableSource, roles: Roles, wanted: Wanted) -> Rows:
 
 
 def _with_all_classes(uses: Uses, targets: Targets) -> Uses:
-    """Return uses with rows for training again, whose class only rows that were held out have."""
+    """Return uses in which held-out rows train after all if no training row has their class."""
     if targets.loss != "cross-entropy":
         return uses
     taught = np.bincount(targets.values[uses == TRAIN], minlength=len(targets.names)) > 0
@@ -183,7 +131,7 @@ def _with_all_classes(uses: Uses, targets: Targets) -> Uses:
 
 
 def _require_one_group(owners: Labels, groups: Labels, kept: Array) -> None:
-    """Refuse a client that is in two groups: whoever trains together must be whole clients."""
+    """Refuse a client in two groups, since whole clients train together."""
     of_client = np.zeros(len(owners.names), np.int32)
     of_client[owners.codes[kept]] = groups.codes[kept]
     odd = np.flatnonzero(kept & (of_client[owners.codes] != groups.codes))
@@ -191,7 +139,7 @@ def _require_one_group(owners: Labels, groups: Labels, kept: Array) -> None:
         client, own = owners.codes[odd[0]], (of_client[owners.codes[odd[0]]], groups.codes[odd[0]])
         raise InputError(
             f"data.group: client {show(owners.names[client])} is in the groups {show(groups.names[own[1]])} and "
-            f"{show(groups.names[own[0]])}; a client is in one, name the group's column in data.client too to part it"
+            f"{show(groups.names[own[0]])}; name the group's column in data.client too, which splits such clients"
         )
 
 
@@ -203,10 +151,10 @@ def _windows_of(rows: Rows, wanted: Wanted) -> Windows | None:
 
 
 def _with_enough(rows: Rows, samples: Ids, wanted: Wanted, source: str) -> tuple[Rows, bool]:
-    """Return rows without those of clients that have too few samples, and whether test rows are of clients that train.
+    """Leave out clients with too few samples; return the rows, and whether test rows belong to clients that train.
 
     Raises:
-        InputError: a client that cannot train, where the settings do not leave it out.
+        InputError: if a client cannot train and the settings do not leave it out.
     """
     if rows.owners is None:
         return rows, False
@@ -217,7 +165,7 @@ def _with_enough(rows: Rows, samples: Ids, wanted: Wanted, source: str) -> tuple
     idle = has_rows & (held == 0)
     if wanted.min_samples is None and not idle.any():
         return rows, True
-    if not (tested[held > 0]).any() and not (idle & (tested == 0)).any():  # new clients for the test
+    if not (tested[held > 0]).any() and not (idle & (tested == 0)).any():  # the test has clients of its own
         return rows, False
     if wanted.min_samples is None:
         name = rows.owners.names[int(np.flatnonzero(idle)[0])]
@@ -230,10 +178,10 @@ def _with_enough(rows: Rows, samples: Ids, wanted: Wanted, source: str) -> tuple
 
 
 def _encoders_of(source: TableSource, roles: Roles, wanted: Wanted) -> list[Encoder]:
-    """Return what encodes the inputs; nothing where they are one column of arrays or images."""
+    """Return the inputs' encoders; none if they are one column of arrays or images."""
     if is_dense(source.schema, roles.inputs):
         if wanted.window is not None:
-            raise InputError(f"data.window = {wanted.window}: is for columns of numbers, not of arrays or images")
+            raise InputError(f"data.window = {wanted.window}: needs columns of numbers, not of arrays or images")
         return []
     given = wanted.missing, wanted.categories, wanted.hashes, wanted.categorical or (), wanted.text or ()
     return [make_encoder(source.schema.field(name), *given) for name in roles.inputs]
@@ -242,7 +190,7 @@ def _encoders_of(source: TableSource, roles: Roles, wanted: Wanted) -> list[Enco
 def _inputs_of(
     source: TableSource, roles: Roles, encoders: list[Encoder], uses: Uses, windows: Windows | None
 ) -> tuple[list[Array], list[str]]:
-    """Return the inputs of the samples for training and for the test, and what their numbers are called."""
+    """Return the training and test inputs, and the names of their numbers."""
     kept = [uses == TRAIN, uses == TEST]
     if not encoders:
         return read_dense(source, roles.inputs[0], kept), []

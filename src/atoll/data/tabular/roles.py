@@ -1,27 +1,15 @@
-"""Which column of a table is what."""
+"""Which column of a table plays which role."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atoll.data.tabular.source import TableSource
+from atoll.data.tabular.table_settings import ABOUT_ROWS, Names, Wanted, names_in
 from atoll.support.errors import InputError
-
-Names = str | list[str] | None
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns by what they are for; each is for one thing.
-
-    Attributes:
-        target: what is predicted; several are as many labels or numbers.
-        client: who holds a row; several together.
-        group: the client's planted group.
-        split: what the row is for.
-        time: the order of a client's rows.
-        id: the row's name.
-        inputs: what is predicted from.
-    """
+    """Columns by role, as `Wanted` describes them; a column has one role."""
 
     target: tuple[str, ...]
     client: tuple[str, ...]
@@ -34,48 +22,41 @@ class Roles:
     @property
     def about_rows(self) -> tuple[str, ...]:
         """All columns but the inputs."""
-        return tuple(dict.fromkeys((*self.target, *self.client, *self.group, *self.split, *self.time, *self.id)))
+        return tuple(dict.fromkeys(name for role in ABOUT_ROWS for name in getattr(self, role)))
 
 
-def find_roles(
-    source: TableSource,
-    target: Names,
-    client: Names = None,
-    group: Names = None,
-    split: Names = None,
-    time: Names = None,
-    id: Names = None,
-    inputs: Names = None,
-    may_repeat: bool = False,
-) -> Roles:
-    """Return the columns that settings name; inputs are all others, unless they are named, too.
+def find_roles(source: TableSource, wanted: Wanted) -> Roles:
+    """Return the columns that the settings name; without `inputs`, all remaining columns are inputs.
 
-    With `may_repeat` the target is an input too, as where rows come after each other.
+    With a window, earlier targets are inputs too.
 
     Raises:
-        InputError: a column that is not there, no target, or no inputs.
+        InputError: if a named column does not exist, or there is no target or no input.
     """
-    named = {"target": target, "client": client, "group": group, "split": split, "time": time, "id": id}
-    found = {role: _columns(source, role, names) for role, names in named.items()}
-    if not found["target"]:
-        raise InputError("data.target is not set: it names the column that is predicted")
+    found = {role: _columns(source, role, getattr(wanted, role)) for role in ABOUT_ROWS}
     for role in ("group", "split", "time", "id"):
         if len(found[role]) > 1:
             raise InputError(f"data.{role} = {list(found[role])}: must be one column")
+    may_repeat = wanted.window is not None
     taken = {name for role, names in found.items() for name in names if not (may_repeat and role == "target")}
-    chosen = _columns(source, "inputs", inputs) or tuple(
+    inputs = _columns(source, "inputs", wanted.inputs) or tuple(
         name for name in source.schema.names if name not in taken and name not in source.added
     )
     refused = found["split"] + found["id"] + (() if may_repeat else found["target"])
-    if leaking := [name for name in chosen if name in refused]:
-        raise InputError(f"data.inputs: column {leaking[0]!r} says what is predicted or tested; leave it out")
-    if not chosen:
+    if leaking := [name for name in inputs if name in refused]:
+        raise InputError(f"data.inputs: column {leaking[0]!r} gives away the target or the split; leave it out")
+    if not inputs:
         raise InputError(f"{source.name}: no column is left for data.inputs")
-    return Roles(**found, inputs=chosen)
+    if may_repeat and not found["time"]:
+        raise InputError(f"data.window = {wanted.window}: needs data.time, which orders the rows")
+    for setting in ("categorical", "text"):
+        for name in getattr(wanted, setting) or []:
+            if source.require(f"data.{setting}", name) not in inputs:
+                raise InputError(f"data.{setting}: column {name!r} is not among data.inputs")
+    return Roles(**found, inputs=inputs)
 
 
 def _columns(source: TableSource, role: str, names: Names) -> tuple[str, ...]:
-    listed: Sequence[str] = [] if names is None else [names] if isinstance(names, str) else names
-    if names is not None and not listed:
+    if names == []:
         raise InputError(f"data.{role} = []: names no column; name one, or leave it out")
-    return tuple(dict.fromkeys(source.require(f"data.{role}", name) for name in listed))
+    return tuple(dict.fromkeys(source.require(f"data.{role}", name) for name in names_in(names)))

@@ -1,11 +1,11 @@
-"""Where a table's rows come from: files of CSV, Parquet or Arrow, or a table in memory; read batch by batch."""
+"""Where a table's rows come from: CSV, Parquet or Arrow files, or a table in memory; read batch by batch."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from atoll.data.files.folders import listed
+from atoll.data.files.folders import listed, require_root
 from atoll.data.tabular.arrow import Reads, open_arrow, open_parquet
 from atoll.data.tabular.csv import CsvFiles
 from atoll.support.errors import InputError
@@ -34,8 +34,8 @@ class Piece:
 
     Attributes:
         name: where they come from, for errors.
-        read: yields them in batches with the columns that it is given.
-        split: what the file's name says that they are for; None: nothing.
+        read: yields them in batches with the columns it is given.
+        split: what they are for, by the file's name; None: it does not say.
     """
 
     name: str
@@ -48,10 +48,10 @@ class TableSource:
     """A table.
 
     Attributes:
-        name: what it is called.
+        name: the table's name.
         schema: its columns and their types.
         pieces: its rows.
-        added: of the columns, those that are not the table's own: "file", the name of a row's file without its ending.
+        added: columns that the files do not have: "file", the name of a row's file without its suffix.
     """
 
     name: str
@@ -60,21 +60,21 @@ class TableSource:
     added: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a table whose columns have no names of their own, or types that Atoll does not read."""
+        """Refuse a table whose columns share a name, or have types that Atoll does not read."""
         names = self.schema.names
         if doubled := sorted({name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()):
-            raise InputError(f"{self.name}: has several columns {doubled[0]!r}; columns need names of their own")
+            raise InputError(f"{self.name}: has several columns {doubled[0]!r}; column names must be unique")
         if not 0 < len(names) <= MOST_COLUMNS:
-            raise InputError(f"{self.name}: has {len(names)} columns, there must be from 1 to {MOST_COLUMNS}")
+            raise InputError(f"{self.name}: has {len(names)} columns; there must be from 1 to {MOST_COLUMNS}")
         for each in self.schema:
             if _is_pickled(each):
-                raise InputError(f"{self.name}: column {each.name!r} has a type that is pickled, which is never read")
+                raise InputError(f"{self.name}: column {each.name!r} has a pickled type, which is never read")
 
     def batches(self, columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
-        """Yield all rows, some at a time, with these columns in this order.
+        """Yield all rows in batches, with these columns in this order.
 
         Raises:
-            InputError: a file cannot be read.
+            InputError: if a file cannot be read.
         """
         for piece in self.pieces:
             yield from piece.read(columns)
@@ -83,7 +83,7 @@ class TableSource:
         """Return the column's name.
 
         Raises:
-            InputError: there is none; offers the nearest.
+            InputError: if it does not exist; suggests the nearest.
         """
         if name in self.schema.names:
             return name
@@ -96,42 +96,41 @@ class TableSource:
 def open_source(root: str | None, keep: Collection[str] = ()) -> TableSource:
     """Return the table of a file, or of all files in a folder (and in its folders train and test).
 
-    CSV is read whole to find its types: the columns to `keep`, which are read once more in any case, stay in memory.
+    CSV is read whole to find its types; the columns to `keep`, which are needed again in any case, stay in memory.
 
     Raises:
-        InputError: there is none, it cannot be read, or files do not have the same columns.
+        InputError: if there is no table, it cannot be read, or the files' columns differ.
     """
-    if root is None:
-        raise InputError(
-            "data.root is not set: with data.dataset = 'table' it is the table's file, or a folder of files"
-        )
-    base = Path(root).expanduser()
+    base = require_root(root, "table", "the table's file, or a folder of files")
     files = table_files(base)
     if not files:
-        state = "holds no table" if base.is_dir() else "does not exist" if not base.exists() else "is no table"
-        raise InputError(
-            f"data.root = '{root}' {state}: give a file or a folder of files that end in {', '.join(ENDINGS)}"
-        )
+        state = "holds no table" if base.is_dir() else "does not exist" if not base.exists() else "is not a table"
+        told = f"give a file, or a folder of files, with the suffix {', '.join(ENDINGS)}"
+        raise InputError(f"data.root = '{root}' {state}: {told}")
     load_extra("pyarrow", "parquet", f"{files[0]}: reading tables")
     splits = _splits_of(files, base)
     texts = CsvFiles([file for file in files if file.suffix in CSV], keep)
     opened = {file: texts.open(file) if file.suffix in CSV else _open(file) for file in files}
-    first, schema = files[0], opened[files[0]][0]
+    schema = opened[files[0]][0]
     for file, (own, _) in opened.items():
         if own.names != schema.names or own.types != schema.types:
-            raise InputError(f"{file}: has other columns than {first}, or others' types; a table's files are alike")
-    added = (FILE,) if base.is_dir() and FILE not in schema.names else ()
-    pieces = (Piece(str(file), read, splits.get(file)) for file, (_, read) in opened.items())
-    if not added:
-        return TableSource(base.resolve().stem, schema, tuple(pieces))
+            raise InputError(f"{file}: its columns, or their types, differ from those of {files[0]}")
+    pieces = tuple(Piece(str(file), read, splits.get(file)) for file, (_, read) in opened.items())
+    source = TableSource(base.resolve().stem, schema, pieces)
+    return _with_files(source) if base.is_dir() and FILE not in schema.names else source
+
+
+def _with_files(source: TableSource) -> TableSource:
+    """Return the table with a column of files' names."""
     import pyarrow as pa
 
-    named = tuple(replace(piece, read=_with_file(piece.read, Path(piece.name).stem)) for piece in pieces)
-    return TableSource(base.resolve().stem, schema.append(pa.field(FILE, pa.string())), named, added)
+    schema = source.schema.append(pa.field(FILE, pa.string()))
+    pieces = (replace(piece, read=_with_file(piece.read, Path(piece.name).stem)) for piece in source.pieces)
+    return replace(source, schema=schema, pieces=tuple(pieces), added=(FILE,))
 
 
 def _with_file(read: Reads, stem: str) -> Reads:
-    """Return what also gives the column of the file's name, if it is asked for."""
+    """Return a reader that also gives the column of files' names, if asked for it."""
 
     def read_named(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
@@ -146,7 +145,7 @@ def _with_file(read: Reads, stem: str) -> Reads:
 
 
 def table_files(base: Path) -> list[Path]:
-    """Return the files of a table, those of `train` before those of `test`."""
+    """Return a table's files, those in the folder `train` before those in `test`."""
     if base.is_file():
         return [base] if base.suffix in ENDINGS else []
     if not base.is_dir():
@@ -157,14 +156,14 @@ def table_files(base: Path) -> list[Path]:
 
 
 def _splits_of(files: Sequence[Path], base: Path) -> dict[Path, Split]:
-    """Return what files are for, where the names of all of them, or of their folders, say so."""
+    """Return what files are for, if the names of all of them, or of their folders, say so."""
     told = {file: _told(file.stem) or (SPLITS.get(file.parent.name) if file.parent != base else None) for file in files}
     known = {file: split for file, split in told.items() if split}
     return known if base.is_dir() and len(known) == len(files) else {}
 
 
 def _told(stem: str) -> Split | None:
-    """Return the split that a name such as ``cifar-train-00000-of-00002`` tells."""
+    """Return the split in a name such as ``cifar-train-00000-of-00002``."""
     words = stem.lower().replace("_", "-").replace(".", "-").split("-")
     return next((SPLITS[word] for word in words if word in SPLITS), None)
 

@@ -1,4 +1,4 @@
-"""What rows are: whose, of which group, in which order, and whether they are for training or the test."""
+"""What is known of rows: their client, group and order, and whether they are for training or the test."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.tabular.arrow import compact
+from atoll.data.tabular.column_types import is_discrete, is_missing, is_text, kind_of_values, plain, whole_column
 from atoll.data.tabular.roles import Roles
 from atoll.data.tabular.source import SPLITS, TableSource
 from atoll.support.arrays import Ids, Mask
@@ -26,7 +27,7 @@ _USES = {"train": TRAIN, "test": TEST, "other": LEFT_OUT}
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """A column of names as numbers, in the natural order of the names.
+    """A column of names, numbered in their natural order.
 
     Attributes:
         codes: the number of each row's name, [rows].
@@ -38,7 +39,7 @@ class Labels:
 
 
 def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, Uses]":
-    """Return the columns about rows, and what files' names, or missing values, say of each row's use.
+    """Return all columns but the inputs, and each row's use so far, by its file's name and missing values.
 
     Args:
         source: the table.
@@ -46,7 +47,7 @@ def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, U
         drop: whether rows that lack an input are left out.
 
     Raises:
-        InputError: no rows.
+        InputError: if there are no rows.
     """
     import pyarrow as pa
 
@@ -57,7 +58,7 @@ def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, U
         for batch in piece.read(columns):
             use = np.full(batch.num_rows, _USES[piece.split or "train"], np.int8)
             for name in roles.inputs if drop else ():
-                use[_lacks(batch.column(name))] = LEFT_OUT
+                use[is_missing(batch.column(name))] = LEFT_OUT
             batches.append(compact(batch.select(list(wanted))))
             uses.append(use)
     if not sum(batch.num_rows for batch in batches):
@@ -65,23 +66,17 @@ def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, U
     return pa.Table.from_batches(batches).unify_dictionaries(), np.concatenate(uses)
 
 
-def _lacks(column: "pa.Array") -> Mask:
-    import pyarrow.compute as pc
-
-    return np.asarray(pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False))
-
-
 def labels_of(table: "pa.Table", names: Sequence[str], setting: str, rows: Mask | None = None) -> Labels:
-    """Return columns of names, several joined by " / ", as numbers.
+    """Return columns of names as numbers; several columns are joined with " / ".
 
     Args:
         table: the columns.
         names: those to read.
         setting: which names them, for errors.
-        rows: those that may not lack a value; None: all.
+        rows: those that must have a value; None: all.
 
     Raises:
-        InputError: a missing value, or values that are no names.
+        InputError: if a value is missing or cannot be a name.
     """
     first, *others = (_one_column(table, name, setting, rows) for name in names)
     for other in others:
@@ -95,28 +90,23 @@ def labels_of(table: "pa.Table", names: Sequence[str], setting: str, rows: Mask 
 def _one_column(table: "pa.Table", name: str, setting: str, rows: Mask | None) -> Labels:
     import pyarrow as pa
 
-    column = table.column(name).combine_chunks()
-    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    lacking = _lacks(column)
-    if (lacking if rows is None else lacking & rows).any():
-        at = int(np.flatnonzero(lacking if rows is None else lacking & rows)[0])
+    column = whole_column(table, name)
+    lacking = is_missing(column) & (True if rows is None else rows)
+    if lacking.any():
+        at = int(np.flatnonzero(lacking)[0])
         raise InputError(f"{setting} = {name!r}: row {at} of the table, counted from 0, lacks it")
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    kind = kind_of_values(column)
     if pa.types.is_floating(kind):
         column = _whole(column, name, setting)
-    elif not _is_name(kind):
+    elif not (is_text(kind) or is_discrete(kind)):
         raise InputError(f"{setting} = {name!r}: the column holds {kind}; it must hold texts, whole numbers or dates")
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    texts = list(map(_as_text, encoded.dictionary.to_pylist()))
+    texts = [" ".join(str(value).split())[:200] for value in encoded.dictionary.to_pylist()]
     order = sorted(range(len(texts)), key=lambda i: natural(texts[i]))
     rank = np.empty(len(texts), np.int32)
     rank[order] = np.arange(len(texts))
     codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
     return Labels(rank[codes] if len(texts) else codes.astype(np.int32), tuple(texts[i] for i in order))
-
-
-def _as_text(value: Any) -> str:
-    return " ".join(str(value).split())[:200]
 
 
 def _whole(column: "pa.Array", name: str, setting: str) -> "pa.Array":
@@ -128,27 +118,18 @@ def _whole(column: "pa.Array", name: str, setting: str) -> "pa.Array":
         raise InputError(f"{setting} = {name!r}: the column holds numbers that are not whole") from error
 
 
-def _is_name(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    checks = pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date
-    return any(check(kind) for check in checks)
-
-
 def times_of(table: "pa.Table", name: str) -> Ids | npt.NDArray[np.float64]:
-    """Return a column of times as numbers in their order.
+    """Return a column of times as numbers in the same order.
 
     Raises:
-        InputError: a missing time, or texts that are no dates in ISO's form.
+        InputError: if a time is missing, or a text is not an ISO date.
     """
     import pyarrow as pa
 
-    column = table.column(name).combine_chunks()
-    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    if _lacks(column).any():
+    column = plain(whole_column(table, name))
+    if is_missing(column).any():
         raise InputError(f"data.time = {name!r}: the column lacks values; every row needs a time")
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column.type):
         column = _parsed(column, name)
     if pa.types.is_floating(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
@@ -167,8 +148,8 @@ def _parsed(column: "pa.Array", name: str) -> "pa.Array":
     except pa.ArrowInvalid as error:
         odd = next((text for text in column.to_pylist() if not _is_date(text)), None)
         raise InputError(
-            f"data.time = {name!r}: {show(odd)} is no date in ISO's form, such as 2024-03-31 or 2024-03-31 12:00; "
-            "rewrite the column"
+            f"data.time = {name!r}: {show(odd)} is not an ISO date, such as 2024-03-31 or 2024-03-31 12:00; rewrite "
+            "the column"
         ) from error
 
 
@@ -183,26 +164,26 @@ def _is_date(text: str) -> bool:
 
 
 def uses_of(table: "pa.Table", name: str, known: Uses) -> Uses:
-    """Return each row's use as a column of ``train``, ``test`` and ``validation`` says; the last are left out.
+    """Return each row's use by a column of ``train``, ``test`` and ``validation``; the last are left out.
 
     Raises:
-        InputError: another word.
+        InputError: if the column holds another word.
     """
     labels = labels_of(table, [name], "data.split")
     odd = [text for text in labels.names if text.lower() not in SPLITS]
     if odd:
         raise InputError(
-            f"data.split = {name!r}: the column says {show(odd[0])}; it must say train or test, or validation for rows "
-            "that are left out"
+            f"data.split = {name!r}: the column holds {show(odd[0])}; it must hold train or test, or validation for "
+            "rows to leave out"
         )
     told = np.array([_USES[SPLITS[text.lower()]] for text in labels.names], np.int8)[labels.codes]
     return np.where(known == LEFT_OUT, known, told).astype(np.int8)
 
 
 def hold_out(uses: Uses, owners: Codes | None, times: Any, every: int) -> Uses:
-    """Return uses with one row in `every` of each client's for the test: its latest, or every such one in the file.
+    """Hold out one row in `every` of each client's for the test: its latest ones, or without times every such row.
 
-    A client with fewer rows has none.
+    A client with fewer rows keeps them all for training.
     """
     if every < 2:
         raise InputError(f"data.test_every = {every}: must be at least 2")
@@ -222,22 +203,22 @@ def hold_out(uses: Uses, owners: Codes | None, times: Any, every: int) -> Uses:
 
 
 def in_order(owners: Codes, times: Any) -> Ids:
-    """Return rows client by client, each client's by time, else as they stand."""
+    """Return rows client by client, each client's by time, or without times in the order of the file."""
     return np.asarray(np.argsort(owners, kind="stable") if times is None else np.lexsort((times, owners)))
 
 
 def require_unique(table: "pa.Table", name: str) -> None:
-    """Refuse a row's name that another row has."""
+    """Refuse names that several rows share."""
     import pyarrow.compute as pc
 
     column = table.column(name)
     if pc.count_distinct(column, mode="all").as_py() < len(column):
         doubled = next(pair["values"] for pair in column.value_counts().to_pylist() if pair["counts"] > 1)
-        raise InputError(f"data.id = {name!r}: several rows are called {show(doubled)}; ids differ")
+        raise InputError(f"data.id = {name!r}: several rows are called {show(doubled)}; ids must be unique")
 
 
 def only(labels: Labels, rows: Mask) -> Labels:
-    """Return labels whose names are those of these rows alone; what others have is of no use."""
+    """Return the labels with the names that these rows use, renumbered; other rows' codes mean nothing."""
     used = np.unique(labels.codes[rows])
     renumbered = np.zeros(len(labels.names), np.int32)
     renumbered[used] = np.arange(len(used))

@@ -1,15 +1,16 @@
-"""What is predicted: a class, several labels that each apply or not, or numbers."""
+"""What is predicted: a class, several labels that each apply or not, or real numbers."""
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.tabular.encoders import is_numeric, numbers
+from atoll.data.tabular.column_types import is_numeric, numbers, whole_column
 from atoll.data.tabular.roles import Roles
 from atoll.data.tabular.table_rows import TEST, TRAIN, Labels, Uses, labels_of, only
+from atoll.data.tabular.table_settings import Task
 from atoll.support.arrays import Mask
 from atoll.support.errors import InputError
 from atoll.support.wording import show
@@ -17,10 +18,8 @@ from atoll.support.wording import show
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Task = Literal["classes", "labels", "regression"]
-
 MOST_CLASSES = 2**16
-_PLAINLY_CLASSES = 100  # different whole numbers beyond which they may as well be amounts
+_PLAINLY_CLASSES = 100  # more different whole numbers than these may be quantities
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +28,7 @@ class Targets:
 
     Attributes:
         values: class numbers as int64 [rows], or float32 [rows] or [rows, labels].
-        loss: of a data set.
+        loss: the data set's loss.
         names: of classes or labels.
     """
 
@@ -41,18 +40,18 @@ class Targets:
 def read_targets(table: "pa.Table", roles: Roles, task: Task | None, uses: Uses, schema: "pa.Schema") -> Targets:
     """Return the targets; those of rows that are left out mean nothing.
 
-    Without `task` texts, truth values and up to 100 different whole numbers are classes, other numbers regression, and
+    Without `task`, texts, booleans and up to 100 different whole numbers are classes, other numbers regression, and
     several columns of zeros and ones are labels.
 
     Raises:
-        InputError: values missing or of another kind, or a class that only test rows have.
+        InputError: if values are missing or do not fit the task, or only test rows have some class.
     """
     kept = uses <= TEST
     found = task or _task_of(table, roles.target, kept)
     if found == "classes":
         if len(roles.target) > 1:
             raise InputError(
-                f"data.task = 'classes': needs one column, data.target = {list(roles.target)} names several"
+                f"data.task = 'classes': needs one column, but data.target = {list(roles.target)} names several"
             )
         return _classes(table, roles.target[0], uses, schema)
     values = np.stack([_column(table, name, kept) for name in roles.target], axis=1)
@@ -89,18 +88,18 @@ def _task_of(table: "pa.Table", names: tuple[str, ...], kept: Mask) -> Task:
 def _classes(table: "pa.Table", name: str, uses: Uses, schema: "pa.Schema") -> Targets:
     labels = only(labels_of(table, [name], "data.target", uses <= TEST), uses <= TEST)
     if len(labels.names) > MOST_CLASSES:
-        raise InputError(f"data.target = {name!r}: has {len(labels.names)} classes, there may be {MOST_CLASSES}")
+        raise InputError(f"data.target = {name!r}: has {len(labels.names)} classes; at most {MOST_CLASSES} are allowed")
     in_training = np.bincount(labels.codes[uses == TRAIN], minlength=len(labels.names))
     if only_tested := np.flatnonzero(in_training == 0).tolist():
         raise InputError(
-            f"data.target = {name!r}: only test rows have the class {show(labels.names[only_tested[0]])}, which no "
-            "training row can teach"
+            f"data.target = {name!r}: only test rows have the class {show(labels.names[only_tested[0]])}; training "
+            "rows must have every class"
         )
     return Targets(labels.codes.astype(np.int64), "cross-entropy", _told_names(labels, name, schema))
 
 
 def _told_names(labels: Labels, name: str, schema: "pa.Schema") -> tuple[str, ...]:
-    """Return the classes' names, as Hugging Face's metadata tells them where there are any."""
+    """Return the classes' names, from Hugging Face's metadata if there are any."""
     try:
         told = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][name]["names"]
         return tuple(str(told[int(each)]) for each in labels.names)
@@ -109,10 +108,7 @@ def _told_names(labels: Labels, name: str, schema: "pa.Schema") -> tuple[str, ..
 
 
 def _column(table: "pa.Table", name: str, kept: Mask) -> npt.NDArray[np.float64]:
-    import pyarrow as pa
-
-    column = table.column(name).combine_chunks()
-    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    column = whole_column(table, name)
     if not is_numeric(column.type):
         shown = next((show(value) for value in column.to_pylist() if value is not None), "nothing")
         raise InputError(f"data.target = {name!r}: must hold numbers for this task, it holds {shown}")
@@ -126,7 +122,7 @@ def _column(table: "pa.Table", name: str, kept: Mask) -> npt.NDArray[np.float64]
 def _require_binary(values: npt.NDArray[np.float64], names: tuple[str, ...]) -> None:
     for name, column in zip(names, values.T, strict=True):
         if not np.isin(column, (0, 1)).all():
-            raise InputError(f"data.task = 'labels': column {name!r} must hold 0 or 1 alone, or true or false")
+            raise InputError(f"data.task = 'labels': column {name!r} must hold only 0 and 1, or true and false")
 
 
 def _told(names: tuple[str, ...]) -> str:

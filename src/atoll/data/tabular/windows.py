@@ -1,4 +1,4 @@
-"""Windows of a series: some rows after each other as the input, and a later row's target."""
+"""Windows of a series: consecutive rows as the input, and a later row's target."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,21 +24,20 @@ class Windows:
 
 
 def find_windows(uses: Uses, owners: Codes, times: Any, window: int, horizon: int) -> Windows:
-    """Return all windows of `window` rows of one client in the order of time, and the row `horizon` after the last.
+    """Return all windows of `window` consecutive rows of one client, by time, and the row `horizon` after the last.
 
-    Gaps in time do not count: a row follows the one before it. A window is for what its target's row is for, except
-    that one for training which holds a row of the test is left out. Rows that are left out are not there.
+    Gaps in time are ignored, and rows that are left out do not exist. A window has the use of its target's row, but a
+    training window that contains a test row is left out.
 
     Raises:
-        InputError: two rows of a client at one time, or no window for training or for the test.
+        InputError: if a client has two rows at one time, or there is no window for training or for the test.
     """
     rows = np.flatnonzero(uses != LEFT_OUT)
     order = rows[in_order(owners[rows], times[rows])]
     own, when = owners[order], times[order]
     if (doubled := np.flatnonzero((own[1:] == own[:-1]) & (when[1:] == when[:-1]))).size:
-        raise InputError(
-            f"data.time: rows {order[doubled[0]]} and {order[doubled[0] + 1]} have one client and one time"
-        )
+        one, other = order[doubled[0]], order[doubled[0] + 1]
+        raise InputError(f"data.time: rows {one} and {other} have the same client and the same time")
     last = np.arange(window - 1 + horizon, len(order))
     last = last[own[last - window + 1 - horizon] == own[last]]
     places = last[:, None] - horizon - np.arange(window)[::-1]

@@ -19,7 +19,7 @@ from atoll.executors.weighted import Weighted
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
-from atoll.local.trainer import Trainer
+from atoll.local.trainer import plain_of
 from atoll.local.weights import count_bytes
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
@@ -61,7 +61,7 @@ class Ray(Distributed):
             RunError: no cluster can be started.
         """
         self.trainer = trainer
-        self.by_cohort: Executor | None = Weighted(trainer) if whole and isinstance(trainer, Trainer) else None
+        self.by_cohort: Executor | None = Weighted(plain) if whole and (plain := plain_of(trainer)) else None
         self._place = address, workers
         self._patience = patience
         self._cluster: Cluster | None = None

@@ -10,23 +10,20 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from atoll.codecs.coding import Coding
-from atoll.data.datasets import Dataset, Standard
+from atoll.aggregation.fixed_point import FixedPoint
+from atoll.data.dataset import Dataset, Standard
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.experiment.modules import make_trainer, rehearse
-from atoll.experiment.privacy import read_mechanism
-from atoll.experiment.secure import secured
-from atoll.experiment.update_coding import coding_of
+from atoll.engine.stages import Stage, sent_form
+from atoll.experiment.modules import make_chain, rehearse
+from atoll.fleet.agreed.comparable import plain
 from atoll.fleet.agreed.terms import announce
 from atoll.local.models import Form, form_of
 from atoll.local.weights import place, read_model
-from atoll.secure.fixed import FixedPoint, masked_form
 from atoll.settings.choices import method_kind
-from atoll.settings.sections import FaultSettings, MethodSettings, Settings
+from atoll.settings.sections import FaultSettings, Settings
 from atoll.support.errors import InputError
 
-_OF_METHOD = ("name", "beta", "resample")
 _OF_RUN = ("precision", "debug")
 
 
@@ -65,9 +62,7 @@ class Agreement:
         classes: of their data; 0: there are none.
         keeps_state: whether clients keep a state from task to task; each does at its own node.
         told: the settings that nodes are told, which they need not go by.
-        coding: codes what clients send back; None: it is sent as it is.
-        tells_loss: whether clients tell their training loss.
-        fixed: as what updates are summed with masks; None: each is sent by itself.
+        stages: what becomes of what clients send back, in order.
     """
 
     digest: str
@@ -76,16 +71,22 @@ class Agreement:
     classes: int = 0
     keeps_state: bool = False
     told: Mapping[str, Any] = field(default_factory=dict)
-    coding: Coding | None = None
-    tells_loss: bool = True
-    fixed: FixedPoint | None = None
+    stages: tuple[Stage, ...] = ()
 
     @property
     def sent_form(self) -> Form:
-        """The form of what a client sends back, coded where it is; or a node, masked."""
-        if self.fixed is not None:
-            return masked_form(self.form)
-        return self.form if self.coding is None else self.coding.sent_form(self.form)
+        """The form of what a client sends back; or a node, where it sums its clients' updates under masks."""
+        return sent_form(self.stages, self.form)
+
+    @property
+    def tells_loss(self) -> bool:
+        """Whether clients tell their training loss."""
+        return all(stage.tells_loss for stage in self.stages)
+
+    @property
+    def fixed(self) -> FixedPoint | None:
+        """The fixed point in which nodes sum updates under masks; None: each is sent by itself."""
+        return next((stage.fixed for stage in self.stages if stage.fixed), None)
 
 
 def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Agreement:
@@ -96,11 +97,8 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
     """
     require_fleet(settings)
     digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
-    clients, told = settings.data.clients, announce(settings)
-    tells_loss, fixed = settings.privacy.trust != "client", secured(method)
-    return Agreement(
-        digest, form, clients, data.classes, method.keeps_state, told, coding_of(method), tells_loss, fixed
-    )
+    told = announce(settings)
+    return Agreement(digest, form, settings.data.clients, data.classes, method.keeps_state, told, method.stages)
 
 
 def require_fleet(settings: Settings) -> None:
@@ -129,42 +127,29 @@ def require_fleet(settings: Settings) -> None:
 def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
     """Return a checksum of all that a client's work depends on, so that two sides can tell whether they agree.
 
-    These are the seed, `model`, `local`, the form of the data, of `method` its name, beta and resample (all of it, and
-    the rounds, where the method is one's own; the rounds also where data are split for each of them) and what its
-    trainer is made with, of `run` precision and debug, `travel` if updates are coded, and `privacy` and `secure` if
-    anything is hidden: it is no client's work, but what its owner has agreed to.
+    It is derived from what reaches a client: the seed, the model, the form of the data, `run.precision`, `run.debug`,
+    the method's name, its local rule, its trainer's options, what does not travel, and what each stage says of itself;
+    of a user's own method also its section and the rounds, since its functions may depend on them.
+
+    Raises:
+        InputError: a trainer's option that two machines cannot compare.
     """
-    run = dict(settings.run)
-    needs_rounds = settings.method.get("resample") or ":" in settings.method.name
+    run, wanted = dict(settings.run), settings.method
+    is_own = ":" in wanted.name
     agreed: dict[str, Any] = {
         "seed": settings.seed,
-        "rounds": settings.rounds if needs_rounds else None,
+        "rounds": settings.rounds if is_own else None,
         "model": settings.model.model_dump(),
         "local": settings.local.model_dump(),
-        "method": _of_clients(settings.method),
-        "trainer": _of_trainer(method),
+        "method": wanted.model_dump() if is_own else wanted.name,
+        "rule": plain(method.rule, f"method.name = {wanted.name!r}: its local rule"),
+        "trainer": plain(method.trained_by, f"method.name = {wanted.name!r}: its trainer"),
+        "stays": method.stays,
+        "stages": [(stage.name, stage.digest) for stage in method.stages],
         "run": {key: run[key] for key in _OF_RUN},
         "data": asdict(form),
     }
-    if settings.travel.codec != "none":
-        agreed["travel"] = settings.travel.model_dump()
-    if (mechanism := read_mechanism(settings)) is not None:
-        agreed["privacy"] = asdict(mechanism)
-    if (fixed := secured(method)) is not None:
-        agreed["secure"] = asdict(fixed)
     return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _of_clients(method: MethodSettings) -> dict[str, Any]:
-    """Return what a client's work depends on in ``[method]``: all of a user's own, some of ours."""
-    return {key: value for key, value in dict(method).items() if ":" in method.name or key in _OF_METHOD}
-
-
-def _of_trainer(method: Method) -> dict[str, Any]:
-    """Return what the method makes of its settings for each client: numbers and texts, which both sides come to."""
-    given = getattr(method.trainer, "keywords", {})  # of a `functools.partial`
-    told = {key: value for key, value in given.items() if isinstance(value, bool | int | float | str | tuple)}
-    return {"proximal": method.rule.proximal, "stays": method.stays, **told}
 
 
 def _answer_form(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Form:
@@ -176,7 +161,7 @@ def _answer_form(settings: Settings, data: Dataset, module: nn.Module, method: M
     short = replace(method, rule=replace(method.rule, steps=1, epochs=None, resample_parts=0))
     copy = place(deepcopy(module))
     start = method.sent(read_model(copy))
-    trainer = make_trainer(settings, short, copy, nobodys(data, settings.data.clients), "cpu", tolerant=True)
+    trainer = make_chain(settings, short, copy, nobodys(data, settings.data.clients), "cpu", tolerant=True)
     update = rehearse(settings, trainer, method.schedule.occupied.events[0], start)
     return form_of(start if update is None else update.model)
 

@@ -7,9 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from atoll.codecs.coded_trainer import Coded
-from atoll.codecs.coding import as_sent
-from atoll.engine.cohorts import ClientTrainer
 from atoll.fleet.agreed.messages import (
     DescribeReply,
     DescribeRequest,
@@ -94,7 +91,7 @@ def train(side: Side, store: Store, payload: bytes) -> Done:
     so_far, spent = count(site, store, client, site.cost, trainings=1)
     with computing(site):
         began = time.perf_counter()
-        outcome, sent = _train(site, store, request, client, start)
+        sent = _train(site, store, request, client, start)
         seconds = time.perf_counter() - began
     passed = passed_by(site, store, client)
     add_to_pace(store, client, seconds, passed)
@@ -106,40 +103,29 @@ def train(side: Side, store: Store, payload: bytes) -> Done:
         samples=holding_of(site, store, client).samples,
         passed=passed,
         seconds=seconds,
-        loss=outcome.loss if np.isfinite(outcome.loss) else None,
+        loss=sent.loss if np.isfinite(sent.loss) else None,
     )
     told = f"client {client} trained for event {request.event}, {seconds:.1f} s"
-    return Done(encode(reply, pack([sent])), f"{told}; trainings so far: {so_far.trainings}{spent}")
+    return Done(encode(reply, pack([sent.model])), f"{told}; trainings so far: {so_far.trainings}{spent}")
 
 
-def _train(site: Node, store: Store, request: TrainRequest, client: int, start: Model) -> tuple[ClientUpdate, Model]:
-    """Train a client from what it kept after the task that is named, where clients keep anything.
-
-    Returns what came of it, and what is sent.
-    """
+def _train(site: Node, store: Store, request: TrainRequest, client: int, start: Model) -> ClientUpdate:
+    """Return what a client sends, trained from what it kept after the task that is named, where it keeps anything."""
     task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
     if not site.agreement.keeps_state:
-        return _train_once(site.trainer, task)
+        return site.trainer.send(task)
     versions = Versions(store, client, site.agreement.digest)
     if request.state is not None:
         if (before := versions.read(request.state)) is None:
             raise Refused("no_state", f"client {client} no longer has what it kept after the task {request.state}")
         task = replace(task, state={name: tensor.to(site.device) for name, tensor in before.items()})
-    outcome, sent = _train_once(site.trainer, task)
-    fault = why_wrong_state(task.state, outcome.state, keeps_state=True)
-    if fault or outcome.state is None:
-        raise TypeError(f"{type(site.trainer).__name__} {fault}")
+    sent = site.trainer.send(task)
+    fault = why_wrong_state(task.state, sent.state, keeps_state=True)
+    if fault or sent.state is None:
+        raise TypeError(f"{type(site.trainer.trainer).__name__} {fault}")
     named = () if request.state is None else (request.state,)
-    versions.add(request.nonce, outcome.state, (*named, *request.resumable))
-    return outcome, sent
-
-
-def _train_once(trainer: ClientTrainer, task: ClientTask) -> tuple[ClientUpdate, Model]:
-    if isinstance(trainer, Coded):
-        outcome, payload = trainer.train_coded(task)
-        return outcome, as_sent(payload)
-    outcome = trainer.train(task)
-    return outcome, outcome.model
+    versions.add(request.nonce, sent.state, (*named, *request.resumable))
+    return sent
 
 
 def losses(side: Side, store: Store, payload: bytes) -> Done:

@@ -10,17 +10,16 @@ import numpy as np
 from torch import nn
 
 from atoll.clustering.clustering import Clustering
-from atoll.data.datasets import Dataset
+from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.engine.assignment import as_scheduled
-from atoll.engine.cohorts import ClientTrainer
+from atoll.engine.chain import Chain
 from atoll.engine.engine import Method
 from atoll.experiment.executor_choice import require_states_apart
-from atoll.experiment.modules import draw_module, let_stay, make_rule, make_trainer
-from atoll.experiment.privacy import hide, read_mechanism
-from atoll.experiment.secure import sum_securely
+from atoll.experiment.modules import draw_module, make_chain, make_rule
+from atoll.experiment.privacy import read_mechanism
 from atoll.experiment.selecting import choose_clients
-from atoll.experiment.update_coding import code_updates
+from atoll.experiment.stages import add_stages
 from atoll.fleet.agreed.agreement import Agreement, agree, require_fleet
 from atoll.fleet.agreed.messages import Refused
 from atoll.fleet.node.epsilon_ledger import with_epsilon
@@ -103,7 +102,7 @@ class Node:
     agreement: Agreement
     clients: tuple[int, ...]
     population: Population
-    trainer: ClientTrainer
+    trainer: Chain
     steps: int
     batch_size: int | Literal["full"]
     device: str
@@ -196,7 +195,7 @@ def open_site(
     agreement = agree(settings, population.data, module, method)
     device = require_device(settings.run.device)
     # Tolerant: the server is to say why a result is refused, not to guess it from a failure.
-    trainer = make_trainer(settings, method, place(module, device), population, device, tolerant=True)
+    trainer = make_chain(settings, method, place(module, device), population, device, tolerant=True)
     measures = 0 if method.assign is as_scheduled else method.schedule.clusters
     budget = budget or WorkBudget()
     if budget.losses is None:
@@ -271,11 +270,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
         )
     require_states_apart(method)
     method = choose_clients(settings, method, given["population"], given["clock"])
-    method = sum_securely(settings, code_updates(settings, let_stay(settings, method, module)), sizes, module)
-    mechanism = read_mechanism(settings)
-    if mechanism is None:
-        return method
-    return hide(settings, mechanism, method, sizes, deepcopy(module), from_system)
+    return add_stages(settings, method, sizes, deepcopy(module), from_system, attacked=False)
 
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:

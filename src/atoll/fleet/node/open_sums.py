@@ -2,7 +2,7 @@
 
 from threading import Lock
 
-from atoll.secure.fixed import FixedPoint
+from atoll.aggregation.fixed_point import FixedPoint
 from atoll.secure.participant import Identity, Participant
 from atoll.secure.roster import Instance, NotSummed
 

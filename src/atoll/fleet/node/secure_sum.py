@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from atoll.aggregation.fixed_point import OutOfRange
 from atoll.fleet.agreed.messages import Refused, decode, encode, pack
 from atoll.fleet.agreed.sum_messages import (
     KeysReply,
@@ -29,7 +30,7 @@ from atoll.fleet.node.working import Done, Handler, agreed, computing, count, re
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
 from atoll.secure.field import BYTES
-from atoll.secure.fixed import MASKED, OutOfRange, flat, unflat
+from atoll.secure.fixed import MASKED, flat, unflat
 from atoll.secure.roster import NotSummed
 
 Request = TypeVar("Request", bound=SumRequest)

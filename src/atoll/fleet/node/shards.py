@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
-from atoll.data.datasets import Dataset
-from atoll.experiment.clients import load_dataset
+from atoll.data.dataset import Dataset
+from atoll.experiment.client_data import load_dataset
 from atoll.fleet.agreed.agreement import DataForm, require_fleet
 from atoll.local.batches import LOSSES
 from atoll.settings.sections import Settings

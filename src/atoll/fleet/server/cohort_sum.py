@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.aggregation.fixed_point import FixedPoint
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.fleet.agreed.agreement import Agreement
 from atoll.fleet.agreed.sum_messages import WorkDone
 from atoll.fleet.server.replies import Reason
 from atoll.local.models import Form
 from atoll.secure.collector import Collector
-from atoll.secure.fixed import FixedPoint, unflat
+from atoll.secure.fixed import unflat
 from atoll.secure.roster import Instance
 
 if TYPE_CHECKING:

@@ -184,8 +184,7 @@ class FleetExecutor:
             samples=self.samples.get(client),
             max_update_norm=limit,
             state=named(nonce) if self.agreement.keeps_state else None,
-            coding=self.agreement.coding,
-            tells_loss=self.agreement.tells_loss,
+            stages=self.agreement.stages,
         )
 
     def _split(self, clients: Ids) -> list[dict[str, int]]:

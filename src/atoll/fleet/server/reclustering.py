@@ -8,7 +8,8 @@ import numpy as np
 
 from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.engine.engine import Method
-from atoll.experiment.experiment import Experiment, ReportedClients
+from atoll.experiment.experiment import Experiment
+from atoll.experiment.reported_clients import ReportedClients
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.transport import samples_of
 from atoll.fleet.server.client_reports import ReportedTable, as_reported, only_samples, reported_table
@@ -18,6 +19,7 @@ from atoll.fleet.server.joining import Joined, ask_again
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.fleet.server.plausibility import MOST_SLOTS, believe, require_own_weights
 from atoll.network.network import Network
+from atoll.settings.choices import method_needs, uses_network
 from atoll.settings.plugins import resolve
 from atoll.settings.signatures import asks_for
 from atoll.support.errors import InputError
@@ -49,7 +51,7 @@ def require_reclustering(experiment: Experiment) -> None:
         return
     begin = f"fleet.recluster_every = {settings.fleet.recluster_every}:"
     name = settings.clustering.method
-    if not experiment.needs("clustering"):
+    if not method_needs(experiment.settings, "clustering"):
         raise InputError(f"{begin} method.name = {settings.method.name!r} has no clustering that could be made anew")
     rule = resolve("clustering.method", name, CLUSTERINGS)
     takes = any(asks_for(rule, given) for given in ("population", "network", "problem"))
@@ -139,7 +141,7 @@ class Planner:
         if events_done:
             self._executor.measured.remember(*(np.array(row, np.float64) for row in rows))
         if len(kept) > 1:
-            known = as_told(ReportedClients(self.experiment.reported), kept[-1])
+            known = as_told(ReportedClients(self.experiment.conditions.reported), kept[-1])
             self._method = self._made(self.experiment.given(known))
 
     def method(self, events_done: int) -> Method:
@@ -182,8 +184,10 @@ class Planner:
         executor.attendance.let_back(set(said))
         self._reports |= {client: _with_earlier(report, self._reports.get(client)) for client, report in said.items()}
         executor.samples = {client: report.samples for client, report in self._reports.items()}
-        population = as_reported(base.reported, self._table(lambda told: self._tell(f"warning: {told}")))
-        network = _measured_network(base.networks[0], executor.measured) if base.has_network else None
+        population = as_reported(base.conditions.reported, self._table(lambda told: self._tell(f"warning: {told}")))
+        network = (
+            _measured_network(base.conditions.networks[0], executor.measured) if uses_network(base.settings) else None
+        )
         return base.given(ReportedClients(population, None, network))
 
     def _made(self, experiment: Experiment) -> Method:
@@ -219,7 +223,7 @@ class Planner:
         return self.experiment.method.schedule.rounds_done(events_done)
 
     def _line(self, experiment: Experiment, events_done: int) -> Clustered:
-        clustering = experiment.clustering if experiment.needs("clustering") else None
+        clustering = experiment.clustering if method_needs(experiment.settings, "clustering") else None
         measured = self._executor.measured
         return Clustered(
             event=events_done,
@@ -227,7 +231,7 @@ class Planner:
             clusters=None if clustering is None else clustering.clusters,
             labels=None if clustering is None else clustering.labels.tolist(),
             hours=None if clustering is None or clustering.hours is None else list(clustering.hours),
-            samples=experiment.reported.sizes.tolist(),
+            samples=experiment.conditions.reported.sizes.tolist(),
             seconds_per_sample=cells_of(measured.seconds_per_sample),
             compute_seconds=cells_of(measured.compute_seconds),
             upload_seconds=cells_of(measured.upload_seconds),
@@ -258,7 +262,7 @@ def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> li
     settings, known = experiment.settings, experiment.population.attributes
     name = settings.clustering.method
     needs_none = name == "feduc" and settings.clustering.get("xi") == "gradients"
-    if not experiment.needs("clustering") or name not in _GOES_BY or needs_none:
+    if not method_needs(experiment.settings, "clustering") or name not in _GOES_BY or needs_none:
         return []
     what = _GOES_BY[name]
     complete = {

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from atoll.aggregation.reductions import update_norm
-from atoll.codecs.coding import Coding, Undecodable, add, as_received
+from atoll.engine.stages import Stage, receive, sent_form
 from atoll.fleet.agreed import transport as base
 from atoll.fleet.agreed.messages import (
     AnyHeader,
@@ -107,13 +107,12 @@ class Expected:
         event: the event's number.
         repeat: the intra-cluster round's.
         start: the model that it was sent; None where losses were asked.
-        form: of the model that it must send, coded or not.
+        form: of its update, before any stage.
         samples: how many it said that it holds; None: it was not asked.
         max_update_norm: the longest update that is taken; None: any.
         models: how many models it was to measure.
         state: what stands for what it then keeps, where clients keep anything.
-        coding: codes what it sends; None: it is sent as it is.
-        tells_loss: whether it tells its training loss.
+        stages: what becomes of its update, in order.
     """
 
     node: str
@@ -127,23 +126,17 @@ class Expected:
     max_update_norm: float | None = None
     models: int = 0
     state: Model | None = None
-    coding: Coding | None = None
-    tells_loss: bool = True
+    stages: tuple[Stage, ...] = ()
 
     @property
     def sent_form(self) -> Form:
-        """The form of what it must send, coded where it is."""
-        return self.form if self.coding is None else self.coding.sent_form(self.form)
+        """The form of what it must send."""
+        return sent_form(self.stages, self.form)
 
-    def decode(self, sent: Model) -> Model:
-        """Return the model that was sent, its tensors in the form's order; `sent` has the `sent_form`.
-
-        Raises:
-            Undecodable: it is none.
-        """
-        if self.coding is None:
-            return {name: sent[name] for name in self.form}
-        return add(self.start or {}, self.coding.decode(as_received(sent), self.form))
+    @property
+    def tells_loss(self) -> bool:
+        """Whether it tells its training loss."""
+        return all(stage.tells_loss for stage in self.stages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +168,8 @@ def read_trained(asked: Expected, sender: str, reply: bytes | base.Failure) -> C
     if len(models) != 1 or form_of(models[0]) != asked.sent_form:
         return "wrong_form"
     try:
-        model = asked.decode(models[0])
-    except Undecodable:
+        model = receive(asked.stages, models[0], asked.start or {}, asked.form)
+    except ValueError:
         return "wrong_form"
     told = head.loss if asked.tells_loss else 0.0
     if told is None or not is_finite(model, told):

@@ -1,5 +1,6 @@
 """FedAvg of a part of the model; the rest stays with each client: FedBN, FedPer and FedRep."""
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -115,7 +116,7 @@ def fedrep(
     Raises:
         InputError: no layer is left that travels, or no local step for the head.
     """
-    from atoll.methods.parts.part_trainer import HeadFirstTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.head_first import HeadFirstTrainer  # needs PyTorch, which settings do not wait for
 
     if body_steps >= (least := rule.steps_of(int(population.sizes.min()))):
         raise InputError(
@@ -123,8 +124,9 @@ def fedrep(
             "rest of them train the head"
         )
     names, told = _head(module, personal_layers), f"method.personal_layers = {personal_layers}"
-    trainer = partial(HeadFirstTrainer, body_steps=body_steps)
-    return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told, trainer)
+    method = fedavg(population, rule, rounds, fraction, clock, seed)
+    method = replace(method, trainer=partial(HeadFirstTrainer, head=names, body_steps=body_steps))
+    return keep_at_clients(method, names, module, told)
 
 
 def _head(module: "nn.Module", layers: int) -> tuple[str, ...]:

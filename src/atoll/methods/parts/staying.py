@@ -1,41 +1,66 @@
-"""Methods in which a part of the model stays with each client."""
+"""The stage that keeps a part of the model at each client."""
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from atoll.engine.engine import Method
+from atoll.engine.stages import Need, Stage
+from atoll.local.models import Form, Model
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def keep_at_clients(
-    method: Method,
-    names: Collection[str],
-    module: "nn.Module",
-    told: str,
-    trainer: Callable[..., Any] | None = None,
-) -> Method:
-    """Return the method with these tensors left out of what travels: each client keeps its own, as its state.
+@dataclass(frozen=True, eq=False)
+class Staying:
+    """The client half: completes the start model with the client's own tensors, which never leave the client.
 
-    Frozen parameters are everybody's and never change, so of them nobody keeps anything. Without names the method is
-    returned as it is.
+    Attributes:
+        initial: their initial values.
+    """
+
+    initial: Model
+
+    def begin(self, task: ClientTask) -> ClientTask:
+        """Return the task with the whole model as its start."""
+        return replace(task, start=task.start | self._own(task))
+
+    def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
+        """Return the communicated part of the model, and the client's own tensors as its state."""
+        sent = {name: tensor for name, tensor in update.model.items() if name not in self.initial}
+        return ClientUpdate(sent, update.loss, {name: update.model[name] for name in self._own(task)})
+
+    def form(self, form: Form) -> Form:
+        """Return the form of the communicated part."""
+        return {name: each for name, each in form.items() if name not in self.initial}
+
+    def _own(self, task: ClientTask) -> Model:
+        if task.state:
+            return task.state
+        device = next(iter(task.start.values())).device
+        return {name: tensor.to(device) for name, tensor in self.initial.items()}
+
+
+def keep_at_clients(method: Method, names: Collection[str], module: "nn.Module", told: str) -> Method:
+    """Return the method with these tensors kept at the clients, each client's as its state, and not communicated.
+
+    Frozen parameters are the same everywhere, so they are not kept as state. Without names the method is returned
+    unchanged.
 
     Args:
-        method: trains by `Trainer`, or already keeps a part (and then only frozen parameters may be added).
+        method: trains by the local rule alone, or already keeps a part (and then only frozen parameters may be added).
         names: of parameters and buffers of the module.
         module: the initial model.
         told: the setting that asks for it, for errors.
-        trainer: trains the clients, made from what `PartTrainer` takes; None: `PartTrainer`.
 
     Raises:
         InputError: nothing is left that travels, or the method cannot part with any of it.
     """
     from atoll.local.travel import frozen, require_whole  # need PyTorch, which settings do not wait for
-    from atoll.methods.parts.part_trainer import PartTrainer
+    from atoll.local.weights import read_model
 
     if not names:
         return method
@@ -45,15 +70,29 @@ def keep_at_clients(
     require_whole(module, stays)
     if shared := set(method.shared).intersection(names):
         raise InputError(f"{told}: {min(shared)!r} would not travel, but clusters share it (method.shared_layers)")
-    if set(names) <= set(frozen(module)) and (method.trainer is None or method.stays):
+    if set(names) <= set(frozen(module)):
+        if not method.stays and (own_trainer := method.lacking(Need.PLAIN_TRAINING)):
+            raise InputError(f"{told}: does not go with {own_trainer}, which has a trainer of its own")
         return replace(method, stays=stays)
-    if method.trainer is not None:
-        raise InputError(f"{told}: does not go with a method that has a trainer of its own")
-    if method.finds_clusters:
-        raise InputError(
-            f"{told}: does not go with a method whose clients find their clusters on the way, by models that lack "
-            "what they keep"
-        )
-    if method.rule.carry_moments:
-        raise InputError(f"{told}: does not go with a method whose optimiser's state travels with the model")
-    return replace(method, stays=stays, trainer=partial(trainer or PartTrainer, stays=stays))
+    own = Staying(read_model(module, set(stays).difference(frozen(module))))
+    stage = Stage(
+        name="stays",
+        told=told,
+        begin=own.begin,
+        send=own.send,
+        form=own.form,
+        keeps_state=True,
+        keeps_model=True,
+        digest=stays,
+        needs=_NEEDS,
+        lacks={Need.NO_STATE: told, Need.PLAIN_TRAINING: told},
+    )
+    return replace(method, stays=stays, stages=(*method.stages, stage))
+
+
+_NEEDS = {
+    Need.NO_STATE: "clients already keep a state of their own",
+    Need.NO_LOSSES: "clients would find their clusters by models without the layers that they keep",
+    Need.FIXED_CLUSTERS: "clients would find their clusters by models without the layers that they keep",
+    Need.NO_MOMENTS: "the optimiser's state is communicated with the model",
+}

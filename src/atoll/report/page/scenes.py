@@ -11,7 +11,7 @@ from atoll.data.named_datasets import FILES
 from atoll.experiment.cluster_waits import work_seconds
 from atoll.experiment.experiment import Experiment
 from atoll.network.network import Network
-from atoll.settings.choices import method_kind
+from atoll.settings.choices import method_kind, uses_network
 from atoll.settings.sections import Settings
 from atoll.settings.validation import validate
 from atoll.support.arrays import Floats, Ids
@@ -145,11 +145,11 @@ def _names_code(text: str) -> bool:
 def _make(experiment: Experiment) -> Scene:
     population, clustering = experiment.population, experiment.clustering
     scene = Scene(clustering.labels, class_shares(population, clustering), population.class_counts())
-    if not experiment.has_network:
+    if not uses_network(experiment.settings):
         return scene
-    network: Network = experiment.networks[0]
+    network: Network = experiment.conditions.networks[0]
     server = None if experiment.settings.method.get("pattern", "").startswith("dec") else network.server_xy
     made = replace(scene, clients_xy=network.clients_xy, aggregators_xy=network.aggregators_xy, server_xy=server)
     if (seconds := work_seconds(experiment)) is None:
         return made
-    return replace(made, work_seconds=tuple(zip((p.round for p in experiment.phases), seconds, strict=True)))
+    return replace(made, work_seconds=tuple(zip((p.round for p in experiment.plan.phases), seconds, strict=True)))

@@ -1,8 +1,8 @@
 """The bound with one more client at each aggregator in turn, from running sums (Algorithm 2 in O(M) a client).
 
-`Clusters` keeps, for the clients placed so far, what the formulas of Table IV need of each cluster. For one more
-client it makes an `Offer`: the same numbers of each cluster if the client joined it. A `Rule` is a pattern's formula:
-it turns these into the bound for each aggregator that could take the client, all at once.
+`Clusters` keeps, for the clients placed so far, the terms of Table IV's formulas for each cluster. For one more
+client it makes an `Offer`: the same terms of each cluster if the client joined it. A `Rule` is a pattern's formula:
+it turns these into the bounds for all aggregators at once.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Rule(Protocol):
     """A pattern's bound, kept up to date as clients are placed."""
 
     def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
-        """Return the bound if the offer's client went to each aggregator, [aggregators]."""
+        """Return the bound with the offer's client at each aggregator in turn, [aggregators]."""
         ...
 
     def placed(self, clusters: Clusters, aggregator: int) -> None:
@@ -47,11 +47,7 @@ class Incremental:
     rule: Rule
 
     def candidates(self, client: int) -> tuple[Floats, Floats]:
-        """Return the bound, and the cluster's completion in seconds, for the client at each aggregator, [aggregators].
-
-        Raises:
-            InputError: an event of 0 seconds in an asynchronous pattern or with `Problem.seconds`.
-        """
+        """Return the bound and the cluster's completion in seconds for the client at each aggregator, [aggregators]."""
         offer = self.clusters.offer(client)
         return self.rule.bounds(self.clusters, offer), offer.completion_seconds
 

@@ -22,7 +22,7 @@ class CenSyn:
         self._problem = problem
 
     def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
-        """Return the bound if the offer's client went to each aggregator, [aggregators]."""
+        """Return the bound with the offer's client at each aggregator in turn, [aggregators]."""
         problem = self._problem
         logs = synchronous_aggregations(problem, clusters, offer) * period(problem) * log_rho(problem)
         mean_gamma = (sums_of_others(clusters.held * clusters.gamma) + offer.held * offer.gamma) / offer.total
@@ -40,9 +40,9 @@ class CenAsy:
         self._problem = problem
 
     def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
-        """Return the bound if the offer's client went to each aggregator, [aggregators].
+        """Return the bound with the offer's client at each aggregator in turn, [aggregators].
 
-        Of psi_j only the ratios matter, up to one normaliser, so a candidate changes one term of each sum.
+        Only the ratios of psi_j matter, so a candidate changes one term of each sum.
         """
         problem = self._problem
         total, slowest, given, given_now = asynchronous_clock(problem, clusters, offer)
@@ -57,7 +57,7 @@ class CenAsy:
         meeting = np.minimum(met_sum / (weight * offer.total), 1.0)
         kept = np.exp(period(problem) * log_rho(problem))
         taken = -np.expm1(period(problem) * log_rho(problem)) * meeting
-        # Where `taken` is near 1, 1 - taken would cancel.
+        # If `taken` is close to 1, 1 - taken would cancel.
         log_left = np.where(
             taken < 0.5, np.log1p(-np.minimum(taken, 0.5)), np.log(np.maximum(1 - meeting + meeting * kept, 1e-300))
         )
@@ -69,10 +69,10 @@ class CenAsy:
 
 
 def asynchronous_clock(problem: Problem, clusters: Clusters, offer: Offer) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return what the clock says for the client at each aggregator, each [aggregators].
+    """Return the clock's values for the client at each aggregator, each [aggregators].
 
     Returns:
-        Inter-cluster aggregations a second; the slowest cluster's event, seconds; psi_j up to one factor with the
+        Inter-cluster aggregations per second; the slowest cluster's event, seconds; psi_j up to one factor with the
         client; the same without it, 0 for aggregators without clients.
     """
     now = np.divide(1, clusters.event_seconds, out=np.zeros_like(clusters.held), where=clusters.held > 0)
@@ -85,7 +85,7 @@ def asynchronous_clock(problem: Problem, clusters: Clusters, offer: Offer) -> tu
 
 
 def asynchronous_aggregations(problem: Problem, total: Floats) -> Floats:
-    """Return R, [aggregators]: a setting, or what fits into the virtual time."""
+    """Return R, [aggregators]: as set, or the number that fits into the virtual time."""
     if problem.seconds is None:
         return np.full(len(total), problem.steps / period(problem))
     return problem.seconds * total

@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.clustering.feduc.incremental.queues import Queues, SideBySide
 from atoll.clustering.feduc.problem import Problem
-from atoll.network.completion import pattern_transfer_seconds
+from atoll.network.transfers import pattern_transfer_seconds
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
@@ -18,7 +18,7 @@ class Offer:
 
     Attributes:
         samples: the client's own, d_i.
-        total: samples of all clients placed, and the client's.
+        total: samples of all clients placed, including this one.
         held: samples of the cluster, D_j.
         gamma: Gamma_j.
         completion_seconds: one intra-cluster aggregation (eq. 50).
@@ -34,7 +34,7 @@ class Offer:
 
 
 class Clusters:
-    """What the bound needs of each cluster, over the clients placed so far; 0 for aggregators without clients.
+    """The bound's terms of each cluster, over the clients placed so far; 0 for aggregators without clients.
 
     Attributes:
         total: samples of all clients placed.
@@ -59,7 +59,7 @@ class Clusters:
         """Return each cluster as it would be with the client.
 
         Raises:
-            InputError: an event of 0 seconds in an asynchronous pattern or with `Problem.seconds`.
+            InputError: if an event takes 0 seconds in an asynchronous pattern or with `Problem.seconds`.
         """
         samples = float(self._problem.sizes[client])
         held = self.held + samples
@@ -76,7 +76,7 @@ class Clusters:
         events = self._problem.intra_rounds * intra + self._transfer_seconds
         if self._timed and events.min() <= 0:
             raise InputError(
-                f"network: an event of aggregator {events.argmin()} with client {client} alone takes 0 seconds; "
+                f"network: an event of aggregator {events.argmin()} with only client {client} takes 0 seconds; "
                 "clustering for an asynchronous pattern or a given virtual time needs events that take time"
             )
         return Offer(samples, self.total + samples, held, gamma, completion, events)
@@ -125,7 +125,7 @@ def synchronous_aggregations(problem: Problem, clusters: Clusters, offer: Offer)
 
 
 def sums_of_others(values: Floats) -> Floats:
-    """Return the sum of all entries but each one, along the last axis; nothing is subtracted, so nothing cancels.
+    """Return for each entry the sum of all others, along the last axis; nothing is subtracted, so nothing cancels.
 
     >>> sums_of_others(np.array([1.0, 2.0, 4.0]))
     array([6., 5., 3.])
@@ -137,7 +137,7 @@ def sums_of_others(values: Floats) -> Floats:
 
 
 def most_of_others(values: Floats) -> Floats:
-    """Return the largest of all entries but each one, or 0; entries are not negative.
+    """Return for each entry the largest of all others, or 0; entries are not negative.
 
     >>> most_of_others(np.array([1.0, 4.0, 2.0]))
     array([4., 2., 4.])

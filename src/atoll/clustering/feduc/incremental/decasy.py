@@ -9,14 +9,14 @@ from atoll.support.arrays import Floats
 
 
 class DecAsy:
-    """Theorem 4; matrices have a row a candidate: what each aggregator's term is if the client goes there."""
+    """Theorem 4; matrices have one row per candidate: all aggregators' terms if the client goes there."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._near = problem.network.closed_neighbourhoods
 
     def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
-        """Return the bound if the offer's client went to each aggregator, [aggregators].
+        """Return the bound with the offer's client at each aggregator in turn, [aggregators].
 
         A candidate changes all psi through their normaliser, so M x M exponentials are computed.
         """
@@ -38,7 +38,7 @@ class DecAsy:
 
 
 def candidate_rows(now: Floats, candidates: Floats) -> Floats:
-    """Return each candidate's row: `now`, with the candidate's own entry in its place, [aggregators, aggregators].
+    """Return `now` with each candidate's entry replaced in its own row, [aggregators, aggregators].
 
     >>> candidate_rows(np.array([1.0, 2.0]), np.array([5.0, 6.0]))
     array([[5., 2.],

@@ -5,9 +5,9 @@ With z = rho0^H, A the closed neighbourhoods (0 or 1), D the clusters' samples a
 
     B * (sum over r < R of z^r S^r) * S * Delta
 
-needs no sum where z^R is negligible beside 1: it is then the inverse of I - z S, and as S with one more client at j
-differs from S only in the rows of j's neighbours, a maintained inverse gives all candidates by small systems (Sherman,
-Morrison, Woodbury). Elsewhere every candidate is summed on its own; see `powers`.
+needs no sum if z^R is negligible compared with 1: the sum is then the inverse of I - z S. As one more client at j
+changes S only in the rows of j's neighbours, a maintained inverse gives all candidates by small systems (Sherman,
+Morrison, Woodbury). Otherwise every candidate is summed separately; see `powers`.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from atoll.clustering.feduc.problem import Problem
 from atoll.support.arrays import Floats, Ids
 
 _NEGLIGIBLE = -36.0  # exp(-36) is 2e-16, a rounding error
-_REFRESH = 64  # placements between two inversions from scratch
+_REFRESH = 64  # placements between inversions from scratch
 
 
 class DecSyn:
@@ -34,7 +34,7 @@ class DecSyn:
         self._inverse = Inverse(self._near, float(np.exp(self._step)))
 
     def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
-        """Return the bound if the offer's client went to each aggregator, [aggregators]."""
+        """Return the bound with the offer's client at each aggregator in turn, [aggregators]."""
         aggregations = synchronous_aggregations(self._problem, clusters, offer)
         logs = aggregations * self._step
         now, own = self._lost * clusters.gamma, self._lost * offer.gamma
@@ -50,7 +50,7 @@ class DecSyn:
 
 
 class Inverse:
-    """The inverse P of ``K = diag(N) - z A diag(D)``, by which Theorem 3's residual is ``D P A diag(D) Delta / total``.
+    """The inverse P of ``K = diag(N) - z A diag(D)``; Theorem 3's residual is ``D P A diag(D) Delta / total``.
 
     One more client with d samples at j adds to K, in each row l of j's closed neighbourhood, d at (l, l) and -z d at
     (l, j). A row whose N is 0 has no weight and holds 1 at (l, l).
@@ -88,7 +88,7 @@ class Inverse:
         return np.asarray(whole / offer.total)
 
     def place(self, held: Floats, aggregator: int) -> None:
-        """Update for the samples held, which have grown at the aggregator."""
+        """Update the inverse for the samples held, which have grown at the aggregator."""
         self._placements += 1
         if self._placements % _REFRESH == 0:
             around = self._near @ held
@@ -104,7 +104,7 @@ class Inverse:
         self._held = held.copy()
 
     def _change(self, aggregators: Ids, samples: float) -> "_Change":
-        """Return how so many more samples at each of the aggregators, one at a time, change K."""
+        """Return how this many more samples at each of the aggregators, one at a time, change K."""
         places, real = self._places[aggregators], self._real[aggregators]
         around = (self._near @ self._held)[places]
         diagonal = np.where(around > 0, samples, samples - 1) * real

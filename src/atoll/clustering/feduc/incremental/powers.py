@@ -1,7 +1,7 @@
-"""DecSyn's residual error where the run is too short for the endless sum, for one more client at each aggregator.
+"""DecSyn's residual error if the run is too short for the infinite sum, for one more client at each aggregator.
 
-For each candidate ``B * (sum over r < R of z^r S^r) * S * Delta`` is summed on its own, either step by step, all
-candidates at once, or, where that takes longer, from the eigenvalues of S. These are real: S is similar to the
+For each candidate ``B * (sum over r < R of z^r S^r) * S * Delta`` is summed separately, either step by step, all
+candidates at once, or, if that takes longer, from the eigenvalues of S. These are real: S is similar to the
 symmetric ``diag(g) A diag(g)`` with ``g = sqrt(D / N)``. Aggregators without clients take no part, so a candidate's
 arrays are over those with clients and, last, itself; the last has no weight where it has clients already.
 """
@@ -14,7 +14,7 @@ from atoll.clustering.feduc.incremental.clusters import Clusters, Offer
 from atoll.clustering.feduc.incremental.decasy import candidate_rows
 from atoll.support.arrays import Floats
 
-_STEP_COST = 12_500  # a step takes as long as so many of the n^3 operations on a candidate's n x n matrix
+_STEP_COST = 12_500  # a step takes as long as this many of the n^3 operations on a candidate's n x n matrix
 _AT_ONCE = 4_000_000  # entries of candidates' matrices decomposed at a time, 32 MB
 
 
@@ -23,7 +23,7 @@ def residuals_of_short_runs(
 ) -> Floats:
     """Return ``B * (sum over r < R of z^r S^r) * S * Delta`` for the client at each aggregator, [aggregators].
 
-    The last, unfinished aggregation of a real R counts by ``(1 - z^f) / (1 - z)``, where f is the part of it done.
+    The last, unfinished aggregation of a real R counts ``(1 - z^f) / (1 - z)``, where f is its finished part.
 
     Args:
         near: closed neighbourhoods, 0 or 1, [aggregators, aggregators].
@@ -111,7 +111,7 @@ def _discounted_sums(values: Floats, step: float, aggregations: Floats) -> Float
     whole, part = _whole_and_part(aggregations, step)
     powers = (np.exp(step) * values) ** whole
     less = np.expm1(step) * values + (values - 1)  # z * values - 1
-    # Where the ratio is near 1 its power less 1 would cancel.
+    # If the ratio is close to 1, its power minus 1 would cancel.
     near_one = less > -0.5
     small = np.where(near_one & (less != 0), less, -0.25)
     sums = np.where(near_one, np.expm1(whole * np.log1p(small)) / small, (powers - 1) / np.where(near_one, -1.0, less))

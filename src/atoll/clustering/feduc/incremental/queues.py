@@ -1,4 +1,4 @@
-"""Completion times of all clusters with one more client, without going through the clients that they have."""
+"""Completion times of all clusters with one more client, without iterating over the clients that they have."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _AFTER_ALL = np.iinfo(np.int64).max
 
 
 class SideBySide:
-    """Every cluster's clients where they send side by side: nothing shortens it, each cluster is gone through again."""
+    """Every cluster's clients where they send side by side; each cluster is computed again."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -35,13 +35,13 @@ class SideBySide:
 class Queues:
     """Every cluster's clients in the order in which they upload, with the sums that an insertion needs.
 
-    By eq. 50 a cluster completes after the longest of ``L^c_i + the uploads of i and of all that go after it``. A new
-    client adds its upload to those sums of the clients before it and leaves those after it as they are, so three
+    By eq. 50 a cluster completes after the longest of ``L^c_i + the uploads of i and all clients after it``. A new
+    client adds its upload to the sums of the clients before it and leaves those after it unchanged, so three
     numbers at its place in the order suffice: the longest sum before, the uploads after, the longest sum after.
 
     Each cluster has a block of one pool, with room to grow. A block's keys are its number times (clients + 1) plus its
-    clients' places in the order of all, and blocks are numbered as they lie, so that the keys of the whole pool ascend
-    and one search finds a client's place in every cluster.
+    clients' places in the order of all. Blocks are numbered in their order in the pool, so the keys of the whole pool
+    ascend and one search finds a client's place in every cluster.
     """
 
     def __init__(self, network: Network) -> None:

@@ -1,0 +1,58 @@
+"""Figures for `--plot` and `--width`: check the options, draw, and write the files."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.cli.common import claim_file, err
+from atoll.support.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_NOT_WRITTEN = {".bmp", ".eps", ".gif", ".htm", ".html", ".jpeg", ".jpg", ".ps", ".tif", ".tiff", ".webp"}
+
+
+def claim_plot(path: Path | None) -> None:
+    """Make the folder of `--plot`, as `claim_file` does.
+
+    Raises:
+        InputError: as there, or if the ending is that of another image format.
+    """
+    if path is not None and path.suffix.lower() in _NOT_WRITTEN:
+        raise InputError(f"--plot {path}: must end in .pdf, .svg or .png, or have no ending, for a PNG and an SVG")
+    claim_file("--plot", path)
+
+
+def read_width(text: str | None) -> float | None:
+    """Return the width of figures in inches; None for each figure's own.
+
+    Raises:
+        InputError: if it is neither a known name nor a number of inches from 1 to 50.
+    """
+    if text is None:
+        return None
+    from atoll.report.figures.style import WIDTHS
+
+    try:
+        inches = WIDTHS.get(text) or float(text)
+    except ValueError:
+        inches = 0.0
+    if not 1 <= inches <= 50:
+        raise InputError(f"--width {text}: must be {', '.join(WIDTHS)} or a number of inches from 1 to 50")
+    return inches
+
+
+def save_plots(path: Path | None, inches: float | None, draw: "Callable[[], Iterable[tuple[str, Figure]]]") -> None:
+    """Draw figures this wide and write each to the path, with its suffix in the name; do nothing without a path."""
+    if path is None:
+        return
+    from atoll.report.figures.style import figure_width
+    from atoll.report.report_files import SUFFIXES, save_figure
+
+    with figure_width(inches):
+        for suffix, figure in draw():
+            is_named = path.suffix.lower() in SUFFIXES
+            file = path.with_stem(path.stem + suffix) if is_named else path.with_name(path.name + suffix)
+            for written in save_figure(figure, file):
+                err.print(f"wrote {written}", markup=False)

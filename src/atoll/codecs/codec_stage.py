@@ -1,0 +1,91 @@
+"""The stage that sends updates as a codec's bytes, optionally with error feedback."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from atoll.codecs.coding import Coding, add, as_received, as_sent, subtract
+from atoll.engine.stages import Need, Stage
+from atoll.local.models import Form, Model, form_of
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.support.seeds import generator
+
+
+@dataclass(frozen=True, eq=False)
+class Coder:
+    """Both halves of the stage.
+
+    With the start model W, the trained model w and the kept error e, the server gets ``W + d``, where
+    ``d = decode(encode(w - W + e))``, and the client keeps ``e <- (w - W + e) - d`` (Seide et al. 2014; Karimireddy et
+    al. 2019).
+
+    Attributes:
+        coding: codes updates.
+        feedback: whether e is kept; otherwise it is zero.
+        seed: for the codec's random numbers, together with the task.
+    """
+
+    coding: Coding
+    feedback: bool
+    seed: int
+
+    def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
+        """Return the encoded update, and e as the state.
+
+        Raises:
+            InputError: the codec fails.
+        """
+        wanted = _add_error(subtract(update.model, task.start), task.state or {})
+        payload = self.coding.encode(wanted, generator(self.seed, "codec", *task.key))
+        lost = self._lost(wanted, payload) if self.feedback else None
+        return ClientUpdate(as_sent(payload), update.loss, lost)
+
+    def receive(self, sent: Model, start: Model, form: Form) -> Model:
+        """Return the start model plus the decoded update.
+
+        Raises:
+            Undecodable: the bytes are not an encoded update.
+        """
+        return add(start, self.coding.decode(as_received(sent), form))
+
+    @torch.no_grad()
+    def _lost(self, wanted: Model, payload: bytes) -> Model:
+        decoded = self.coding.decode(payload, form_of(wanted))
+        return {name: own - decoded[name].to(own.device) for name, own in wanted.items() if own.is_floating_point()}
+
+
+def code_updates(coding: Coding, feedback: bool, seed: int, is_own: bool = False, digest: Any = None) -> Stage:
+    """Return the stage that sends updates as a codec's bytes.
+
+    Args:
+        coding: codes updates.
+        feedback: whether clients keep what compression loses and add it to their next update.
+        seed: for the codec's random numbers, together with the task.
+        is_own: whether the codec is user code.
+        digest: what server and nodes must agree on.
+    """
+    coder = Coder(coding, feedback, seed)
+    lacks = {Need.NUMBERS: coding.told}
+    lacks |= {Need.NO_STATE: f"{coding.told} and travel.feedback = true"} if feedback else {}
+    lacks |= {Need.KNOWN_CODE: coding.told} if is_own else {}
+    return Stage(
+        name="codec",
+        told=coding.told,
+        send=coder.send,
+        receive=coder.receive,
+        form=coding.sent_form,
+        keeps_state=feedback,
+        digest=digest,
+        needs={
+            Need.NUMBERS: "updates are already encoded by then",
+            Need.UPDATES: "clients send nothing",
+            Need.FIXED_CLUSTERS: "clusters are found from updates as clients trained them",
+        },
+        lacks=lacks,
+    )
+
+
+@torch.no_grad()
+def _add_error(update: Model, kept: Model) -> Model:
+    return {name: own + kept[name] if name in kept else own for name, own in update.items()}

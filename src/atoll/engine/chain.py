@@ -1,0 +1,162 @@
+"""A trainer with stages around it (`Method.stages`)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from atoll.data.population import Population
+from atoll.engine.cohorts import ClientTrainer, Rows
+from atoll.engine.engine import Method
+from atoll.engine.stages import Stage, Train, sent_form
+from atoll.local.models import Form, Model, form_of
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+
+
+class Chain:
+    """Trains with another trainer, then passes each update through the client and server halves of every stage.
+
+    It is a `ClientTrainer`. Losses that clients measure pass through no stage.
+    """
+
+    def __init__(self, trainer: ClientTrainer, stages: Sequence[Stage]) -> None:
+        """Wrap a trainer; the first stage is the innermost."""
+        self.trainer = trainer
+        self.precision = trainer.precision
+        self.stages = tuple(stages)
+        at_client = [stage for stage in stages if stage.is_at_client]
+        self.keeps_state = trainer.keeps_state or any(stage.keeps_state for stage in stages)
+        one_by_one = f"{at_client[-1].told} changes each client's update separately" if at_client else ""
+        self.why_one_by_one = one_by_one or trainer.why_one_by_one
+        self.module: nn.Module = getattr(trainer, "module", nn.Module())  # which `run.debug` watches
+        self._is_at_client = bool(at_client)
+        self._train: Train = next((stage.trains(trainer) for stage in at_client if stage.trains), trainer.train)
+
+    def for_executors(self) -> ClientTrainer:
+        """Return itself, or the bare trainer, which may train many clients at once, if no stage has a client half."""
+        return self if self._is_at_client else self.trainer
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return the update as the server reconstructs it.
+
+        Raises:
+            InputError: a stage's server half rejects what its client half sent.
+        """
+        update, forms = self.pass_through(task, self.stages, self._train)
+        model = update.model
+        for stage, form in zip(reversed(self.stages), reversed(forms), strict=True):
+            if stage.receive is not None:
+                model = _received(stage, model, task.start, form)
+        return replace(update, model=model)
+
+    def send(self, task: ClientTask) -> ClientUpdate:
+        """Return what leaves the client."""
+        return self.pass_through(task, self.stages, self._train)[0]
+
+    def train_alone(self, task: ClientTask) -> ClientUpdate:
+        """Return the trained model before anything is sent, with the part of it that the client keeps."""
+        return self.pass_through(task, [stage for stage in self.stages if stage.keeps_model], self.trainer.train)[0]
+
+    def pass_through(self, task: ClientTask, stages: Sequence[Stage], train: Train) -> tuple[ClientUpdate, list[Form]]:
+        """Return what the last of these stages sends, and the form of each stage's input."""
+        if not stages:
+            return train(replace(task, state=self._kept(task.state, None))), []
+        *inner, stage = stages
+        own = replace(task, state=self._kept(task.state, stage))
+        begun = task if stage.begin is None else replace(stage.begin(own), state=task.state)
+        update, forms = self.pass_through(begun, inner, train)
+        forms.append(form_of(update.model))
+        if stage.send is None:
+            return update, forms
+        sent = stage.send(own, replace(update, state=None))
+        return replace(sent, state=_joined(update.state, self._named(sent.state, stage))), forms
+
+    def _kept(self, state: Model | None, stage: Stage | None) -> Model | None:
+        """Return the part of the client state that belongs to a stage; None: to the trainer."""
+        if not state or (stage is not None and not stage.keeps_state):
+            return None
+        if stage is not None and not stage.keeps_model:
+            start = f"{stage.name}@"
+            return {name.removeprefix(start): each for name, each in state.items() if name.startswith(start)} or None
+        others = tuple(f"{each.name}@" for each in self.stages if each.keeps_state and not each.keeps_model)
+        return {name: each for name, each in state.items() if not name.startswith(others)} or None
+
+    @staticmethod
+    def _named(state: Model | None, stage: Stage) -> Model | None:
+        if state is None or stage.keeps_model:
+            return state
+        return {f"{stage.name}@{name}": each for name, each in state.items()}
+
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
+        return self.trainer.losses(models, clients, round_)
+
+    def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
+        """Return the positions in the pool of the samples that each client's losses are measured on."""
+        return self.trainer.identity_rows(clients, round_)
+
+    def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
+        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
+        return self.trainer.sample_losses(models, rows)
+
+    def samples_a_step(self, clients: Ids) -> int:
+        """Return how many samples one step of all these clients takes, at most."""
+        return self.trainer.samples_a_step(clients)
+
+
+def chain_of(method: Method, module: nn.Module, population: Population, seed: int, *given: Any, **named: Any) -> Chain:
+    """Return a method's trainer with the method's stages around it.
+
+    Args:
+        method: provides the trainer, the local rule and the stages.
+        module: the model to train.
+        population: the clients.
+        seed: for all random numbers.
+        given: further positional arguments of `atoll.Trainer`.
+        named: further keyword arguments of `atoll.Trainer`.
+    """
+    return Chain(method.trained_by(module, population, method.rule, seed, *given, **named), method.stages)
+
+
+def require_halves(chain: Chain, task: ClientTask) -> None:
+    """Run every stage once, and reject one whose halves disagree on the form of the message.
+
+    Raises:
+        InputError: names the stage.
+    """
+    for count, stage in enumerate(chain.stages, 1):
+        if stage.fixed is not None or not (stage.send or stage.receive or stage.form):
+            continue  # nodes of a fleet mask, not the chain
+        sent, forms = chain.pass_through(task, chain.stages[:count], chain.trainer.train)
+        given, found = forms[-1], form_of(sent.model)
+        if found != (wanted := sent_form([stage], given)):
+            raise InputError(f"{stage.told}: its client half sends {_told(found)}, but its form says {_told(wanted)}")
+        kept = any(name.startswith(f"{stage.name}@") for name in sent.state or ())
+        if kept != stage.keeps_state and not stage.keeps_model:
+            says = "keeps" if kept else "keeps no"
+            raise InputError(f"{stage.told}: keeps_state = {stage.keeps_state}, but its client half {says} state")
+        made = form_of(sent.model if stage.receive is None else _received(stage, sent.model, task.start, given))
+        if made != given and not stage.keeps_model:
+            told = f"returns {_told(made)}, but its client half was given {_told(given)}"
+            raise InputError(f"{stage.told}: its server half {told}")
+
+
+def _received(stage: Stage, sent: Model, start: Model, form: Form) -> Model:
+    assert stage.receive is not None
+    try:
+        return stage.receive(sent, start, form)
+    except ValueError as error:
+        raise InputError(f"{stage.told}: its server half rejects what its client half sent: {error}") from error
+
+
+def _joined(one: Model | None, other: Model | None) -> Model | None:
+    return one if other is None else {**(one or {}), **other}
+
+
+def _told(form: Form) -> str:
+    """Return a form in words: the first tensors' names, shapes and types."""
+    parts = [f"{name} {list(shape)} {str(kind).removeprefix('torch.')}" for name, (shape, kind) in form.items()]
+    return f"{'; '.join(parts[:3])}{' ...' if len(parts) > 3 else ''}" or "nothing"

@@ -1,0 +1,54 @@
+"""The conditions that clients train under: what they report, when they are there, and the networks that link them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from atoll.data.population import Population
+from atoll.experiment.clients import Clients
+from atoll.experiment.faults import as_claimed, make_availability
+from atoll.experiment.initial_model import InitialModel
+from atoll.experiment.networks import is_same_network, make_networks
+from atoll.experiment.reported_clients import ReportedClients
+from atoll.faults.availability import Availability
+from atoll.network.network import Network
+from atoll.settings.sections import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """The conditions that clients train under, each made when it is first asked for.
+
+    Attributes:
+        settings: all settings.
+        clients: those that there are.
+        initial: the model, whose bytes take time.
+        known: reported data to use instead of what the settings make; None: none.
+    """
+
+    settings: Settings
+    clients: Clients
+    initial: InitialModel
+    known: ReportedClients | None = None
+
+    @cached_property
+    def reported(self) -> Population:
+        """The population as its clients report it, which clusterings and schedules are made by."""
+        return as_claimed(self.settings, self.clients.population) if self.known is None else self.known.population
+
+    @cached_property
+    def availability(self) -> Availability | None:
+        """When clients are there, and how their speeds change; None: always there, and always as fast."""
+        return make_availability(self.settings, len(self.clients.population))
+
+    @cached_property
+    def networks(self) -> dict[int, Network]:
+        """The network from round 0 on, and for clients that move from each round on that changes something."""
+        if self.known is not None and self.known.network is not None:
+            return {0: self.known.network}
+        model_bytes = self.initial.bytes_without(self.initial.stays)
+        return make_networks(self.settings, self.reported.sizes, model_bytes, self.initial.upload_share)
+
+    def serve(self, settings: Settings) -> bool:
+        """Return whether other settings make the same conditions, if they make the same clients and model."""
+        own = self.settings
+        return own.faults == settings.faults and is_same_network(own, settings)

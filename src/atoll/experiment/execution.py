@@ -1,0 +1,74 @@
+"""What carries a run out, and what measures its models."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from atoll.engine.cohorts import Executor
+from atoll.evaluation.scores import ClusterEvaluator, Evaluator
+from atoll.experiment.client_training import ClientTraining
+from atoll.experiment.clients import Clients
+from atoll.experiment.executor_choice import ExecutorChoice, choose_executor, make_executor, require_measuring
+from atoll.experiment.faults import require_single_results
+from atoll.experiment.initial_model import InitialModel
+from atoll.experiment.planned_method import PlannedMethod
+from atoll.experiment.traffic import Traffic
+from atoll.settings.sections import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """What carries a run out, and what measures its models.
+
+    Attributes:
+        settings: all settings.
+        clients: those that there are.
+        initial: the model.
+        planned: the method.
+        training: what trains clients.
+        traffic: the bytes of what is sent.
+    """
+
+    settings: Settings
+    clients: Clients
+    initial: InitialModel
+    planned: PlannedMethod
+    training: ClientTraining
+    traffic: Traffic
+
+    @cached_property
+    def choice(self) -> ExecutorChoice:
+        """Which executor trains the run, and why.
+
+        Raises:
+            InputError: one that would not give what training client by client gives.
+        """
+        require_single_results(self.settings)
+        if self.planned.schedule is None:
+            require_measuring(self.settings)
+        method, trainer, start = self.planned.method, self.training.trainer().for_executors(), self.training.start()
+        method = replace(method, schedule=method.schedule.occupied)
+        return choose_executor(self.settings.run, method, trainer, start, self.traffic.sent_bytes, self.initial.device)
+
+    def make_executor(self) -> Executor:
+        """Return the executor that the settings name; close it when the run is over.
+
+        Raises:
+            InputError: an executor that would not give what training client by client gives.
+        """
+        trainer = self.training.trainer().for_executors()
+        return make_executor(self.choice, self.settings.run, trainer, self.traffic.sent_bytes)
+
+    def make_evaluator(self) -> Evaluator:
+        """Return the evaluator of the union of the clients' data and the test set."""
+        samples, seed = self.settings.run.evaluate_samples, self.settings.seed
+        return Evaluator(self.clients.dealt, self.initial.copy(), samples, seed, self._threads)
+
+    def make_cluster_evaluator(self) -> ClusterEvaluator:
+        """Return the evaluator of several models, of which each client takes the one with the least loss."""
+        samples, seed, clients = self.settings.run.evaluate_samples, self.settings.seed, self.clients
+        return ClusterEvaluator(clients.population, clients.test, self.initial.copy(), samples, seed, self._threads)
+
+    @property
+    def _threads(self) -> int:
+        """Threads that measure models: as many as train in this machine's processes of the run."""
+        return self.choice.workers if self.choice.name == "cores" else 1

@@ -1,0 +1,71 @@
+"""The model that a run begins with."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import nn
+
+from atoll.experiment.clients import Clients
+from atoll.experiment.modules import draw_module
+from atoll.experiment.stages import upload_share
+from atoll.local.models import without
+from atoll.local.travel import staying
+from atoll.local.weights import check_outputs, count_bytes, place, require_device
+from atoll.settings.choices import method_kind
+from atoll.settings.sections import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class InitialModel:
+    """The model that a run begins with, drawn when it is first asked for, and where it is trained.
+
+    Attributes:
+        settings: all settings.
+        clients: their data have the model's inputs and outputs.
+    """
+
+    settings: Settings
+    clients: Clients
+
+    @property
+    def device(self) -> str:
+        """Where training takes place."""
+        return require_device(self.settings.run.device)
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The initial model, drawn from the seed."""
+        data = self.clients.dealt.data
+        module = self.draw()
+        check_outputs(module, data.shape, data.outputs, self.settings.model.name)
+        return module
+
+    def draw(self, cluster: int = 0, restart: int = 0) -> nn.Module:
+        """Return a module with weights of its own for each cluster and restart."""
+        return draw_module(self.settings, self.clients.dealt.data, cluster, restart)
+
+    def copy(self) -> nn.Module:
+        """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""
+        return place(deepcopy(self.module), self.device)
+
+    @cached_property
+    def stays(self) -> tuple[str, ...]:
+        """What the settings do not let travel."""
+        return staying(self.module, self.settings.model.travels)
+
+    def bytes_without(self, names: tuple[str, ...]) -> int:
+        """Return the bytes of the model but for what has these names."""
+        return count_bytes(without(self.module.state_dict(), names))
+
+    @cached_property
+    def upload_share(self) -> float:
+        """Bytes of an update as it is uploaded, as a share of the model's."""
+        return upload_share(self.settings, self.module)
+
+    def serves(self, settings: Settings) -> bool:
+        """Return whether other settings make the same model, if they make the same clients."""
+        own = self.settings
+        if any(getattr(own, name) != getattr(settings, name) for name in ("model", "travel", "secure")):
+            return False
+        return own.run.device == settings.run.device and not any(method_kind(each).module for each in (own, settings))

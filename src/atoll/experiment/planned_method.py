@@ -1,0 +1,104 @@
+"""The method of a run, with its whole schedule."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from atoll.clustering.clustering import without_empty
+from atoll.engine.engine import Method
+from atoll.experiment.clients import Clients
+from atoll.experiment.cluster_plan import ClusterPlan
+from atoll.experiment.conditions import Conditions
+from atoll.experiment.faults import add_faults
+from atoll.experiment.initial_model import InitialModel
+from atoll.experiment.method import make_method, until
+from atoll.experiment.privacy import Private, plan_privacy, read_mechanism
+from atoll.experiment.secure import check_cohorts
+from atoll.experiment.selecting import choose_clients
+from atoll.experiment.stages import add_stages
+from atoll.privacy.noise import from_seed, from_system
+from atoll.schedules.events import Schedule
+from atoll.schedules.schedule_files import fitting
+from atoll.settings.choices import method_needs
+from atoll.settings.sections import Settings
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedMethod:
+    """The method of a run, with its whole schedule, made when it is first asked for.
+
+    Attributes:
+        settings: all settings.
+        clients: those that there are.
+        initial: the model.
+        conditions: that clients train under.
+        plan: the clusters.
+        schedule: one to replay in the place of the method's own; None: none.
+    """
+
+    settings: Settings
+    clients: Clients
+    initial: InitialModel
+    conditions: Conditions
+    plan: ClusterPlan
+    schedule: Schedule | None
+
+    @property
+    def method(self) -> Method:
+        """The method, with its whole schedule; with privacy, to the end of its budget."""
+        return self._made[0]
+
+    @property
+    def private(self) -> Private | None:
+        """What the privacy of the clients costs; None: the settings want none of it."""
+        return self._made[1]
+
+    @cached_property
+    def _made(self) -> tuple[Method, Private | None]:
+        """The method, and what its privacy costs."""
+        settings, sizes = self.settings, self.conditions.reported.sizes
+        mechanism = read_mechanism(settings)
+        if mechanism is not None and self.schedule is not None:
+            raise InputError(
+                f"--schedule: does not go with privacy.trust = {mechanism.trust!r}, which accounts for the method's own"
+            )
+        noise = from_system if settings.run.executor == "fleet" else from_seed(settings.seed)
+        method = add_stages(settings, self._without_stages(), sizes, self.initial.copy(), noise)
+        if self.schedule is not None:
+            replayed = fitting(self.schedule, method.schedule, len(self.clients.population))
+            method = replace(method, schedule=replayed, arrivals=None)
+        check_cohorts(method, sizes)
+        if mechanism is None:
+            return method, None
+        cost = next(stage.cost for stage in method.stages if stage.cost)
+        private = plan_privacy(settings, mechanism, method.schedule, cost, len(sizes))
+        return replace(method, schedule=private.plan.schedule), private
+
+    def _without_stages(self) -> Method:
+        """Return the method without the stages that the settings add to it."""
+        conditions, population = self.conditions, self.clients.population
+        clock = self.plan.clock if method_needs(self.settings, "clock") else None
+        method = make_method(self.settings, self._offered(), len(population), lambda: self.plan.phases)
+        method = choose_clients(self.settings, method, conditions.reported, clock)
+        method = until(self.settings, method)
+        return add_faults(self.settings, method, population, clock, conditions.availability)
+
+    def _offered(self) -> dict[str, Any]:
+        """Return what a method may ask for, besides its own settings and the phases."""
+        conditions, clustering = self.conditions, self.plan.clustering
+        offered: dict[str, Any] = {
+            "population": conditions.reported,
+            "clustering": clustering if method_needs(self.settings, "network") else without_empty(clustering),
+            "rule": self.plan.rule,
+            "rounds": self.settings.rounds,
+            "clock": self.plan.clock,
+            "deadline_seconds": self.settings.faults.deadline_seconds,
+            "pace": None if conditions.availability is None else conditions.availability.pace,
+            "seed": self.settings.seed,
+        }
+        if method_needs(self.settings, "network"):
+            offered["network"] = conditions.networks[0]
+        if method_needs(self.settings, "module"):
+            offered["module"] = self.initial.copy()
+        return offered

@@ -1,0 +1,121 @@
+"""From settings to the stages that clients' updates pass through (`Method.stages`), in their order.
+
+The same stages are made for a simulation, for a fleet's server, and for each of its nodes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import nn
+
+from atoll.codecs.codec import Codec
+from atoll.codecs.codec_stage import code_updates
+from atoll.codecs.coding import Coding
+from atoll.codecs.named_codecs import CODECS
+from atoll.codecs.named_stages import STAGES
+from atoll.engine.engine import Method
+from atoll.engine.stages import Need, Stage, sent_form
+from atoll.experiment.faults import attack_stage
+from atoll.experiment.modules import let_stay
+from atoll.experiment.privacy import hide, read_mechanism
+from atoll.experiment.secure import masks_of
+from atoll.local.models import form_of, without
+from atoll.local.travel import staying
+from atoll.local.weights import bytes_of_form
+from atoll.privacy.noise import Noise
+from atoll.secure.fixed import masked_form
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import Settings
+from atoll.support.arrays import Ids
+from atoll.support.errors import InputError
+
+
+def add_stages(
+    settings: Settings, method: Method, sizes: Ids, module: nn.Module, noise: Noise, attacked: bool = True
+) -> Method:
+    """Return the method with the stages that the settings want, in the order of an update's way.
+
+    These are the layers that stay, the attack, the noise of clients that trust nobody, `travel.stages`, `travel.codec`,
+    the masks, and the clipping and noise of a trusted server or aggregator.
+
+    Args:
+        settings: all settings.
+        method: without stages, or with those that make the method what it is.
+        sizes: samples of each client, [clients].
+        module: the initial model, a copy.
+        noise: where the noise of privacy comes from.
+        attacked: whether clients attack where the settings say so; on a fleet they do what they do.
+
+    Raises:
+        InputError: stages that do not go together, or with the method.
+    """
+    method, mechanism = let_stay(settings, method, module), read_mechanism(settings)
+    attack = attack_stage(settings, len(sizes)) if attacked else None
+    method = method if attack is None else method.with_stage(attack)
+    if mechanism is not None and mechanism.is_local:
+        method = hide(settings, mechanism, method, sizes, module, noise)
+    for stage in sending_stages(settings):
+        _require_updates(settings, stage)
+        method = method.with_stage(stage)
+    method = masks_of(settings, method, sizes, module)
+    if mechanism is not None and not mechanism.is_local:
+        method = hide(settings, mechanism, method, sizes, module, noise)
+    return method
+
+
+def sending_stages(settings: Settings) -> Iterator[Stage]:
+    """Yield the stages that say what leaves a client: those of `travel.stages`, then `travel.codec`.
+
+    Raises:
+        InputError: an unknown stage or codec, one that cannot be made, or a stage that comes twice.
+    """
+    names = settings.travel.stages
+    if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+        raise InputError(f"travel.stages = {list(names)}: names {twice!r} twice")
+    for name in names:
+        yield _make_stage(settings, name)
+    if settings.travel.codec != "none":
+        yield _make_codec(settings)
+
+
+def upload_share(settings: Settings, module: nn.Module) -> float:
+    """Return the bytes of an update as it leaves its client or node, as a share of the model's.
+
+    Raises:
+        InputError: a stage that fails.
+    """
+    form = form_of(without(module.state_dict(), staying(module, settings.model.travels)))
+    sent = sent_form(list(sending_stages(settings)), form)
+    whole = form_of(module.state_dict())
+    masked = bytes_of_form(masked_form(whole)) / bytes_of_form(whole) if settings.secure.sums else 1.0
+    return masked * (bytes_of_form(sent) / bytes_of_form(form))
+
+
+def _make_stage(settings: Settings, name: str) -> Stage:
+    wanted, told = settings.travel, f"travel.stages = {name!r}"
+    given = {**dict(wanted), "seed": settings.seed}
+    stage = call("travel.stages", resolve("travel.stages", name, STAGES), given, wanted.model_extra)
+    if not isinstance(stage, Stage):
+        raise InputError(f"{told}: must return an atoll.Stage, it returned {type(stage).__name__!r}")
+    lacks = dict.fromkeys(stage.lacks, told)
+    lacks |= {Need.NUMBERS: told} if stage.receive or stage.form else {}
+    lacks |= {Need.NO_STATE: told} if stage.keeps_state else {}
+    lacks |= {Need.KNOWN_CODE: told} if ":" in name else {}
+    needs = {Need.NUMBERS: "a stage before it sends something else than a model", **stage.needs}
+    return replace(stage, told=told, needs=needs, lacks=lacks, digest=wanted.model_dump())
+
+
+def _make_codec(settings: Settings) -> Stage:
+    wanted, told = settings.travel, f"travel.codec = {settings.travel.codec!r}"
+    codec = call("travel.codec", resolve("travel.codec", wanted.codec, CODECS), dict(wanted), wanted.model_extra)
+    if not isinstance(codec, Codec):
+        raise InputError(f"{told}: must return an atoll.Codec, it returned {type(codec).__name__!r}")
+    is_own = ":" in wanted.codec
+    return code_updates(Coding(told, codec), wanted.feedback, settings.seed, is_own, wanted.model_dump())
+
+
+def _require_updates(settings: Settings, stage: Stage) -> None:
+    kind = method_kind(settings)
+    if kind.population is not None:
+        raise InputError(f"{stage.told}: does not go with method.name = {settings.method.name!r}, {kind.why_one_place}")

@@ -1,0 +1,68 @@
+"""How many bytes a run's models, messages and updates have."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from atoll.engine.stages import sent_form
+from atoll.experiment.client_training import ClientTraining
+from atoll.experiment.initial_model import InitialModel
+from atoll.experiment.planned_method import PlannedMethod
+from atoll.local.models import form_of
+from atoll.local.trainer import carried_bytes
+from atoll.local.weights import bytes_of_form, count_bytes
+from atoll.schedules.events import Event
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """How many bytes a run's models, messages and updates have.
+
+    Attributes:
+        initial: the model.
+        planned: the method.
+        training: what trains clients, and says what they send.
+    """
+
+    initial: InitialModel
+    planned: PlannedMethod
+    training: ClientTraining
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of what travels of one model."""
+        return self.initial.bytes_without(self.planned.method.stays)
+
+    @cached_property
+    def sent_bytes(self) -> int:
+        """Bytes of a model that is sent, with the moments that travel with it (CFL-MGD's u_p)."""
+        method = self.planned.method
+        known = self.model_bytes + carried_bytes(method.rule, self.initial.copy())
+        changed = method.trainer is not None or any(stage.is_at_client for stage in method.stages)
+        update = self.training.rehearse() if changed else None
+        return known if update is None else max(known, count_bytes(update.model))
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of what an event's `models_down` and `models_up` count, unless the schedule says otherwise: models."""
+        size = self.planned.method.schedule.message_bytes
+        return self.sent_bytes if size is None else size
+
+    @cached_property
+    def update_bytes(self) -> int:
+        """Bytes of what a client sends up: a message, or what its last stage makes of its update."""
+        update = self.training.rehearse()
+        form = form_of(self.training.start() if update is None else update.model)
+        sent = sent_form(self.planned.method.stages, form)
+        return self.message_bytes if sent is form else bytes_of_form(sent)
+
+    def bytes_up(self, messages: int, updates: int) -> int:
+        """Return the bytes of so many messages that are sent up, of which so many are clients' updates."""
+        return updates * self.update_bytes + (messages - updates) * self.message_bytes
+
+    def bytes_of(self, events: Sequence[Event]) -> tuple[int, int]:
+        """Return the bytes that events of the schedule send up, and down."""
+        up, down, updates = (
+            sum(getattr(event, name) for event in events) for name in ("models_up", "models_down", "client_updates")
+        )
+        return self.bytes_up(up, updates), self.message_bytes * down

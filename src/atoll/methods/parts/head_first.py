@@ -1,0 +1,46 @@
+"""The trainer of clients that train a head of their own first, then the body below it (FedRep)."""
+
+from collections.abc import Collection
+from itertools import islice
+from typing import Any
+
+from torch import nn
+
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.weights import load_model, read_model
+from atoll.support.seeds import layers_drawing_from
+
+
+class HeadFirstTrainer(Trainer):
+    """Takes the first local steps with the head alone, the last `body_steps` with the body alone."""
+
+    def __init__(self, module: nn.Module, *given: Any, head: Collection[str], body_steps: int, **named: Any) -> None:
+        """Do what `Trainer` does, with the names of the head's parameters; no step is made by hand."""
+        super().__init__(module, *given, **named)
+        self.head = frozenset(head)
+        self.body_steps = body_steps
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return the whole model after the client's local steps.
+
+        Raises:
+            RunError: the loss or the model is not finite, unless `tolerant`; names event, cluster and client.
+        """
+        load_model(self.module, task.start)
+        self.module.train()
+        trained = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        head = {name: each for name, each in trained.items() if name in self.head}
+        body = {name: each for name, each in trained.items() if name not in self.head}
+        total = self.steps_of(task.client)
+        body_steps = min(self.body_steps, total)
+        summed = 0.0
+        with layers_drawing_from(self.seed, "layers", *task.key):
+            losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
+            for part, steps in ((head, total - body_steps), (body, body_steps)):
+                if part and steps:
+                    summed += steps * descend(self.rule, part, task, islice(losses, steps), self.by_hand)[0]
+        model, loss = read_model(self.module, task.start), summed / total
+        if not self.tolerant:
+            require_finite(task, model, loss, self.rule)
+        return ClientUpdate(model, loss)

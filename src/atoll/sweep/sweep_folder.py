@@ -1,0 +1,156 @@
+"""The folder of a sweep: what it holds, and which process may write to it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from atoll.runs.fingerprint import differences
+from atoll.runs.run_folder import RunFolder
+from atoll.settings.sections import Settings
+from atoll.support.errors import InputError
+from atoll.support.files import make_folder, to_json, write_atomically
+from atoll.support.lock import LOCK, locked
+from atoll.support.untrusted import read_json, read_toml
+
+NOTE = "sweep.json"
+_PATIENCE_SECONDS = 60.0  # of processes that share a folder; each holds it while it writes a note or a table
+
+
+def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
+    """Return whether the folder already holds this sweep; writes nothing.
+
+    A sweep may be resumed with more runs than before, such as further seeds, and a search with more trials.
+
+    Raises:
+        InputError: if the folder cannot be used; says what it holds, and what to do.
+    """
+    before = read_note(out)
+    if before is None:
+        return False
+    if not resume:
+        raise InputError(f"--out {out}: already holds a sweep; add --resume to continue it, or give another folder")
+    if before.get("kind") != note["kind"]:
+        raise InputError(f"--resume: {out} holds a {before.get('kind')}, not a {note['kind']}; give another folder")
+    if note["kind"] == "search":
+        if changed := [key for key in ("over", "metric", "target", "settings") if before.get(key) != note[key]]:
+            raise InputError(
+                f"--resume: {out} holds another search, which differs in {', '.join(changed)}; give the same options "
+                "(more --trials are fine), or another folder"
+            )
+    elif gone := [name for name in before["runs"] if name not in note["runs"]]:
+        raise InputError(
+            f"--resume: {out} holds another sweep, with {len(gone)} runs that this one lacks, such as {gone[0]}; "
+            "give the same --over (values may be added), or another folder"
+        )
+    return True
+
+
+def require_same(folder: Path, settings: Settings) -> None:
+    """Reject a run's folder that was started with other settings.
+
+    Raises:
+        InputError: if settings differ, naming them, or the folder cannot be used.
+    """
+    if not RunFolder(folder).is_run:
+        RunFolder(folder).require_room()
+        return
+    try:
+        before = read_toml(folder / "config.toml", folder)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--resume: {folder / 'config.toml'} cannot be read ({error})") from error
+    if changes := differences(before, settings):
+        raise InputError(f"--resume: {folder} was run with other settings: {changes}")
+
+
+@contextmanager
+def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
+    """Lock the sweep's folder for this process alone, and write its note.
+
+    Raises:
+        InputError: if another process holds it.
+        RunError: if it cannot be written.
+    """
+    make_folder(out)
+    with locked(out):
+        write_note(out, note)
+        yield
+
+
+@contextmanager
+def shared(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
+    """Start a sweep's folder, or join the processes that work in it, each on its own runs.
+
+    Raises:
+        InputError: if a process holds it for itself, or has started something else in it meanwhile.
+        RunError: if it cannot be written.
+    """
+    make_folder(out)
+    with in_turn(out):
+        require_folder(out, note, resume=True)
+        if read_note(out) != json.loads(to_json(dict(note))):
+            write_note(out, note)
+    yield
+
+
+def in_turn(out: Path) -> AbstractContextManager[None]:
+    """Lock a shared sweep's folder for a moment, waiting for its turn."""
+    return locked(out, _PATIENCE_SECONDS)
+
+
+def with_runs_before(out: Path, note: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a search's note with the runs of the folder's note, since a search adds them as it goes."""
+    before = read_note(out) or {}
+    return {**note, "runs": before.get("runs", {})}
+
+
+def write_note(out: Path, note: Mapping[str, Any]) -> None:
+    """Write ``sweep.json``, and ``experiment.json``, which gives `atoll report` the order of the runs.
+
+    Raises:
+        RunError: if they cannot be written.
+    """
+    write_atomically(out / "experiment.json", to_json({"runs": list(note["runs"])}))
+    write_atomically(out / NOTE, to_json(dict(note)))
+
+
+def entries_of(out: Path) -> set[str]:
+    """Return the names of a folder's entries; none if it does not exist.
+
+    Raises:
+        InputError: if it is not a folder, or cannot be read.
+    """
+    try:
+        return {entry.name for entry in out.iterdir()}
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError as error:
+        raise InputError(f"--out {out}: is a file, or lies below one; give the path of a new folder") from error
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be used ({error.strerror or error})") from error
+
+
+def read_note(out: Path) -> dict[str, Any] | None:
+    """Return a sweep folder's note; None if the folder is empty or does not exist.
+
+    Raises:
+        InputError: if the folder holds something other than a sweep.
+    """
+    entries = entries_of(out)
+    if NOTE not in entries:
+        if entries <= {
+            LOCK,
+            "experiment.json",
+            ".experiment.json.part",
+            f".{NOTE}.part",
+        }:  # of a sweep killed at its start
+            return None
+        raise InputError(f"--out {out}: is not empty and holds no sweep; give the path of a new folder")
+    try:
+        note = read_json(out / NOTE, out)
+        if not isinstance(note, dict) or not isinstance(note.get("runs"), dict):
+            raise ValueError("it has no runs")
+    except (OSError, ValueError) as error:
+        raise InputError(f"--out {out}: its {NOTE} cannot be read ({error}); give another folder") from error
+    return note
