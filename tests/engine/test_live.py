@@ -300,7 +300,7 @@ def test_kinds_of_runs_do_not_mix(make: Make, tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=f"--resume: .*{folder} {told}"):
             carry(experiment, tmp_path / folder, resume=True, **how)
-    with pytest.raises(InputError, match=r"--schedule: what happened is replayed in simulation"):
+    with pytest.raises(InputError, match=r"--schedule: recorded events are replayed in simulation"):
         carry(experiment, tmp_path / "both", fleet=fleet, schedule=happened)
 
 
