@@ -12,8 +12,8 @@ from atoll.experiment.executor_choice import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.runs.probes import check_probes
 from atoll.runs.result import Result, read_result
-from atoll.runs.run import RunProgress, name_folders, run_events
-from atoll.runs.run_folder import begin_folders, prepare_folders
+from atoll.runs.run import RunProgress, run_events
+from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.runs.titles import choose_runs, title_of
 from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 from atoll.settings.given_objects import named

@@ -12,8 +12,8 @@ import pytest
 from atoll import Experiment, make_runs, run_events
 from atoll.privacy.ledger import LEDGER, SEAL
 from atoll.runs.fingerprint import digest
-from atoll.runs.run import name_folders
-from atoll.runs.run_folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, STRIKES, RunFolder, prepare_folders
+from atoll.runs.run_folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, STRIKES, RunFolder
+from atoll.runs.run_folders import name_folders, prepare_folders
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically
 

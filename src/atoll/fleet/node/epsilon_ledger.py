@@ -1,4 +1,4 @@
-"""What a node has given away of a client: charged in its store before it leaves, in all runs together."""
+"""What a node has revealed about a client: charged in its store before it leaves, over all runs."""
 
 from dataclasses import replace
 from threading import Lock
@@ -12,7 +12,7 @@ from atoll.privacy.accounting import epsilon_of_all
 from atoll.privacy.mechanism import Adjacency, Cost, Mechanism
 from atoll.support.errors import InputError
 
-_ALONE = Lock()  # of two that read a ledger at once, one would be forgotten
+_ALONE = Lock()  # two concurrent charges would lose one
 
 
 class _Strict(BaseModel):
@@ -20,7 +20,7 @@ class _Strict(BaseModel):
 
 
 class _Charge(_Strict):
-    """So many releases of one cost."""
+    """A number of releases of one cost."""
 
     gaussians: tuple[float, ...]
     adjacency: Adjacency
@@ -33,7 +33,7 @@ class _Charge(_Strict):
 
 
 class _Seal(_Strict):
-    """How often a ledger was charged, kept apart from it, so that an older one is found out."""
+    """The number of charges, stored separately, so that an older ledger is detected."""
 
     charged: Count
 
@@ -42,9 +42,9 @@ class ClientLedger(_Strict):
     """What one client has spent.
 
     Attributes:
-        charged: how often it was.
-        charges: so many releases of each cost.
-        pure: the sum of epsilons of what was told without any delta, such as randomised class counts.
+        charged: number of charges.
+        charges: number of releases for each cost.
+        pure: total epsilon of pure mechanisms (delta = 0), such as randomised class counts.
     """
 
     charged: Count = 0
@@ -52,7 +52,7 @@ class ClientLedger(_Strict):
     pure: float = 0.0
 
     def plus(self, cost: Cost | None, pure: float) -> "ClientLedger":
-        """Return the ledger with one more release of this cost, and so much more pure epsilon."""
+        """Return the ledger with one more release of this cost and this much more pure epsilon."""
         times = {each.cost: each.times for each in self.charges}
         if cost is not None:
             times[cost] = times.get(cost, 0) + 1
@@ -63,25 +63,25 @@ class ClientLedger(_Strict):
         return ClientLedger(charged=self.charged + 1, charges=tuple(charges), pure=self.pure + pure)
 
     def epsilon(self, delta: float) -> float:
-        """Return what was spent at this delta; infinity where nothing was hidden."""
+        """Return the epsilon spent at this delta; infinite without noise."""
         return epsilon_of_all(tuple((each.cost, each.times) for each in self.charges), delta) + self.pure
 
 
 def charge(
     store: Store, client: int, budget: WorkBudget, cost: Cost | None = None, pure: float = 0.0, begun: bool = False
 ) -> ClientLedger:
-    """Charge a client for what is about to be told of it; return its ledger, which is then in the store.
+    """Charge a client for what is about to be revealed; store and return its ledger.
 
     Args:
-        store: keeps it.
-        client: whose it is.
-        budget: how much may be spent.
-        cost: of a release; None: there is none.
-        pure: epsilon besides.
+        store: keeps the ledger.
+        client: the client's number.
+        budget: the client's privacy budget.
+        cost: of a release; None: no release.
+        pure: additional pure epsilon.
         begun: whether the client must have been charged before.
 
     Raises:
-        Refused: that would be over the budget, or the ledger is gone, damaged, or an older one.
+        Refused: the budget would be exceeded, or the ledger is missing, damaged or outdated.
     """
     with _ALONE:
         after = read_ledger(store, client, begun).plus(cost, pure)
@@ -97,7 +97,7 @@ def read_ledger(store: Store, client: int, begun: bool = False) -> ClientLedger:
     """Return what a client has spent so far.
 
     Raises:
-        Refused: its ledger is gone, damaged, or an older one than its seal.
+        Refused: the ledger is missing, damaged, or older than its seal.
     """
     kept, seal = store.get(_key(client)), store.get(_seal(client))
     try:
@@ -105,22 +105,22 @@ def read_ledger(store: Store, client: int, begun: bool = False) -> ClientLedger:
         sealed = 0 if seal is None else _Seal.model_validate_json(seal).charged
     except ValidationError:
         raise _unknown(client, "is damaged") from None
-    # The ledger is written first, so after a kill it may be one ahead.
+    # The ledger is written before the seal, so after a kill it may be one ahead.
     if ledger.charged not in (sealed, sealed + 1) or (begun and not ledger.charged):
         raise _unknown(client, f"is gone, or older than its seal: it was charged {ledger.charged} times, of {sealed}")
     return ledger
 
 
 def with_epsilon(budget: WorkBudget, local: Mechanism | None, exactly: bool) -> WorkBudget:
-    """Return a node's budget with the epsilon of its owner's copy of the experiment, where `node.toml` says none.
+    """Return a node's budget, with epsilon from the owner's copy of the experiment if `node.toml` sets none.
 
     Args:
-        budget: as `node.toml` says.
+        budget: from `node.toml`.
         local: how the client hides what it sends; None: it does not.
-        exactly: whether class counts are told without noise.
+        exactly: whether class counts are reported without noise.
 
     Raises:
-        InputError: an epsilon that what is told would not keep to.
+        InputError: what is reported could not keep to the epsilon.
     """
     if local is None and budget.epsilon is not None:
         raise InputError(

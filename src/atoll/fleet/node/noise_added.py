@@ -1,4 +1,4 @@
-"""What a node's owner lets the server know only with noise in it: samples, classes, losses; and choices of clusters."""
+"""What a node reports only with noise: samples, classes, losses, and choices of clusters."""
 
 from dataclasses import dataclass, field
 
@@ -13,12 +13,12 @@ from atoll.support.errors import InputError
 
 @dataclass(frozen=True)
 class Hidden:
-    """How numbers are made private before a node tells them: cut, and Gaussian noise added.
+    """How reported numbers are made private: clipped, with Gaussian noise added.
 
     Attributes:
-        noise: its standard deviation, over the longest that what is told may be, z.
-        most_samples: a client's samples count as no more, B; its class counts are scaled down to this length.
-        most_loss: losses above count as this; None: losses are told as they are.
+        noise: standard deviation relative to the clipping bound, z.
+        most_samples: bound on a client's samples, B, and on the norm of its class counts.
+        most_loss: bound on losses; None: losses are reported unchanged.
     """
 
     noise: float
@@ -26,7 +26,7 @@ class Hidden:
     most_loss: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what hides nothing."""
+        """Reject values that hide nothing."""
         for name in ("noise", "most_samples", "most_loss"):
             value = getattr(self, name)
             if value is not None and not 0 < value < np.inf:
@@ -34,15 +34,15 @@ class Hidden:
 
     @property
     def cost(self) -> Cost:
-        """What telling any one of these costs the client."""
+        """Privacy cost to the client of reporting any of these."""
         return Cost((self.noise,))
 
     def samples(self, samples: int) -> int:
-        """Return a number of samples, at least 1."""
+        """Return the noisy number of samples, at least 1."""
         return max(int(self.counts(np.array([samples]))[0]), 1)
 
     def counts(self, counts: Ids) -> Ids:
-        """Return counts of at least 0, of which at least one is more than 0, [classes]."""
+        """Return noisy counts, none negative and at least one positive, [classes]."""
         length = float(np.linalg.norm(counts))
         cut = counts * min(1.0, self.most_samples / length) if length else counts.astype(float)
         noisy = np.rint(cut + self._drawn(len(counts), self.most_samples))
@@ -50,7 +50,7 @@ class Hidden:
         return told if told.any() else np.ones_like(told)
 
     def losses(self, losses: Floats) -> Floats:
-        """Return the losses of some models, [models]; one that is not finite counts as the most."""
+        """Return noisy losses, [models]; a non-finite one counts as the bound."""
         most = self.most_loss
         assert most is not None, "asked for only where losses are hidden"
         cut = np.clip(np.nan_to_num(losses, nan=most, posinf=most, neginf=0.0), 0, most)
@@ -62,9 +62,9 @@ class Hidden:
 
 @dataclass(frozen=True)
 class Choosing:
-    """How a client that trusts nobody answers where the losses of models are asked: 0 for a cluster told at random.
+    """How a client that trusts nobody reports losses: 0 for one cluster chosen at random, 1 for the others.
 
-    The server, which takes the least, so learns that and nothing else.
+    The server takes the least, so it learns that choice and nothing else.
     """
 
     mechanism: Mechanism
@@ -72,15 +72,15 @@ class Choosing:
     told: ToldAtRandom = field(init=False)
 
     def __post_init__(self) -> None:
-        """Draw from the system's entropy."""
+        """Use the system's entropy."""
         object.__setattr__(self, "told", ToldAtRandom(self.mechanism, from_system))
 
     @property
     def cost(self) -> Cost:
-        """What an answer costs the client."""
+        """Privacy cost of an answer to the client."""
         return Cost((), self.mechanism.adjacency, self.mechanism.response(self.clusters))
 
     def losses(self, losses: Floats) -> Floats:
-        """Return what is told in the place of the losses of all clusters' models, [clusters]."""
+        """Return what is reported instead of the losses of all clusters' models, [clusters]."""
         (told,) = self.told.tell(losses[None], 0, np.zeros(1, np.int64))
         return np.asarray(np.arange(len(losses)) != told, np.float64)

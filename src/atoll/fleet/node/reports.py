@@ -1,4 +1,4 @@
-"""What a node says of its clients, as far as its owner lets it; what is drawn at random is drawn once, and kept."""
+"""What a node reports about its clients, within what its owner allows; random answers are drawn once and kept."""
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -17,18 +17,18 @@ class _Kept(BaseModel):
 
 
 class _Pace(_Kept):
-    """How long a client has trained, on how many samples."""
+    """Seconds that a client has trained for, and on how many samples."""
 
     seconds: Seconds = 0.0
     samples: Count = 0
 
 
 class ReportedHolding(_Kept):
-    """What is told that a client holds.
+    """The reported size of a client's data.
 
     Attributes:
-        samples: how many.
-        class_counts: of each class; None: not told.
+        samples: number of samples.
+        class_counts: samples of each class; None: not reported.
     """
 
     samples: Count
@@ -36,10 +36,10 @@ class ReportedHolding(_Kept):
 
 
 def report(site: Node, store: Store, client: int) -> ClientReport:
-    """Return what a node says of a client.
+    """Return a node's report on a client.
 
     Raises:
-        Refused: what is new in it would exceed the client's epsilon.
+        Refused: the report would exceed the client's epsilon.
     """
     reporting, pace, holding = site.reporting, _read_pace(store, client), holding_of(site, store, client)
     return ClientReport(
@@ -54,12 +54,12 @@ def report(site: Node, store: Store, client: int) -> ClientReport:
 
 
 def holding_of(site: Node, store: Store, client: int) -> ReportedHolding:
-    """Return what a node tells that a client holds: the same as long as it holds as much.
+    """Return the reported size of a client's data; it stays the same as long as the data does.
 
-    Each new answer at random would say more, so the first is kept, and charged before it is drawn.
+    Every new random answer would reveal more, so the first one is kept. It is charged before it is drawn.
 
     Raises:
-        Refused: that would exceed the client's epsilon.
+        Refused: it would exceed the client's epsilon.
     """
     reporting, samples = site.reporting, int(site.population.sizes[client])
     counts = _class_counts(site, client) if reporting.class_counts else None
@@ -71,7 +71,7 @@ def holding_of(site: Node, store: Store, client: int) -> ReportedHolding:
 
 
 def passed_by(site: Node, store: Store, client: int) -> int:
-    """Return the samples in all batches of a task, as far as they may be told."""
+    """Return the samples in all batches of a task, as far as they may be reported."""
     if site.reporting.hidden is None:
         return site.trainer.samples_a_step(np.array([client])) * site.steps
     a_step = holding_of(site, store, client).samples if site.batch_size == "full" else site.batch_size
@@ -79,7 +79,7 @@ def passed_by(site: Node, store: Store, client: int) -> int:
 
 
 def add_to_pace(store: Store, client: int, seconds: float, samples: int) -> None:
-    """Count a training's time, on so many samples."""
+    """Add a training's time and samples to the client's pace."""
     before = _read_pace(store, client)
     after = _Pace(seconds=before.seconds + seconds, samples=before.samples + samples)
     store.put(f"pace-{client}", after.model_dump_json().encode())
@@ -106,8 +106,8 @@ def _responded(site: Node, store: Store, client: int, epsilon: float, counts: Id
     key = f"classes-{client}-{_word(epsilon)}-{samples}"
     kept = store.get(key)
     if kept is None:
-        charge(store, client, site.budget, pure=samples * epsilon)  # one that is epsilon-private for each sample
-        # From the system's own source: the experiment's seed is known to the server.
+        charge(store, client, site.budget, pure=samples * epsilon)  # the answer is epsilon-private per sample
+        # From the system's entropy, since the server knows the experiment's seed.
         kept = TypeAdapter(list[int]).dump_json(respond(counts, epsilon, np.random.default_rng()).tolist())
         store.put(key, kept)
     return np.array(TypeAdapter(list[int]).validate_json(kept), np.int64)
@@ -125,5 +125,5 @@ def _read_pace(store: Store, client: int) -> _Pace:
 
 
 def _word(number: float) -> str:
-    """Return a number as a store's key can hold it, exactly."""
+    """Return a number exactly, in characters that a store's key may contain."""
     return float(number).hex().replace(".", "-").replace("+", "")

@@ -1,4 +1,4 @@
-"""A node's sides of all runs that its owner has a copy of, and of what the server makes of them as far as it may."""
+"""A node's side of every run that its owner has a copy of, with the changes that the owner lets the server make."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from atoll.settings.sections import Settings
 from atoll.support.errors import InputError
 
 KEPT = 4
-"""So many of a server's choices outlive a restart, and so many leave what clients keep; older ones are forgotten."""
+"""Number of a server's choices that survive a restart, with their client states; older ones are dropped."""
 
 _READY = 2  # nodes in memory, each with the clients' samples
 _STORED = "chosen"
@@ -26,7 +26,7 @@ _OTHERS = "the server's settings are others than this node's"
 
 
 class _Chosen(BaseModel):
-    """What a server has told, the digest that came of it, and whether that is none of the owner's own."""
+    """Settings that a server sent, their digest, and whether they differ from all of the owner's runs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     digest: Token
@@ -39,7 +39,7 @@ _CHOSEN = TypeAdapter(tuple[_Chosen, ...])
 
 @dataclass(frozen=True)
 class _Offer:
-    """One of the owner's runs as a server would have it: what the server may set, and what it may not."""
+    """One of the owner's runs with a server's changes: those that are allowed, and those that are not."""
 
     own: Settings
     changed: list[str]
@@ -47,14 +47,14 @@ class _Offer:
 
 
 class Sites:
-    """Makes the node of the run that a server tells of: one of the owner's, with what the owner lets the server set.
+    """Makes the node for the run that a server announces: one of the owner's, with the server's allowed changes.
 
-    What is not allowed stays as the owner has it. In the end the digest says whether both sides mean the same work, so
-    a setting that no client's work depends on may differ. Whatever the server sets, work is counted with that of the
-    owner's own run, and losses that the owner has not limited are those of that run's rounds.
+    Other settings keep the owner's values. The digest decides whether both sides mean the same work, so settings that
+    do not affect clients' work may differ. Whatever the server sets, work counts toward the owner's own run, and the
+    default limit on losses follows that run's rounds.
 
     Attributes:
-        clients: that the node is.
+        clients: the node's clients.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class Sites:
         allowed: Sequence[str] = (),
         identity: Identity | None = None,
     ) -> None:
-        """Offer these runs, of which the server says which is next.
+        """Offer these runs; the server chooses.
 
         Args:
-            runs: the owner's own copies.
-            folder: as of `open_site`, as are `client`, `reporting` and `budget`.
-            client: the number of the node's client, or the numbers of several.
-            store: keeps what a server has set, for the node's next start.
-            reporting: what the node says of its clients.
-            budget: how much it does.
-            allowed: settings that a server may set (`terms.is_allowed`).
-            identity: as of `open_site`.
+            runs: the owner's copies.
+            folder: see `open_site`, also for `client`, `reporting` and `budget`.
+            client: the client's number, or several.
+            store: keeps what a server has set for the next start.
+            reporting: what the node reports about its clients.
+            budget: limits on its work.
+            allowed: settings that a server may change (`terms.is_allowed`).
+            identity: see `open_site`.
 
         Raises:
-            InputError: the first of the runs cannot be carried out here.
+            InputError: the first run cannot be carried out here.
         """
         self.clients = (client,) if isinstance(client, int) else tuple(client)
         self._runs, self._store, self._allowed = tuple(runs), store, tuple(allowed)
@@ -92,12 +92,12 @@ class Sites:
         self._first = self._keep_ready(self._open(self._runs[0]))
 
     def find(self, digest: str, told: Mapping[str, Any] | None = None) -> Node:
-        """Return the node whose settings have this digest, made if need be of what the server tells, or told before.
+        """Return the node whose settings have this digest, made from what the server sends, or sent before.
 
-        Not safe to be called from several threads at once.
+        Not thread-safe.
 
         Raises:
-            Refused: there is none; tells the owner what the server has asked for.
+            Refused: no run fits; the owner sees what the server asked for.
         """
         if digest in self._ready:
             return self._ready[digest]
@@ -111,7 +111,7 @@ class Sites:
         return self._keep_ready(node)
 
     def _negotiate(self, digest: str, told: dict[str, Any]) -> Node:
-        """Return the node of the run that is nearest to what is told; of several, the first that agrees."""
+        """Return the node of the run with the fewest differences; of several, the first that agrees."""
         offers = [self._offer(own, told) for own in self._runs]
         least = min(len(offer.changed) + len(offer.refused) for offer in offers)
         nearest = [offer for offer in offers if len(offer.changed) + len(offer.refused) == least]
@@ -134,7 +134,7 @@ class Sites:
         return _Offer(own, changed, [key for key in others if key not in changed])
 
     def _take(self, offer: _Offer, told: dict[str, Any]) -> Node:
-        """Return the node of a run as the server may have it."""
+        """Return the node of a run with the server's allowed changes."""
         if not offer.changed:
             return self._open(offer.own)
         node = self._open(change(offer.own, told, offer.changed))
@@ -156,14 +156,14 @@ class Sites:
         return node
 
     def _chosen(self) -> tuple[_Chosen, ...]:
-        """Return what servers have chosen before; a damaged note is as good as none."""
+        """Return what servers have chosen before; none if the record is damaged."""
         try:
             return _CHOSEN.validate_json(self._store.get(_STORED) or b"[]")
         except ValidationError:
             return ()
 
     def _remember(self, before: Sequence[_Chosen], chosen: _Chosen) -> None:
-        """Note what was chosen last; forget what is too long ago, and what clients kept in it."""
+        """Record the latest choice; drop old ones together with their client states."""
         others = [each for each in before if each.digest != chosen.digest]
         left, kept = others[: 1 - KEPT], [*others[1 - KEPT :], chosen]
         for each in left:

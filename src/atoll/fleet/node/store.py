@@ -12,53 +12,53 @@ _KEY = re.compile(r"[a-z0-9-]{1,100}")
 
 
 class Store(Protocol):
-    """Bytes by key; keys are of small letters, digits and hyphens."""
+    """Bytes by key; keys consist of lower-case letters, digits and hyphens."""
 
     def get(self, key: str) -> bytes | None:
-        """Return what was last put under a key, or None."""
+        """Return what was last stored under a key, or None."""
         ...
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep bytes under a key, replacing what was there."""
+        """Store bytes under a key, replacing earlier ones."""
         ...
 
     def drop(self, key: str) -> None:
-        """Forget what is under a key, if anything is."""
+        """Delete what is stored under a key, if anything."""
         ...
 
 
 class MemoryStore:
-    """Keeps bytes as long as this process lives."""
+    """Keeps bytes in memory."""
 
     def __init__(self) -> None:
-        """Hold nothing."""
+        """Start empty."""
         self._content: dict[str, bytes] = {}
         self._lock = Lock()
 
     def get(self, key: str) -> bytes | None:
-        """Return what was last put under a key, or None."""
+        """Return what was last stored under a key, or None."""
         with self._lock:
             return self._content.get(_checked(key))
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep bytes under a key, replacing what was there."""
+        """Store bytes under a key, replacing earlier ones."""
         with self._lock:
             self._content[_checked(key)] = content
 
     def drop(self, key: str) -> None:
-        """Forget what is under a key, if anything is."""
+        """Delete what is stored under a key, if anything."""
         with self._lock:
             self._content.pop(_checked(key), None)
 
 
 class FolderStore:
-    """Keeps bytes in the files of a folder, each written whole or not at all; for nodes that are restarted."""
+    """Keeps bytes in files, each written atomically, so that they survive a restart."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep them here; the folder is made.
+        """Use this folder, which is created if necessary.
 
         Raises:
-            InputError: it cannot be made.
+            InputError: the folder cannot be created.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -67,10 +67,10 @@ class FolderStore:
         self._folder = folder
 
     def get(self, key: str) -> bytes | None:
-        """Return what was last put under a key, or None.
+        """Return what was last stored under a key, or None.
 
         Raises:
-            RunError: it cannot be read.
+            RunError: the file cannot be read.
         """
         path = self._folder / _checked(key)
         try:
@@ -81,18 +81,18 @@ class FolderStore:
             raise RunError(f"cannot read {path}: {reason_of(error)}") from error
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep bytes under a key, replacing what was there.
+        """Store bytes under a key, replacing earlier ones.
 
         Raises:
-            RunError: they cannot be written; what was there stays.
+            RunError: the file cannot be written; the earlier content is kept.
         """
         write_atomically(self._folder / _checked(key), content)
 
     def drop(self, key: str) -> None:
-        """Forget what is under a key, if anything is.
+        """Delete what is stored under a key, if anything.
 
         Raises:
-            RunError: it cannot be deleted.
+            RunError: the file cannot be deleted.
         """
         path = self._folder / _checked(key)
         try:

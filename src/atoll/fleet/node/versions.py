@@ -1,8 +1,9 @@
-"""What clients keep on a fleet: each version at the client's node, at the server no more than the version's name.
+"""Client states on a fleet: the client's node stores every version, the server knows only its name.
 
-A node cannot know whether its result was combined: the reply may be lost, late or refused. So it keeps a version for
-each of a client's tasks, named by the task's nonce, and a task says which version it begins from. A server that goes on
-from a checkpoint names an older one. What it may go on from stands in every task, and the node drops the rest.
+A node cannot know whether its result was combined: the reply may be lost, late or rejected. So it stores a version for
+each of a client's tasks, named by the task's nonce, and a task names the version that it starts from. A server that
+resumes from a checkpoint names an older one. Every task lists the versions that may still be needed; the node drops the
+rest.
 """
 
 import json
@@ -18,13 +19,13 @@ from atoll.local.models import Model
 
 TASK = "@task"
 SPARE = 3
-"""Versions that stay besides those that are named: tasks under way at the same time may each have made one."""
+"""Recent versions that are kept in addition: tasks running at the same time may each have made one."""
 
 _LOG = logging.getLogger("atoll.fleet")
 
 
 def named(task: str) -> Model:
-    """Return what stands for a client's state at the server: the name of the task that it is from.
+    """Return the server's placeholder for a client's state: the name of the task that produced it.
 
     >>> name_of(named("00ff"))
     '00ff'
@@ -33,26 +34,20 @@ def named(task: str) -> Model:
 
 
 def name_of(state: Model) -> str:
-    """Return the task whose state this stands for."""
+    """Return the task whose state this is a placeholder for."""
     return bytes(state[TASK].tolist()).hex()
 
 
 class Versions:
-    """The versions of what one client keeps, in its node's store.
-
-    Those of experiments that differ in what a client's work depends on are apart.
-    """
+    """The versions of one client's state in its node's store, separate for each agreement."""
 
     def __init__(self, store: Store, client: int, digest: str) -> None:
-        """Keep them in this store; the digest is the agreement's."""
+        """Use this store; `digest` is the agreement's."""
         self._store = store
         self._prefix = f"state-{client}-{digest[:16]}"
 
     def read(self, task: str) -> Model | None:
-        """Return what the client kept after a task, its tensors in their order; None if it is not, or no longer, there.
-
-        A damaged version is as good as none.
-        """
+        """Return the client's state after a task, its tensors in order; None if it is missing or damaged."""
         content = self._store.get(self._key(task))
         if content is None:
             return None
@@ -64,17 +59,17 @@ class Versions:
         return {key.partition("/")[2]: tensors[key] for key in sorted(tensors)}
 
     def add(self, task: str, state: Model, needed: Iterable[str]) -> None:
-        """Keep what a client has after a task; drop what is neither among the last, nor needed.
+        """Store a client's state after a task; drop versions that are neither recent nor needed.
 
         Args:
-            task: its name.
-            state: what the client has.
-            needed: tasks whose versions may yet be asked for.
+            task: the task's name.
+            state: the client's state.
+            needed: tasks whose versions may still be requested.
         """
         known = [name for name in self._names() if name != task]
         last, wanted = known[max(len(known) - SPARE, 0) :], set(needed)
         kept = [name for name in known if name in last or name in wanted]
-        # The list comes first, so that a version that a kill leaves behind is still on it, and dropped later.
+        # The list is written first, so that a version left behind by a kill is on it and dropped later.
         self._store.put(self._prefix, json.dumps([*known, task]).encode())
         self._store.put(self._key(task), _pack(state))
         for name in known:
@@ -90,7 +85,7 @@ class Versions:
         self._store.drop(self._prefix)
 
     def _names(self) -> list[str]:
-        """Return the tasks whose versions are there, in the order in which they were made."""
+        """Return the tasks with stored versions, oldest first."""
         names: list[str] = json.loads(self._store.get(self._prefix) or b"[]")
         return names
 
@@ -99,7 +94,7 @@ class Versions:
 
 
 def _pack(state: Model) -> bytes:
-    """Return a state as bytes; safetensors orders tensors anew, so their places stand in their names."""
+    """Return a state as bytes; safetensors reorders tensors, so their names include their positions."""
     return safetensors.torch.save(
         {
             f"{place:06d}/{name}": tensor.detach().cpu().clone(memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""What a node has done so far, counted in its store: for its owner to see, and to be kept within a budget."""
+"""How much work a node has done, counted in its store, shown to its owner and limited by a budget."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from atoll.fleet.agreed.messages import Count
 from atoll.fleet.node.store import Store
 
 RUNS = 3
-"""Of how many whole runs the losses are answered where the owner sets no limit."""
+"""Without a limit by the owner, losses are answered for this many whole runs."""
 
 
 @dataclass(frozen=True)
 class WorkBudget:
-    """How much a node answers of each of its clients, in all runs in which their work is the same.
+    """Limits on a node's answers for each of its clients, over all runs with the same client work.
 
     Attributes:
-        trainings: tasks of training; None: any number.
-        losses: numbers, each the mean loss of one model on the client's data; None: any number.
-        epsilon: what all that is told of a client may cost it, in all runs together (`spending`); None: anything.
-        delta: the probability that it may be exceeded with.
+        trainings: training tasks; None: unlimited.
+        losses: reported losses, each of one model on the client's data; None: unlimited.
+        epsilon: privacy budget of a client over all runs (`epsilon_ledger`); None: unlimited.
+        delta: the delta at which epsilon is computed.
     """
 
     trainings: int | None = None
@@ -29,12 +29,12 @@ class WorkBudget:
 
 
 class Tally(BaseModel):
-    """What a node has done so far for one client.
+    """Work that a node has done for one client.
 
     Attributes:
-        trainings: how often it trained.
-        losses: how many models it measured.
-        descriptions: how often it told of itself.
+        trainings: number of trainings.
+        losses: number of models measured.
+        descriptions: number of descriptions sent.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -43,7 +43,7 @@ class Tally(BaseModel):
     descriptions: Count = 0
 
     def plus(self, trainings: int = 0, losses: int = 0, descriptions: int = 0) -> "Tally":
-        """Return the tally with so many more of each."""
+        """Return the tally increased by these numbers."""
         return Tally(
             trainings=self.trainings + trainings,
             losses=self.losses + losses,
@@ -51,7 +51,7 @@ class Tally(BaseModel):
         )
 
     def why_over(self, budget: WorkBudget) -> str:
-        """Return what is over the budget, and by which setting; an empty text if nothing is."""
+        """Return which limit is exceeded, with its setting; empty if none is."""
         for name in ("trainings", "losses"):
             most, asked = getattr(budget, name), getattr(self, name)
             if most is not None and asked > most:
@@ -60,13 +60,13 @@ class Tally(BaseModel):
 
 
 def read_tally(store: Store, client: int, digest: str) -> Tally:
-    """Return what was done so far for a client in experiments whose agreement has this digest."""
+    """Return a client's tally for the agreement with this digest."""
     kept = store.get(_key(client, digest))
     return Tally() if kept is None else Tally.model_validate_json(kept)
 
 
 def write_tally(store: Store, client: int, digest: str, tally: Tally) -> None:
-    """Keep what was done so far for a client."""
+    """Store a client's tally."""
     store.put(_key(client, digest), tally.model_dump_json().encode())
 
 

@@ -1,4 +1,4 @@
-"""What all tasks of a node have in common: whose they are, what is counted of them, and how they compute."""
+"""What all tasks of a node share: finding the run, counting the work, and computing."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ _ALONE = Lock()  # PyTorch's random numbers and its number of threads belong to 
 
 @dataclass(frozen=True)
 class Done:
-    """A task that was carried out: the reply, and what the node's owner is told of it."""
+    """A finished task: the reply, and a line for the node's owner."""
 
     reply: bytes
     told: str
@@ -31,10 +31,12 @@ Handler = Callable[[Side, Store, bytes], Done]
 
 
 def count(site: Node, store: Store, client: int, cost: Cost | None = None, **more: int) -> tuple[Tally, str]:
-    """Count a task before it is done, so that a crash forgets none, and charge what it costs; refuse it if that is over
-    the budget.
+    """Count a task before it starts, so that a crash loses none, and charge its privacy cost.
 
-    Returns what was done so far, and what was spent, in words.
+    Returns the work so far, and the epsilon spent in words.
+
+    Raises:
+        Refused: the task would exceed the budget.
     """
     before = read_tally(store, client, site.counted_as)
     after, spent = before.plus(**more), ""
@@ -49,20 +51,20 @@ def count(site: Node, store: Store, client: int, cost: Cost | None = None, **mor
 
 
 def agreed(side: Side, digest: str, told: Mapping[str, Any] | None = None) -> Node:
-    """Return the node whose settings have this digest, made if need be of what the server tells."""
-    with _ALONE:  # a node may have to be made, which draws a model
+    """Return the node whose settings have this digest, made from what the server sends if necessary."""
+    with _ALONE:  # making a node draws a model
         return side.find(digest, told)
 
 
 def require_client(site: Node, client: int) -> int:
-    """Return the client, which must be one of the node's."""
+    """Return the client, which must belong to the node."""
     if client not in site.clients:
         raise Refused("wrong_client", f"client {client} is not here")
     return client
 
 
 def require_form(site: Node, models: list[Model], count: int) -> list[Model]:
-    """Refuse anything but so many models of the agreed form; moments may be missing, as they are at first."""
+    """Reject anything but `count` models of the agreed form; moments may be missing, as in the first event."""
     form = site.agreement.form
     without = without_moments(form)
     if len(models) != count or not models or not all(form_of(model) in (form, without) for model in models):
@@ -72,6 +74,6 @@ def require_form(site: Node, models: list[Model], count: int) -> list[Model]:
 
 @contextmanager
 def computing(site: Node) -> Iterator[None]:
-    """Compute as `executors.Serial` does, to the same bits."""
+    """Compute as `executors.Serial` does, bit-identically."""
     with _ALONE, one_thread(), products_in(site.trainer.precision):
         yield
