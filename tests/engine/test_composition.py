@@ -164,6 +164,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fleets")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("method", ["fedavg", "fedcluster"])
 def test_every_pair_runs_on_a_fleet_to_the_bits_of_simulation(method: str, places: Path) -> None:
     """Without noise, which on a fleet is the system's. Clients of a fleet attack as they like, not as settings say."""
