@@ -9,7 +9,7 @@ import networkx as nx
 import pytest
 
 from atoll.methods.named_methods import METHODS
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from tests.cli.pages import ROOT
 from tests.hooks import hook_of
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 
 TEXTS = {

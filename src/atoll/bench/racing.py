@@ -68,7 +68,7 @@ def own_contenders(case: Case, bfloat16: bool = False) -> list[Contender]:
 
 def command_of(name: str) -> tuple[str, ...]:
     """Return the command that starts one of Atoll's own contenders as a separate process."""
-    return sys.executable, "-m", "atoll.bench", name
+    return sys.executable, "-m", __package__, name
 
 
 def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[RaceResult]:

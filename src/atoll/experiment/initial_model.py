@@ -13,7 +13,7 @@ from atoll.local.models import without
 from atoll.local.travel import staying
 from atoll.local.weights import check_outputs, count_bytes, place, require_device
 from atoll.settings.choices import method_kind
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from atoll.privacy.noise import from_seed, from_system
 from atoll.schedules.events import Schedule
 from atoll.schedules.schedule_files import fitting
 from atoll.settings.choices import method_needs
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 
 

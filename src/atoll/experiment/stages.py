@@ -26,7 +26,7 @@ from atoll.privacy.noise import Noise
 from atoll.secure.fixed import masked_form
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 

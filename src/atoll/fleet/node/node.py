@@ -37,7 +37,7 @@ from atoll.schedules.events import Clock
 from atoll.secure.participant import Identity
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 
