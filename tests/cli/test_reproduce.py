@@ -41,7 +41,7 @@ def test_a_figure_from_nothing_to_a_page(atoll: Command) -> None:
     assert (FOLDER / "index.html").read_text() == page
     told = atoll("reproduce", "quickstart", "--scale", "small", "--out", FOLDER).refused()
     assert "holds runs at scale tiny; add --scale tiny" in told
-    assert "holds 2 seeds; leave it out" in atoll("reproduce", "quickstart", "--seeds", "1").refused()
+    assert "has 2 seeds already; omit it" in atoll("reproduce", "quickstart", "--seeds", "1").refused()
     more = atoll("reproduce", "quickstart", "--jobs", "1", "--seeds", "3")
     assert more.err.count("(was finished)") == 4
     assert len(list((FOLDER / "quickstart").glob("*-seed-*/summary.json"))) == 6

@@ -33,7 +33,7 @@ def test_a_budget_is_told_of(atoll: Command) -> None:
 
 
 def test_without_privacy_there_is_nothing_to_show(atoll: Command) -> None:
-    assert "privacy.trust = 'none' spends nothing" in atoll("schedule", "tiny.toml", "--privacy").refused()
+    assert "privacy.trust = 'none' protects nothing" in atoll("schedule", "tiny.toml", "--privacy").refused()
 
 
 def test_without_noise_epsilon_is_not_finite(atoll: Command) -> None:
