@@ -24,7 +24,8 @@ from atoll.methods.papers.hierarchical import Phase, hierarchical_schedule
 from atoll.network.completion import event_seconds
 from atoll.network.network import Network
 from atoll.network.network_files import matrix_network
-from atoll.report.figures.before_training import plot, plot_clusters, plot_gantt
+from atoll.report.figures import plot
+from atoll.report.figures.before_training import plot_clusters, plot_gantt
 from atoll.report.figures.comparisons import plot_completion
 from atoll.report.figures.curves import plot_curves
 from atoll.report.figures.network_map import plot_map

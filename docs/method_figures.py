@@ -18,7 +18,7 @@ import atoll
 from atoll.methods.papers.fedbcd import exchanging
 from atoll.methods.papers.fedcluster import cycling
 from atoll.methods.papers.ifca import all_together
-from atoll.report.figures.before_training import plot
+from atoll.report.figures import plot
 from atoll.report.figures.style import PALETTE, STYLE
 from atoll.schedules.events import Clock, Event, Schedule
 

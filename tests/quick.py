@@ -36,6 +36,8 @@ def rooms_that_changed(files: Iterable[str]) -> set[str]:
 
 def rooms_above(rooms: set[str]) -> set[str]:
     """Return the rooms that import one of these, directly or not, and are not among them."""
+    if not rooms:
+        return set()
     house = hook_of("house")
     arrows = nx.DiGraph([(house.room_of(each.by), house.room_of(each.of)) for each in house.imports()])
     return {above for room in rooms if room in arrows for above in nx.ancestors(arrows, room)} - rooms

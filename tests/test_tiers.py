@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.quick import EVERYTHING, changed, git, places_for, rooms_above
-from tests.tiers import ALL, ON_WORKERS, SINGLE, TESTS, rooms_there, thinned, untouched
+from tests.tiers import ALL, ON_WORKERS, SINGLE, TESTS, as_more, rooms_there, thinned, untouched
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_the_first_tier_touches_every_room_and_every_method(collected: Sequence[
     [
         ("tests/engine/", "the room engine"),
         ("[scaffold]", "the method scaffold by serial and cores"),
-        ("tests/cli/test_page.py", "a page in a browser"),
+        ("tests/cli/test_p", "a page in a browser"),
         *((f"::{test}", what) for what, test in SINGLE.items()),
     ],
 )
@@ -54,6 +54,7 @@ def names(places: set[Path]) -> set[str]:
     return {str(place.relative_to(TESTS.parent)) for place in places}
 
 
+@pytest.mark.more
 def test_a_room_that_changed_runs_its_tests_and_those_of_the_rooms_above() -> None:
     places, why = places_for(["src/atoll/planner/race.py"])
     assert {"tests/planner/test_race.py", "tests/cli/test_plan.py", "src/atoll/planner"} <= names(places)
@@ -92,7 +93,7 @@ def test_what_changed_is_what_main_does_not_have(tmp_path: Path, monkeypatch: py
         ("tests/planner/test_race.py", "tests/planner/test_race.py"),
         ("tests/fleets.py", "tests/fleet/test_fleet.py"),
         ("docs/settings.md", "tests/cli/test_docs.py"),
-        ("src/atoll/settings/sections.py", "tests/experiment/test_schema.py"),
+        as_more(("src/atoll/settings/sections.py", "tests/experiment/test_schema.py")),
     ],
 )
 def test_what_else_changed_runs_the_tests_that_read_it(file: str, test: str) -> None:

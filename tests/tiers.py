@@ -1,6 +1,6 @@
 """The tiers of tests: marking parameters for `make test-more`, and what `make test` must touch all the same."""
 
-import ast
+import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ TESTS = ROOT / "tests"
 LATER = ("more", "slow")  # markers of the tests that `make test` leaves out
 ALL = pytest.StashKey[Sequence[pytest.Item]]()  # every test that was collected, whatever its markers
 
+IMPORT = re.compile(r"^ *(?:from|import) (\w[\w.]*)", re.MULTILINE)
 ON_WORKERS = "test_workers_killed_once_give_the_bits_of_serial"
 SINGLE = {
     "a fleet of real processes": "test_two_nodes_end_with_the_bits_of_the_simulation",
@@ -62,7 +63,7 @@ def parameters_of(item: pytest.Item) -> Collection[object]:
 def rooms_there() -> set[str]:
     """Return the rooms of `src/atoll`."""
     house = hook_of("house")
-    return set(house.house_of(house.imports()))
+    return {house.room_of(module) for module in house.modules()} - set(house.DATA)
 
 
 def rooms_of(path: Path) -> set[str]:
@@ -82,6 +83,4 @@ def imported_rooms(path: Path) -> set[str]:
 @cache
 def imported(path: Path) -> frozenset[str]:
     """Return the modules that a file imports, wherever in it."""
-    nodes = list(ast.walk(ast.parse(path.read_bytes())))
-    named = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    return frozenset(named | {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names})
+    return frozenset(IMPORT.findall(path.read_text()))

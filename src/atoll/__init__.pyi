@@ -30,6 +30,7 @@ from atoll.engine.assignment import least_loss as least_loss
 from atoll.engine.chain import Chain as Chain
 from atoll.engine.chain import chain_of as chain_of
 from atoll.engine.cohorts import Executor as Executor
+from atoll.engine.cohorts import only_model as only_model
 from atoll.engine.engine import Method as Method
 from atoll.engine.engine import State as State
 from atoll.engine.engine import Step as Step
@@ -97,7 +98,13 @@ from atoll.methods.papers.personal_parts import fedbn as fedbn
 from atoll.methods.papers.personal_parts import fedper as fedper
 from atoll.methods.papers.personal_parts import fedrep as fedrep
 from atoll.methods.papers.scaffold import scaffold as scaffold
+from atoll.methods.parts.corrected_trainers import CorrectedTrainer as CorrectedTrainer
+from atoll.methods.parts.equal_clients import MeanAndShare as MeanAndShare
+from atoll.methods.parts.equal_clients import take_share as take_share
+from atoll.methods.parts.equal_clients import weigh_equally as weigh_equally
 from atoll.methods.parts.staying import keep_at_clients as keep_at_clients
+from atoll.methods.parts.update_trainers import ModelTrainer as ModelTrainer
+from atoll.methods.parts.update_trainers import UpdateTrainer as UpdateTrainer
 from atoll.methods.selection import Selection as Selection
 from atoll.network import topology
 from atoll.network.mobility import Trace as Trace
@@ -127,6 +134,12 @@ from atoll.schedules.events import Clock as Clock
 from atoll.schedules.events import Event as Event
 from atoll.schedules.events import Mix as Mix
 from atoll.schedules.events import Schedule as Schedule
+from atoll.schedules.events import make_event as make_event
+from atoll.schedules.overlapping import PendingWork as PendingWork
+from atoll.schedules.overlapping import buffered as buffered
+from atoll.schedules.overlapping import merge_jobs as merge_jobs
+from atoll.schedules.timeline import cohort_size as cohort_size
+from atoll.schedules.timeline import draw_cohort as draw_cohort
 from atoll.settings.experiment_file import make_runs as make_runs
 from atoll.settings.experiment_file import read_experiment as read_experiment
 from atoll.settings.sections import Settings as Settings

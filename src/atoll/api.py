@@ -1,4 +1,4 @@
-"""Whole runs in one call, to the same numbers as `atoll run`."""
+"""Whole runs in one call, bit-identical to `atoll run`."""
 
 import tempfile
 import warnings
@@ -12,8 +12,8 @@ from atoll.experiment.executor_choice import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.runs.probes import check_probes
 from atoll.runs.result import Result, read_result
-from atoll.runs.run import RunProgress, name_folders, run_events
-from atoll.runs.run_folder import begin_folders, prepare_folders
+from atoll.runs.run import RunProgress, run_events
+from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.runs.titles import choose_runs, title_of
 from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 from atoll.settings.given_objects import named
@@ -23,10 +23,10 @@ from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
 from atoll.trackers import require_trackers, tracked
 
-_TITLE = 30  # characters of a bar's title, so that counter and remaining time stay in sight at 80 columns
+_TITLE = 30  # characters of a progress bar's title, so that all of it fits into 80 columns
 
 Source = str | Path | Mapping[str, Any] | Settings | Experiment
-"""A recipe's name, a ``.toml`` file's path, what such a file holds as a table, settings or an experiment."""
+"""A recipe's name, a ``.toml`` file's path or its contents as a table, settings or an experiment."""
 
 _DEFAULTS: Mapping[str, Any] = {}
 
@@ -42,26 +42,26 @@ def run(
     progress: bool = False,
     **settings: Any,
 ) -> Result:
-    """Carry one run out to its end.
+    """Execute one run to its end.
 
     >>> run("quickstart", only="FedAvg", rounds=1, data={"clients": 20}).history["round"]
     array([0., 1.])
 
     Args:
         experiment: a recipe's name, the path of a ``.toml`` file, such a file's table, `Settings` or an `Experiment`;
-            without one all settings have their defaults.
-        out: the run's folder; None: a temporary one, which is gone afterwards.
+            by default, all settings have their defaults.
+        out: the run's folder; None: a temporary one, deleted afterwards.
         scale: one of the file's scales, such as ``"small"``.
-        only: of several runs, the one with this in its panel or label.
-        resume: go on from the last checkpoint in `out`, if there is one; a finished run is only read.
+        only: of several runs, the one with this text in its panel or label.
+        resume: continue from the last checkpoint in `out`, if there is one; a finished run is only read.
         overwrite: replace the run in `out`.
-        progress: whether to draw a bar, in a terminal or a notebook; nothing is printed otherwise.
-        settings: laid over those of the experiment, such as ``rounds=5`` or ``local={"lr": 0.1}``; functions and data
-            sets of yours as they are, such as ``clustering=function``, ``model=function`` or ``data=dataset``.
+        progress: whether to show a progress bar, in a terminal or a notebook; otherwise nothing is printed.
+        settings: overrides, such as ``rounds=5`` or ``local={"lr": 0.1}``; your own functions and data sets can be
+            passed directly, such as ``clustering=function``, ``model=function`` or ``data=dataset``.
 
     Raises:
-        InputError: bad settings, a folder that cannot be used, or an experiment of several runs (see `run_all`).
-        RunError: training became not finite, or the disk failed.
+        InputError: if settings are bad, a folder cannot be used, or the experiment has several runs (see `run_all`).
+        RunError: if training diverged to non-finite numbers, or the disk failed.
     """
     experiments = _experiments(experiment, scale, only, settings)
     if len(experiments) > 1:
@@ -84,22 +84,22 @@ def run_all(
     progress: bool = False,
     **settings: Any,
 ) -> dict[str, Result]:
-    """Carry out all runs of an experiment, one after the other; return their results by panel and label.
+    """Execute all runs of an experiment in turn; return their results by panel and label.
 
-    Each run has a folder of its own in `out`. All else is as for `run`.
+    Each run has its own folder in `out`. All else is as for `run`.
     """
     return _run_each(_experiments(experiment, scale, only, settings), out, resume, overwrite, progress)
 
 
 def _experiments(source: Source, scale: str | None, only: str | None, settings: Mapping[str, Any]) -> list[Experiment]:
-    """Return the runs of an experiment, with these settings laid over its own."""
+    """Return the runs of an experiment, with these settings overridden."""
     if isinstance(source, Experiment):
         if settings or scale or only:
-            raise InputError("an Experiment is run as it is; to change settings give its `settings` instead")
+            raise InputError("an Experiment is run unchanged; to change settings, pass its `settings` instead")
         return [source]
     if not isinstance(source, str | Path | Mapping | Settings):
         raise InputError(
-            f"experiment: must be a recipe's name, a .toml file, a table of settings, Settings or an Experiment, it is "
+            "experiment: must be a recipe's name, a .toml file, a table of settings, Settings or an Experiment, not "
             f"{type(source).__name__!r}"
         )
     if isinstance(source, str | Path):
@@ -113,14 +113,14 @@ def _run_each(
     experiments: list[Experiment], out: Path | str | None, resume: bool, overwrite: bool, progress: bool
 ) -> dict[str, Result]:
     if resume and (out is None or overwrite):
-        raise InputError("resume=True: needs the folder of the run as `out`, and does not go with overwrite=True")
+        raise InputError("resume=True: needs the run's folder in `out`, and cannot be combined with overwrite=True")
     for each in experiments:
         require_no_fleet(each.settings.run)
         each.check()
         check_probes(each)
         require_trackers(each.settings)
         if out is None and each.settings.run.trackers:
-            raise InputError("run.trackers: write into the run's folder, which `out` must name")
+            raise InputError("run.trackers: need the run's folder; set `out`")
     names = name_folders(experiments)
     with _folder(out) as parent:
         folders = prepare_folders(names, parent, resume, overwrite)
@@ -138,7 +138,7 @@ def _run_each(
 
 
 def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool, title: str | None) -> Result:
-    """Carry a run out, under a bar of this title; None: nothing is shown."""
+    """Execute a run, under a progress bar with this title; None: nothing is shown."""
     told = list[str]()
     live = tracked(run_events(experiment, place, resume, overwrite), experiment.settings, place, resume)
     with closing(live) as steps, _bar(title) as show:
@@ -150,7 +150,7 @@ def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool,
 
 @contextmanager
 def _folder(out: Path | str | None) -> Iterator[Path]:
-    """Give the folder that is named, or one for the time being."""
+    """Yield the given folder, or a temporary one."""
     if out is not None:
         yield require_path("out", out)
         return
@@ -159,7 +159,7 @@ def _folder(out: Path | str | None) -> Iterator[Path]:
 
 
 def _tqdm() -> Any:
-    """Return tqdm's bar for this place, without its warning in notebooks that lack widgets: the bar is text there."""
+    """Return tqdm's bar for this environment, without its warning in notebooks that lack widgets."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from tqdm.auto import tqdm
@@ -168,7 +168,7 @@ def _tqdm() -> Any:
 
 @contextmanager
 def _counter(runs: int, is_shown: bool) -> Iterator[Callable[[], object]]:
-    """Give what counts runs that are over: in a bar of its own, above theirs, if there are several."""
+    """Yield a function that counts finished runs, in a bar above theirs if there are several."""
     if not is_shown or runs == 1:
         yield lambda: None
         return
@@ -178,7 +178,7 @@ def _counter(runs: int, is_shown: bool) -> Iterator[Callable[[], object]]:
 
 @contextmanager
 def _bar(title: str | None) -> Iterator[Callable[[RunProgress], None]]:
-    """Give what shows how far a run is: a bar on standard error, or in a notebook's cell."""
+    """Yield a function that shows a run's progress: a bar on standard error, or in a notebook's cell."""
     if title is None:
         yield lambda _: None
         return

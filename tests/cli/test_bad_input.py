@@ -69,7 +69,7 @@ SETTINGS = [
     ("data.partiton=iid", ["data.partiton", "did you mean 'partition'?"]),
     ("locl.lr=0.1", ["locl", "did you mean 'local'?"]),
     ("lr=0.1", ["lr", "did you mean local.lr?"]),
-    ("method=fedavg", ["method = 'fedavg'", "is a section", "method.name"]),
+    ("method=fedavg", ["method = 'fedavg'", "must be a table", "method.name"]),
     ("runs=1", ["runs", "is allowed only at the top"]),
     ("model.thickness=5", ["model.thickness", "unknown"]),
     ("method.beta=0.5", ["method.beta", "is taken by method.name = 'cfl-mgd', not by method.name = 'fedcluster'"]),
@@ -133,7 +133,7 @@ FILES = [
     ("[" * 5000, ["is not valid TOML"]),
     ("[data]\npartiton = 'iid'", ["data.partiton", "did you mean 'partition'?"]),
     ("[data]\nclients = '5'", ["data.clients = '5'", "a whole number"]),
-    ("data = 5", ["data = 5", "is a section"]),
+    ("data = 5", ["data = 5", "must be a table"]),
     ("rounds = '3'\nseed = 'x'", ["seed = 'x'", "and 1 more such"]),
     ("runs = 5", ["runs", "[[runs]]"]),
     ("runs = []", ["runs", "[[runs]]"]),
@@ -203,7 +203,7 @@ def test_output_folder(atoll: Command, folder: Path) -> None:
     assert "lies below one" in atoll("run", "tiny.toml", "--out", "file/below").refused()
     for more in ((), ("--resume",), ("--overwrite",)):
         assert "holds no run" in atoll("run", "tiny.toml", "--out", "other", *more).refused()
-    assert "holds other files" in atoll("run", "quickstart", "--out", "other").refused()
+    assert "holds files other than" in atoll("run", "quickstart", "--out", "other").refused()
     assert [path.name for path in (folder / "other").iterdir()] == ["thesis.txt"]
     atoll("run", "tiny.toml", "--out", "ours").succeeded()
     before = {path: path.read_bytes() for path in (folder / "ours").rglob("*") if path.is_file()}

@@ -68,9 +68,9 @@ def test_another_kind_of_image_is_refused_before_the_work(tmp_path: Path, atoll:
 def test_a_hierarchy_s_pictures_show_waiting_and_ids(tmp_path: Path, atoll: Command) -> None:
     (tmp_path / "net.toml").write_text(NETWORK)
     atoll("schedule", "net.toml", "--plot", "gantt.svg").succeeded()
-    assert "Waits for the slowest" in (tmp_path / "gantt.svg").read_text()
+    assert "Waiting for the slowest" in (tmp_path / "gantt.svg").read_text()
     atoll("schedule", "net.toml", "--set", "method.pattern=cenasy", "--plot", "asy.svg").succeeded()
-    assert "Waits for the slowest" not in (tmp_path / "asy.svg").read_text()
+    assert "Waiting for the slowest" not in (tmp_path / "asy.svg").read_text()
     done = atoll("cluster", "net.toml", "--plot", "c.svg", "--ids")
     assert [line.split()[1] for line in done.err.splitlines() if line.startswith("wrote")] == [
         "c.svg",

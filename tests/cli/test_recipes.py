@@ -16,7 +16,7 @@ import atoll
 from atoll.data.datasets import BUILT_IN, find
 from atoll.experiment.clients import Clients
 from atoll.experiment.experiment import Experiment
-from atoll.runs.run import name_folders
+from atoll.runs.run_folders import name_folders
 from atoll.settings.experiment_file import overlay, read_experiment, recipe_names, resolved
 from atoll.settings.validation import validate
 from tests.cli.conftest import Command

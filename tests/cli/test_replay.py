@@ -93,7 +93,7 @@ def test_wrong_uses(atoll: Command, live: Path, folder: Path) -> None:
     assert told.startswith("run.executor = 'fleet': needs a fleet; use `atoll fleet up`")
     assert not (folder / "runs").exists()
     told = atoll("run", "live.toml", "--set", "run.executor=serial", "--out", "live", "--resume").refused()
-    assert "was run on a fleet, and can only go on with one" in told
+    assert "was run on a fleet, and can only continue on one" in told
     told = atoll("run", "tiny.toml", "--set", "clustering.clusters=3", "--schedule", happened).refused()
     assert told == "--schedule: the schedule has 2 clusters, the experiment 3; give one from a run of this experiment"
     told = atoll("run", "tiny.toml", "--schedule", "metrics.jsonl").refused()

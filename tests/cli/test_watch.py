@@ -109,7 +109,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     (write_run(tmp_path / "odd", make_rows(5)) / "config.toml").write_text("no toml")
     runs, notices = read_begun([tmp_path])
     assert [run.label for run in runs] == ["good"]
-    assert "broken/metrics.jsonl, line 1: the line is torn or is not JSON" in notices[0]
+    assert "broken/metrics.jsonl, line 1: the line is incomplete or not JSON" in notices[0]
     assert "odd/config.toml is not valid TOML" in notices[1]
 
 
@@ -161,7 +161,7 @@ def test_it_rests_ten_times_as_long_as_it_reads(tmp_path: Path, monkeypatch: pyt
         ([".", "--target", "0"], "--target 0: must be greater than 0 and at most 1"),
         (
             [".", "--port", "0", "--host", "no.such.host.invalid"],
-            "--host no.such.host.invalid: is no address of this machine",
+            "--host no.such.host.invalid: is not an address of this machine",
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_port_in_use_is_one_sentence(atoll: Command) -> None:
         port = taken.getsockname()[1]
         told = atoll("watch", ".", "--no-browser", "--port", port).refused()
     assert (
-        told == f"--port {port}: 127.0.0.1 cannot be listened on (address already in use); give another, or 0 for any"
+        told == f"--port {port}: cannot listen on 127.0.0.1 (address already in use); give another port, or 0 for any"
     )
 
 

@@ -229,7 +229,7 @@ def test_a_name_like_no_other_gets_no_guess() -> None:
 
 def test_a_root_that_does_not_exist_is_refused_and_not_made(tmp_path: Path) -> None:
     for attempt in (load, find):
-        with pytest.raises(InputError, match=r"data\.root = .*absent' does not exist: give a folder"):
+        with pytest.raises(InputError, match=r"data\.root = .*absent' does not exist: give an existing folder"):
             attempt("mnist", tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
 

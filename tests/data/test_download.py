@@ -315,7 +315,7 @@ def test_files_that_are_there_are_never_replaced_or_mixed(
     (tmp_path / "mnist").mkdir()
     mine = tmp_path / "mnist" / "train-images-idx3-ubyte"
     mine.write_bytes(b"mine")
-    with pytest.raises(InputError, match=r"lacks train-labels-idx1-ubyte, t10k-images.*move it away"):
+    with pytest.raises(InputError, match=r"lacks train-labels-idx1-ubyte, t10k-images.*move the folder away"):
         load("mnist", tmp_path)
     assert mine.read_bytes() == b"mine"
     assert contents(tmp_path) == ["mnist", "mnist/train-images-idx3-ubyte"]

@@ -68,9 +68,7 @@ def test_the_first_clients_can_be_taken(tmp_path: Path) -> None:
     for k, pair in enumerate(make_pairs((5, 6, 7))):
         write_npz(tmp_path / f"{k}", pair)
     assert natural(tmp_path, 2).sizes.tolist() == [4, 5]  # every fifth sample is held out
-    with pytest.raises(
-        atoll.InputError, match=r"data.clients = 4: the data is that of 3 clients; set data.clients = 3"
-    ):
+    with pytest.raises(atoll.InputError, match=r"data.clients = 4: the data has only 3 clients; set data.clients = 3"):
         natural(tmp_path, 4)
 
 
@@ -181,7 +179,7 @@ BAD: dict[str, tuple[list[Pair], dict[str, Any], str]] = {
     "lengths": ([(np.ones((5, 3)), np.zeros(4, int))], {}, r"0.npz: its targets have the shape \[4\]"),
     "not finite": ([(np.full((5, 3), np.nan), np.zeros(5, int))], {}, "0.npz: its inputs must be finite"),
     "words": ([(np.ones((5, 3)), np.array(list("abcde")))], {}, "0.npz: its targets have the type <U1"),
-    "no column": (make_pairs((5,)), {"targets": "digit"}, "has no column 'digit'; data.targets names"),
+    "no column": (make_pairs((5,)), {"targets": "digit"}, "has no column 'digit'; set data.targets to the column"),
     "nobody to hold out of": (make_pairs((4, 3)), {}, "no client has 5 samples, of which to hold one out"),
     "option": (make_pairs((5,)), {"klasses": 3}, "data.klasses"),
     "option's type": (make_pairs((5,)), {"classes": "ten"}, "data.classes = 'ten'"),
@@ -222,7 +220,7 @@ def test_damaged_files(tmp_path: Path, name: str) -> None:
 
 def test_pickles_are_not_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([{}, {}], dtype=object), y=np.zeros(2, int))
-    with pytest.raises(atoll.InputError, match=r"a.npz: cannot be read \(it holds values of the type object"):
+    with pytest.raises(atoll.InputError, match=r"a.npz: cannot be read \(it holds values of type object"):
         read_folder(str(tmp_path))
 
 
@@ -243,7 +241,7 @@ def test_ragged_lists_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_natural_partition_needs_owners() -> None:
-    with pytest.raises(atoll.InputError, match="does not say who holds its samples"):
+    with pytest.raises(atoll.InputError, match="does not say which client holds a sample"):
         make_clients(validate({"data": {"dataset": "digits", "partition": "natural"}}))
 
 

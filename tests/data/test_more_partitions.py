@@ -64,7 +64,7 @@ def test_labels_and_sizes_differ_together() -> None:
 def test_small_clients_are_left_out() -> None:
     owners = np.array([0, 0, 1, 2, 2, 2])
     assert [rows.tolist() for rows in natural(2, owners, min_samples=2)] == [[0, 1], [3, 4, 5]]
-    with pytest.raises(InputError, match=r"data.clients = 3: the data is that of 2 clients"):
+    with pytest.raises(InputError, match=r"data.clients = 3: the data has only 2 clients"):
         natural(3, owners, min_samples=2)
 
 
@@ -79,11 +79,11 @@ def test_a_partition_goes_through_a_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.clients.test.indices, made.clients.test.indices)
     for changed, told in (
         ({"clients": 13}, r"data.clients = 13: data.partition_file = '.*' has 12 clients"),
-        ({"dataset": "regression"}, r"is of another data set, whose labels differ"),
+        ({"dataset": "regression"}, r"belongs to another data set, with other labels"),
         ({"partition_file": str(tmp_path)}, r"data.partition_file: .*: cannot be read"),
     ):
         with pytest.raises(InputError, match=told):
             Experiment(validate({"data": {**data, **changed}})).check()
     np.savez(path, indices=np.arange(3))
-    with pytest.raises(InputError, match=r"is no partition .*; it must hold indices, offsets, digest, test_indices"):
+    with pytest.raises(InputError, match=r"is not a partition .*; it must hold indices, offsets, digest, test_indices"):
         Experiment(validate({"data": data})).check()

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from atoll import InputError, generator, make_population
 from atoll.data import datasets
-from atoll.data.dealing.partition import PARTITIONS, dirichlet, exact_counts, iid, major_class, one_label, shards
+from atoll.data.dealing.class_counts import exact_counts
+from atoll.data.dealing.partition import PARTITIONS, dirichlet, iid, major_class, one_label, shards
 from tests.problems import classification
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [50, 70, 30, 60]))

@@ -33,7 +33,7 @@ from atoll import (
 )
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
-from atoll.data.dealing.partition import exact_counts
+from atoll.data.dealing.class_counts import exact_counts
 from atoll.engine.assignment import Assignment, as_scheduled
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.local.models import Model
@@ -187,5 +187,5 @@ def test_exact_counts_do_not_depend_on_how_many_clients_are_rounded_at_a_time(mo
     rng = np.random.default_rng(0)
     shares, first = rng.dirichlet(np.ones(5), size=37), rng.integers(5, size=37)
     whole = exact_counts(shares, 50, first)
-    monkeypatch.setattr("atoll.data.dealing.partition._CHUNK", 10)
+    monkeypatch.setattr("atoll.data.dealing.class_counts._CHUNK", 10)
     assert np.array_equal(exact_counts(shares, 50, first), whole)

@@ -292,15 +292,15 @@ def test_kinds_of_runs_do_not_mix(make: Make, tmp_path: Path) -> None:
     happened = tmp_path / "live" / "happened.jsonl"
     carry(experiment, tmp_path / "replay", schedule=happened)
     for how, folder, told in (
-        ({}, "live", "was run on a fleet, and can only go on with one"),
-        ({"fleet": fleet}, "plain", "was run in simulation, and cannot go on with a fleet"),
-        ({}, "replay", "was run with a --schedule; go on as it was begun"),
-        ({"schedule": happened}, "plain", "was run without --schedule; go on as it was begun"),
+        ({}, "live", "was run on a fleet, and can only continue on one"),
+        ({"fleet": fleet}, "plain", "was run in simulation, and cannot continue on a fleet"),
+        ({}, "replay", "was run with a --schedule; continue in the same way"),
+        ({"schedule": happened}, "plain", "was run without --schedule; continue in the same way"),
         ({"schedule": tmp_path / "plain" / "schedule.npz"}, "replay", "was run with another --schedule"),
     ):
         with pytest.raises(InputError, match=f"--resume: .*{folder} {told}"):
             carry(experiment, tmp_path / folder, resume=True, **how)
-    with pytest.raises(InputError, match=r"--schedule: what happened is replayed in simulation"):
+    with pytest.raises(InputError, match=r"--schedule: recorded events are replayed in simulation"):
         carry(experiment, tmp_path / "both", fleet=fleet, schedule=happened)
 
 

@@ -69,7 +69,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def scaffold(rounds: int = 5, fraction: float = 0.5) -> Method:
-    made: Method = importlib.import_module("scaffold").scaffold(POPULATION, RULE, rounds, fraction, SEED)
+    made: Method = importlib.import_module("scaffold").scaffold(POPULATION, RULE, rounds, fraction, seed=SEED)
     return made
 
 

@@ -36,6 +36,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "secure.threshold": ("0.75", 0.75),
     "fleet.samples_limit": ("1.5", 1.5),
     "network.grid": ("[2, 3]", [2, 3]),
+    "travel.stages": ('["clip"]', ["clip"]),
     "run.trackers": ('["tensorboard"]', ["tensorboard"]),
 }
 

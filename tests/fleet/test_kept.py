@@ -196,7 +196,10 @@ def test_a_node_learns_of_no_other_client(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "probe": ({"run": {"probes": ["personal_model_accuracy"]}}, "run.probes = 'personal_model_accuracy': is measured"),
     "clients": ({"run": {"probes": ["client_accuracy"]}}, "run.probes = 'client_accuracy': is measured with what"),
-    "trained": ({"run": {"probes": ["trained_client_accuracy"]}}, "which with run.executor = 'fleet' never leaves"),
+    "trained": (
+        {"run": {"probes": ["trained_client_accuracy"]}},
+        "which never leaves their nodes with run.executor = 'fleet'",
+    ),
 }
 
 

@@ -154,7 +154,7 @@ def frozen() -> nn.Module:
 
 def hooked() -> nn.Module:
     module = dense((4,), (3,), 2)
-    module[1].register_forward_hook(lambda *_: None)  # type: ignore[index]
+    module[1].register_forward_hook(lambda *_: None)
     return module
 
 

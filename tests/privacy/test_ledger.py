@@ -237,7 +237,7 @@ def test_the_run_ends_before_the_release_that_would_exceed_the_budget(tmp_path: 
     done = len(made.method.schedule)
     assert free.plan.worst_after[done] == 2 < free.plan.worst_after[done + 1]
     seeded, warning = carry_out(made, tmp_path / "run")
-    assert "it hides nothing from who knows the seed" in seeded
+    assert "it hides nothing from anyone who knows the seed" in seeded
     assert f"is spent after event {done} of {free.events_planned}, where the run ends" in warning
     told = summary_of(tmp_path / "run")
     assert told["events"] == done

@@ -61,7 +61,7 @@ def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["privacy.identity", "rounds", "no.such", "local"])
 def test_a_setting_that_tells_nothing_is_refused(setting: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"^--against {setting}: must be a number in which the runs"):
+    with pytest.raises(InputError, match=f"^--against {setting}: must be a number in which finished runs differ"):
         plot_against(made(tmp_path), setting)
 
 

@@ -201,4 +201,4 @@ def test_what_settings_name_is_neither_read_nor_made_at_any_size(tmp_path: Path)
     assert "hunter2" not in page
     found = re.findall(r"not drawn: ([^\"]*)", page)
     assert len(found) == len(ELSEWHERE)
-    assert all("names files" in each or "more than a page has room for" in each for each in found), found
+    assert all("names files" in each or "is too large for a page" in each for each in found), found

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, StepPatch
 
 from atoll.report.figures.assignments import BAND, plot_identity
-from atoll.report.figures.curves import plot_parameter_error
+from atoll.report.figures.curves import plot_probe
 from atoll.report.figures.style import PALETTE
 from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.report_files import write_report
@@ -153,7 +153,7 @@ class TestParameterError:
     def test_curves_of_the_runs_that_have_it(self, tmp_path: Path) -> None:
         rows = [make_row(i, loss=1.0, accuracy=None, parameter_error=error) for i, error in enumerate([0.4, 0.2, None])]
         with_error = read(tmp_path, rows, label="mine")
-        figure = plot_parameter_error([*write_pair(tmp_path / "pair"), with_error])
+        figure = plot_probe([*write_pair(tmp_path / "pair"), with_error], "parameter_error")
         (axes,) = figure.axes
         assert (axes.get_ylabel(), axes.get_xlabel(), axes.get_yscale()) == ("Parameter error", "Round", "log")
         assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines] == [[0.4, 0.2]]
@@ -161,7 +161,7 @@ class TestParameterError:
 
     def test_none_has_it(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no run has the column parameter_error"):
-            plot_parameter_error(write_pair(tmp_path))
+            plot_probe(write_pair(tmp_path), "parameter_error")
 
 
 class TestTable:
@@ -236,7 +236,7 @@ class TestSpread:
             "| mine  |     2 |    2 ± 1.4 | 60.00 ± 14.14 % |\n"
             "| other |     1 |          4 |               – |\n"
             "\n"
-            "Last probe of finished runs: mean ± sample standard deviation over seeds.\n"
+            "Final values of finished runs: mean ± sample standard deviation over seeds.\n"
         )
         assert spread_as_rich(spreads).row_count == 2
 

@@ -174,7 +174,7 @@ class TestCompletion:
         assert x == 2  # the cross of the aggregator without clients
         assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == (
             "Aggregator",
-            "Completion (seconds)",
+            "Completion time (seconds)",
             "Four",
         )
         assert axes.get_ylim()[0] == 0
@@ -187,7 +187,7 @@ class TestCompletion:
         (limit,) = collections_of(figure, LineCollection)
         heights = [(float(np.asarray(s)[:, 0].mean()), float(np.asarray(s)[0, 1])) for s in limit.get_segments()]
         assert heights == [(0, 2), (2, 3)]
-        assert figure.axes[0].get_ylabel() == "Completion (minutes)"
+        assert figure.axes[0].get_ylabel() == "Completion time (minutes)"
 
     @pytest.mark.parametrize("limit", [None, math.inf])
     def test_without_a_limit(self, limit: float | None) -> None:
@@ -287,7 +287,7 @@ class TestSizeAgainst:
             np.asarray(line.get_xydata(), dtype=np.float64), [[0.1, 0.9], [0.4, 5.1]]
         )  # slope 14, mean 3 at 0.25
         assert (axes.get_xlabel(), axes.get_ylabel(), figure.get_suptitle()) == ("Frequency", "Clients", "T")
-        assert legend_texts(figure) == ["Least squares line"]
+        assert legend_texts(figure) == ["Least-squares line"]
         assert render(figure)
 
     def test_equal_points_of_few_columns_stand_side_by_side(self) -> None:
@@ -302,7 +302,7 @@ class TestSizeAgainst:
 
     def test_few_but_uneven_columns_have_readable_ticks(self) -> None:
         figure = plot_size_against([0.048, 0.049, 0.09] * 3, [1, 2, 9] * 3, "Frequency")
-        assert legend_texts(figure) == ["Least squares line"]
+        assert legend_texts(figure) == ["Least-squares line"]
         assert [point[0] for point in points_of(figure)] == pytest.approx([0.048, 0.049, 0.09] * 3)
         figure.canvas.draw()
         texts = [label.get_window_extent() for label in figure.axes[0].get_xticklabels() if label.get_visible()]

@@ -141,7 +141,7 @@ def test_the_page_tells_when_targets_are_stable(tmp_path: Path) -> None:
     for stable, wanted in ((False, "1"), (True, "3")):
         content = make_content(runs, [0.5], stable=stable)
         assert rows_of(content, "targets")[2][1] == wanted
-        assert ("from which on all" in content.sections["targets-body"]) is stable
+        assert ("from which all later" in content.sections["targets-body"]) is stable
 
 
 def test_no_speed_up_where_a_seed_does_not_get_there(tmp_path: Path) -> None:
@@ -175,13 +175,13 @@ def test_panels_keep_their_names(tmp_path: Path) -> None:
     ("rows", "finished", "told"),
     [
         (make_rows(1), True, "a has a single row so far: a point, not a curve."),
-        (make_rows(5), False, "1 of 1 runs are not finished, and are shown as far as they are: a."),
+        (make_rows(5), False, "1 of 1 runs are not finished; what they have so far is shown: a."),
         (make_rows(30)[:10] + make_rows(30)[20:], True, "rows are missing between rounds 9 and 20"),
         (make_rows(6) + make_rows(6), True, "its rows are not in the order of events"),
         (
             [{**row, "train_loss": None} if row["round"] == 4 else row for row in make_rows(9)],
             True,
-            "train_loss is missing at 1 of its 9 probes",
+            "train_loss is missing in 1 of its 9 rows",
         ),
     ],
 )
@@ -287,7 +287,7 @@ def test_the_schedule_shows_who_waits(tmp_path: Path) -> None:
     assert (done <= ended).all()
     assert (done < ended).any()
     assert (done == ended).any()  # somebody is the slowest
-    assert gantt["note"].endswith("Grey: it waits for the slowest.")
+    assert gantt["note"].endswith("Grey: waiting for the slowest.")
     expected = work_ends(experiment)
     assert expected is not None
     np.testing.assert_allclose(done, expected, rtol=1e-6)
@@ -322,7 +322,7 @@ def test_single_clients_are_a_sorted_curve_beside_their_mean(tmp_path: Path) -> 
     (curve,) = [figure for figure in content.data["details"][0]["figures"] if figure["kind"] == "clients"]
     assert numbers(content, curve["values"]).tolist() == [0.25, 0.5, 0.75]
     assert curve["mean"] == 0.5
-    assert "3 clients of a at the last probe, sorted: from 25.00 % to 75.00 %, mean 50.00 %" in curve["alt"]
+    assert "3 clients of a at the last evaluation, sorted: 25.00 % to 75.00 %, mean 50.00 %" in curve["alt"]
     names = {file.name for file in write_report(find_runs([folder]), tmp_path / "report")}
     assert {"clients-client-accuracy.svg", "clients-client-accuracy.png"} <= names
 
@@ -363,8 +363,8 @@ def test_a_scene_is_the_runs_own() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"model": {"name": "os:getcwd"}}, "code of its own (os:getcwd)"),
-        ({"clustering": {"method": "mine.part:rule"}}, "code of its own (mine.part:rule)"),
+        ({"model": {"name": "os:getcwd"}}, "custom code (os:getcwd)"),
+        ({"clustering": {"method": "mine.part:rule"}}, "custom code (mine.part:rule)"),
         ({"data": {"clients": 50_000}}, "more than 20,000 clients"),
         ({"method": {"name": "centralized"}}, "one client holds all data"),
         ({"no": {"such": "setting"}}, "not drawn: no"),
@@ -432,7 +432,7 @@ def test_private_runs_have_what_each_cluster_was_to_spend(tmp_path: Path) -> Non
         ["Cluster", "Clients", "Releases", "Epsilon"],
         ["0", "12", "4", "3.250"],
         ["1", "8", "3", "–"],
-        ["worst client, spent", "", "4", "3.250"],
+        ["Worst client, spent", "", "4", "3.250"],
     ]
     html = content.sections["results-body"]
     assert html.count("<caption>Privacy") == 1

@@ -119,7 +119,7 @@ class TestReadRun:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ('{"event": 2', "line 2: the line is torn"),
+            ('{"event": 2', "line 2: the line is incomplete"),
             ("[1, 2]", "line 2: a row must be a JSON object"),
             ('{"train_loss": "low"}', "line 2: train_loss must be a number or null, not 'low'"),
             ('{"round": true}', "line 2: round must be a number or null"),
@@ -321,9 +321,10 @@ class TestTables:
         first, stable = (rounds_to_target(runs, [0.5], stable=stable) for stable in (False, True))
         assert [row.targets[0].round for row in first] == [1, 1]
         assert [row.targets[0].round for row in stable] == [3, None]
-        assert "bytes sent of the first measurement from which on all meet it." in as_markdown(stable)
+        assert "bytes sent of the first measurement from which all later ones meet it." in as_markdown(stable)
         assert [row.get("stable") for row in (as_dicts(first)[0], as_dicts(stable)[0])] == [None, True]
-        assert as_rich(stable).caption == "To a target: round of the first measurement from which on all meet it."
+        note = "To a target: round of the first measurement from which all later ones meet it."
+        assert as_rich(stable).caption == note
 
     def test_best_may_come_before_the_last(self, tmp_path: Path) -> None:
         run = read_run(write_run(tmp_path / "r", make_rows([0.1, 0.9, None, 0.8])))
@@ -410,7 +411,7 @@ class TestTables:
         Console(file=printed, width=120).print(as_rich(rows_))
         assert "5.53 min / 20" in printed.getvalue()
         assert "4.37 min / 300" in printed.getvalue()
-        assert "Virtual time leads, since rounds mean different work." in " ".join(printed.getvalue().split())
+        assert "Virtual time comes first, since rounds differ in work." in " ".join(printed.getvalue().split())
         assert "| 4.37 min / 300 / 30,000 / 900 kB |" in as_markdown(rows_)
         assert "virtual time / round / client updates / bytes sent of the first" in as_markdown(rows_)
 
@@ -541,9 +542,9 @@ class TestPictures:
         assert [path.vertices[:, 0].max() for path in bars.get_paths()] == [0.5, 1, 1.5, 2]  # type: ignore[index,union-attr]
         spans = [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in waits.get_paths()]  # type: ignore[index,union-attr]
         assert spans == [(0.5, 1), (1.5, 2)]
-        assert legend_texts(figure) == ["Work", "Next round's work", "Waits for the slowest"]
+        assert legend_texts(figure) == ["Training", "Training (alternate rounds)", "Waiting for the slowest"]
         assert render(figure)
-        assert legend_texts(plot_gantt(events)) == ["Work", "Next round's work"]
+        assert legend_texts(plot_gantt(events)) == ["Training", "Training (alternate rounds)"]
 
     @pytest.mark.parametrize(
         ("done", "message"), [([1.0], r"shape \(1,\), but there are 2"), ([0.5, 3.0], r"done\[1\] = 3: must lie")]

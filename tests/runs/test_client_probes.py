@@ -15,7 +15,8 @@ from atoll import Dataset, Experiment, InputError, State, Trainer, init, load, l
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
 from atoll.local.weights import read_model
-from atoll.runs.probes import Probes, spread_of
+from atoll.runs.named_probes import spread_of
+from atoll.runs.probes import Probes
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.made_runs import timeless
 

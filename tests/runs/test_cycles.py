@@ -119,7 +119,7 @@ def test_sweeps_know_its_column() -> None:
     [
         (["method.name=ifca"], r"run\.probes = 'cycle_accuracy': is measured at the server's model.*'ifca' has none"),
         (["run.probes=['personal_model_accuracy']"], r"'personal_model_accuracy': clients keep no models"),
-        (["run.probes=['parameter_error']"], r"'parameter_error': no parameters are planted"),
+        (["run.probes=['parameter_error']"], r"'parameter_error': the data have no planted parameters"),
         (["run.probes=['cycle_acuracy']"], r"did you mean 'cycle_accuracy'"),
         (
             [

@@ -77,7 +77,7 @@ def test_a_clusters_model(tmp_path: Path) -> None:
     bare = {name: tensor for name, tensor in state.starts[2].items() if "@" not in name}
     assert len(bare) < len(state.starts[2])  # CFL-MGD's models carry their momentum, which stays behind
     assert_equal(safetensors.torch.load_file(file), bare)
-    with pytest.raises(atoll.InputError, match="makes 3 models and none of all clients; choose a cluster from 0 to 2"):
+    with pytest.raises(atoll.InputError, match="makes 3 models, none for all clients; choose a cluster from 0 to 2"):
         export_model(tmp_path / "run")
     with pytest.raises(atoll.InputError, match=r"cluster 3: .* has the clusters 0 to 2"):
         export_model(tmp_path / "run", cluster=3)
@@ -137,7 +137,7 @@ def test_damaged_checkpoints(tmp_path: Path) -> None:
     made = export_model(tmp_path / "run")
     assert (made.events_done, made.is_finished) == (2, False)  # the checkpoint before it, so not the run's end
     first.unlink()
-    with pytest.raises(atoll.InputError, match="every checkpoint in it is damaged; so there is no model"):
+    with pytest.raises(atoll.InputError, match="all its checkpoints are damaged, so there is no model"):
         export_model(tmp_path / "run")
 
 

@@ -12,8 +12,8 @@ import pytest
 from atoll import Experiment, make_runs, run_events
 from atoll.privacy.ledger import LEDGER, SEAL
 from atoll.runs.fingerprint import digest
-from atoll.runs.run import name_folders
-from atoll.runs.run_folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, STRIKES, RunFolder, prepare_folders
+from atoll.runs.run_folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, STRIKES, RunFolder
+from atoll.runs.run_folders import name_folders, prepare_folders
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically
 
@@ -223,5 +223,5 @@ def test_folders_of_several_runs_need_room_each(tmp_path: Path) -> None:
     assert folders == [tmp_path / "out" / "a", tmp_path / "out" / "b"]
     assert not (tmp_path / "out").exists()
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="holds other files"):
+    with pytest.raises(InputError, match="holds files other than"):
         prepare_folders(["a", "b"], tmp_path, resume=True, overwrite=False)

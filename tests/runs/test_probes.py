@@ -185,7 +185,7 @@ def test_heterogeneity_is_a_probe_with_a_name(tmp_path: Path) -> None:
             "asks",
             "its parameter 'populaton' is unknown, did you mean 'population'? Allowed: clustering, cycle_accuracies",
         ),
-        ("train_loss", "there is a column 'train_loss' already"),
+        ("train_loss", "the column 'train_loss' exists already"),
         ("lists", "must return a number, or a dict of numbers by name; it returned [0.5]"),
         ("forgets", "must return a number, or a dict of numbers by name; it returned None"),
         ("truth", "must return a number, or a dict of numbers by name; it returned True"),
@@ -205,7 +205,7 @@ def test_a_bad_probe_is_one_sentence_before_anything_is_written(tmp_path: Path, 
 def test_names_and_columns_come_once() -> None:
     with pytest.raises(InputError, match=r"run\.probes: names '.*:several' twice"):
         check_probes(experiment("several", "several"))
-    with pytest.raises(InputError, match=r"run\.probes = '.*:twice': there is a column 'share_of_first' already"):
+    with pytest.raises(InputError, match=r"run\.probes = '.*:twice': the column 'share_of_first' exists already"):
         check_probes(experiment("share_of_first", "twice"))
     with pytest.raises(InputError, match=r"run\.probes = 'heterogenity': unknown, did you mean 'heterogeneity'\?"):
         check_probes(experiment(run={"probes": ["heterogenity"]}))

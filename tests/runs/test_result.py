@@ -106,7 +106,7 @@ def test_settings_are_laid_over_those_of_any_source(tmp_path: Path) -> None:
 def test_an_experiment_is_run_as_it_is() -> None:
     experiment = atoll.Experiment(atoll.make_runs(SETTINGS)[0])
     assert atoll.run(experiment).settings == experiment.settings
-    with pytest.raises(atoll.InputError, match="to change settings give its `settings`"):
+    with pytest.raises(atoll.InputError, match="to change settings, pass its `settings`"):
         atoll.run(experiment, rounds=3)
 
 
@@ -148,8 +148,8 @@ def test_models_of_clusters_without_one_of_all() -> None:
     [
         ({"rounds": 0}, "rounds = 0"),
         ({"local": {"learning": 1}}, "local.learning: unknown"),
-        ({"resume": True}, "resume=True: needs the folder"),
-        ({"run": {"trackers": ["tensorboard"]}}, "run.trackers: write into the run's folder"),
+        ({"resume": True}, "resume=True: needs the run's folder"),
+        ({"run": {"trackers": ["tensorboard"]}}, "run.trackers: need the run's folder"),
         ({"only": "nothing"}, "no run has this"),
     ],
 )

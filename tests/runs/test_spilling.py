@@ -149,7 +149,7 @@ def test_a_file_that_is_lost_while_the_run_goes_on_is_an_error(tmp_path: Path) -
     states = empty(tmp_path, 1) | kept_by({7: 1.0})
     (path,) = files_in(tmp_path)
     path.unlink()
-    with pytest.raises(RunError, match=r"what client 7 keeps cannot be read from .*clients-00000001"):
+    with pytest.raises(RunError, match=r"the state of client 7 cannot be read from .*clients-00000001"):
         states[7]
 
 
@@ -264,5 +264,5 @@ def test_a_state_whose_name_is_damaged_is_told(tmp_path: Path) -> None:
     (file,) = tmp_path.glob("clients-*.safetensors")
     file.write_bytes(file.read_bytes().replace(b"3/000000/w", b"3/000000-w"))
     kept.model = None
-    with pytest.raises(RunError, match="what client 3 keeps cannot be read"):
+    with pytest.raises(RunError, match="the state of client 3 cannot be read"):
         shelf.read(3, kept)

@@ -1,4 +1,4 @@
-"""How fast this machine trains: executors, the plain loop and the matrix product, raced against each other."""
+"""How fast this machine trains: a race between executors, a plain loop and a matrix product."""
 
 from dataclasses import replace
 
@@ -27,19 +27,19 @@ CASES = (
     Case("mlp", 100),
     Case("cnn", 10),
     Case("alexnet", 10),
-    # CenAsy with T'' = 1, T' = 10, and as many clusters side by side as in `feduc-mnist` on average.
+    # CenAsy with T'' = 1, T' = 10, and the average number of concurrent clusters in `feduc-mnist`.
     Case("lr", 6, steps=1, batch_size=64, cohorts=10, clusters=6),
 )
-"""What `atoll bench` measures."""
+"""The cases that `atoll bench` measures."""
 
 ROUNDS, QUICK_ROUNDS = 5, 3
 """Timed rounds of each contender."""
 
-_QUICK_STEPS = 4  # also of cohorts one after the other
-_QUICK_STEPS_OF_THE_LARGEST = 2  # a step of AlexNet's takes ten of the CNN's
+_QUICK_STEPS = 4  # also the number of consecutive cohorts
+_QUICK_STEPS_OF_THE_LARGEST = 2  # a step of AlexNet takes as long as ten of the CNN
 
 
 def quick(case: Case) -> Case:
-    """Return a case with fewer local steps, and fewer cohorts one after the other."""
+    """Return a case with fewer local steps and fewer consecutive cohorts."""
     steps = _QUICK_STEPS_OF_THE_LARGEST if case.model == "alexnet" else _QUICK_STEPS
     return replace(case, steps=min(case.steps, steps), cohorts=min(case.cohorts, _QUICK_STEPS))

@@ -1,4 +1,4 @@
-"""``python -m atoll.bench CONTENDER CASE``: a process that a race paces; CASE is JSON."""
+"""``python -m atoll.bench CONTENDER CASE``: a contender's process, paced by a race; CASE is JSON."""
 
 import json
 import os
@@ -9,4 +9,4 @@ from atoll.bench.work import Case
 
 if __name__ == "__main__":
     serve(sys.argv[1], Case(**json.loads(sys.argv[2])))
-    os._exit(0)  # PyTorch takes most of a second to be torn down, and the race waits for it
+    os._exit(0)  # PyTorch takes most of a second to shut down, and the race would wait for it

@@ -19,14 +19,14 @@ def as_rich(title: str, results: Sequence[RaceResult]) -> Table:
 
 
 def as_markdown(results: Sequence[RaceResult]) -> str:
-    """Return the results of several cases as one Markdown table; those that failed are left out."""
+    """Return the results of several cases as one Markdown table, without failed contenders."""
     lines = ["| " + " | ".join(("case", *COLUMNS)) + " |", "|---" * 2 + "|--:" * (len(COLUMNS) - 1) + "|"]
     lines += ["| " + " | ".join((result.case, *cells(result))) + " |" for result in results if not result.failure]
     return "\n".join(lines) + "\n"
 
 
 def cells(result: RaceResult) -> list[str]:
-    """Return one row: the contender, then its figures, or why it has none."""
+    """Return one row: the contender and its figures, or why it has none."""
     if result.failure:
         return [result.contender, f"skipped: {result.failure}", *[""] * (len(COLUMNS) - 2)]
     return [

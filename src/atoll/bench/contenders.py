@@ -1,4 +1,4 @@
-"""Atoll's executors and the plain loop, each as a process of its own that is paced: ``python -m atoll.bench``."""
+"""Atoll's executors and the plain loop, each a process that trains on request: ``python -m atoll.bench``."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -31,7 +31,7 @@ from atoll.support.process import keep_freed_memory
 
 
 def _make_cores(trainer: Trainer) -> Cores:
-    """Return workers on all cores, as a run has them."""
+    """Return workers on all cores, as in a run."""
     by_cohort = None if why_not_weighted(trainer.rule, trainer.module) else Weighted(trainer)
     return Cores(trainer, count_cores(), count_bytes(read_model(trainer.module)), by_cohort)
 
@@ -47,10 +47,10 @@ ROUNDED = "cores, bfloat16"
 
 
 class Round(Protocol):
-    """Train one round from a model."""
+    """Trains one round from a model."""
 
     def __call__(self, start: Model) -> Model:
-        """Return the mean of what the last cohort's clients send back."""
+        """Return the mean of the models that the last cohort returns."""
         ...
 
 
@@ -60,7 +60,7 @@ def contenders_for(case: Case) -> list[str]:
 
 
 def serve(name: str, case: Case) -> None:
-    """Train or multiply, one round whenever told to, until there are no more."""
+    """Train or multiply one round per request, until there are no more."""
     if name == MATRIX_PRODUCT:
         _serve_products()
         return
@@ -73,13 +73,13 @@ def serve(name: str, case: Case) -> None:
 
 
 def make_module(case: Case) -> nn.Module:
-    """Return the model of a case, the same numbers each time."""
+    """Return the model of a case, always with the same weights."""
     torch.manual_seed(0)
     return MODELS[case.model](case.shape, CLASSES)
 
 
 def make_round(name: str, case: Case, module: nn.Module) -> Round:
-    """Return what trains a round of a case: the plain loop, or one of the executors."""
+    """Return a function that trains a round: by the plain loop, or by an executor."""
     if name == PLAIN:
         return make_plain_round(case, module)
     keep_freed_memory()  # as a run does
@@ -89,13 +89,13 @@ def make_round(name: str, case: Case, module: nn.Module) -> Round:
 
 
 def make_trainer(case: Case, module: nn.Module, **named: Any) -> Trainer:
-    """Return what trains a client of a case; `named` is what `Trainer` takes besides, such as a device."""
+    """Return the trainer of a case; `named` holds further arguments of `Trainer`, such as a device."""
     rule = LocalRule(sgd, case.lr, case.steps, case.batch_size)
     return Trainer(module, make_clients(case), rule, seed=0, **named)
 
 
 def make_clients(case: Case) -> Population:
-    """Return the clients of a case, their samples in bytes as data sets of images are."""
+    """Return the clients of a case, with samples in bytes as in image data sets."""
     images, labels = make_pool(case)
     data = Dataset("random", images, labels, images[:1], labels[:1], CLASSES, scale=1 / 255)
     rows = np.arange(len(images))
@@ -103,7 +103,7 @@ def make_clients(case: Case) -> Population:
 
 
 def make_executor_round(case: Case, executor: Executor) -> Round:
-    """Return a round by an executor, as a run trains an event: its cohorts are the intra-cluster rounds."""
+    """Return a round by an executor, as a run trains an event; its cohorts are intra-cluster rounds."""
     clusters = range(case.clusters)
     clients = np.concatenate([list(own) for own in case.members])
     fields: dict[str, Any] = {
@@ -115,7 +115,7 @@ def make_executor_round(case: Case, executor: Executor) -> Round:
         "weights": np.ones(len(clients)),
         "intra_rounds": case.cohorts,
     }
-    numbers = count()  # every round is another event, so that no two draw the same batches
+    numbers = count()  # a new event every round, so that no two draw the same batches
 
     def train(start: Model) -> Model:
         number = next(numbers)
@@ -127,7 +127,7 @@ def make_executor_round(case: Case, executor: Executor) -> Round:
 
 
 def make_plain_round(case: Case, module: nn.Module) -> Round:
-    """Return a round as a user would write it in PyTorch: one client after the other, with its default threads."""
+    """Return a round as a user would write it in PyTorch: one client at a time, with PyTorch's default threads."""
     train_client = make_plain_client(case, module)
 
     def train(start: Model) -> Model:
@@ -142,7 +142,7 @@ def make_plain_round(case: Case, module: nn.Module) -> Round:
 
 
 def make_plain_client(case: Case, module: nn.Module) -> Callable[[int, Model], Model]:
-    """Return what trains a client by its number, as a user would write it."""
+    """Return a function that trains a client by its number, as a user would write it."""
     images, labels = make_pool(case)
     inputs, targets = torch.from_numpy(images).float() / 255, torch.from_numpy(labels)
 

@@ -15,8 +15,8 @@ MATRIX_PRODUCT_FLOPS = 2 * SQUARE**3 * PRODUCTS
 def count_flops(case: Case) -> int:
     """Return the operations of a round's matrix products and convolutions, forward and backward.
 
-    A multiplication and an addition count as two. Everything else (activations, pooling, the optimiser) is left out,
-    as is usual.
+    A multiplication and an addition count as two. Everything else (activations, pooling, the optimiser) is left out, as
+    usual.
     """
     with torch.device("meta"):  # shapes without numbers
         module = MODELS[case.model](case.shape, CLASSES)

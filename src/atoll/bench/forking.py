@@ -1,4 +1,4 @@
-"""Contenders as forks of one process that has imported PyTorch, which takes longer than a quick round."""
+"""Contenders as forks of a process that has already imported PyTorch, which takes longer than a quick round."""
 
 import multiprocessing
 import os
@@ -14,23 +14,23 @@ CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 
 
 class Fork:
-    """A contender of Atoll's own, with the names that `subprocess.Popen` has.
+    """One of Atoll's contenders, with part of the interface of `subprocess.Popen`.
 
     Attributes:
-        pid: of its process, which leads a session of its own.
-        stdin: where a line asks for a round.
-        stdout: what it answers.
+        pid: of its process, which leads its own session.
+        stdin: each line requests a round.
+        stdout: its answers.
     """
 
     def __init__(self, name: str, case: Case, errors: IO[str]) -> None:
-        """Start it; what goes wrong is written to `errors`, a file that is open."""
+        """Start it; its errors are written to `errors`, an open file."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["atoll.bench.contenders", "torch._dynamo"])  # optimisers import the latter
         with ExitStack() as stack:
             asked, asks = context.Pipe(duplex=False)
             answers, answered = context.Pipe(duplex=False)
             ends = asked, answered, Connection(os.dup(errors.fileno()), readable=False)
-            for end in (*ends, asks, answers):  # theirs are handed over, ours are opened as files
+            for end in (*ends, asks, answers):  # the child has its own copies, and we open ours as files
                 stack.callback(end.close)
             self._process = context.Process(target=_serve, args=(name, case, *ends))
             self._process.start()
@@ -39,15 +39,15 @@ class Fork:
 
     @property
     def pid(self) -> int:
-        """Return the number of its process."""
+        """Return its process id."""
         assert self._process.pid is not None
         return self._process.pid
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, and return how it ended.
+        """Wait for the process to end, and return its exit status.
 
         Raises:
-            subprocess.TimeoutExpired: it has not after so many seconds.
+            subprocess.TimeoutExpired: if it has not ended after this many seconds.
         """
         self._process.join(timeout)
         if self._process.exitcode is None:
@@ -56,7 +56,7 @@ class Fork:
 
 
 def _serve(name: str, case: Case, asked: Connection, answered: Connection, errors: Connection) -> None:
-    """Train rounds as ``python -m atoll.bench`` does, with these as standard input, output and error."""
+    """Train rounds like ``python -m atoll.bench``, with these as standard input, output and error."""
     os.setsid()
     for number, end in enumerate((asked, answered, errors)):
         os.dup2(end.fileno(), number)

@@ -8,17 +8,16 @@ _PROC = Path("/proc")
 
 
 def can_measure() -> bool:
-    """Return whether this system shows how much memory processes hold."""
+    """Return whether this system reports how much memory processes hold."""
     return (_PROC / "self/smaps_rollup").is_file()
 
 
 def peak_bytes(root: int) -> int:
-    """Return the most bytes that a process and its living descendants have held in memory, at most.
+    """Return an upper bound on the peak memory, in bytes, of a process and its living descendants.
 
-    These are the pages that each has for itself now, the largest part that one of them shares, and what each has
-    given back since its own peak. Libraries, and what workers share with the process that forked them, so count once,
-    and other programs that map the same library change nothing. Where processes had their peaks at different times,
-    it is more than they held at any one time.
+    It adds each process's private pages, the largest shared part of any of them, and what each has released since its
+    own peak. Libraries, and what workers share with the process that forked them, thus count once, and other programs
+    that map the same libraries do not matter. If processes peaked at different times, the bound exceeds the true peak.
     """
     private = returned = shared = 0
     for pid in descendants(root):

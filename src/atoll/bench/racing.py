@@ -1,4 +1,4 @@
-"""Races: contenders train the same rounds in turn, each in a process of its own."""
+"""Races: contenders train the same rounds in turn, each in its own process."""
 
 import json
 import os
@@ -12,7 +12,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from queue import Empty, Queue
 from threading import Thread
-from types import TracebackType
 from typing import IO, Any, Self
 
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, ROUNDED, contenders_for
@@ -22,14 +21,14 @@ from atoll.bench.memory import can_measure, peak_bytes
 from atoll.bench.work import Case
 from atoll.support.errors import RunError
 
-PATIENCE_SECONDS = 900.0  # for one round, or for starting and warming up
-_PARTING_SECONDS = 15.0  # to end when there is nothing more to do
-_TOLERANCE = 2.0  # between the ways that contenders' models move, which start from other random numbers
+PATIENCE_SECONDS = 900.0  # for one round, or for start and warm-up
+_PARTING_SECONDS = 15.0  # for a process to end when there is nothing more to do
+_TOLERANCE = 2.0  # ratio between how far contenders' models move, which start from different weights
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A process to race: the command that starts it, to which the case is added as JSON; none for a fork of ours."""
+    """A process to race: the command that starts it, to which the case is appended as JSON; empty for our own forks."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -44,10 +43,10 @@ class RaceResult:
         case: name of the case.
         contender: name of the contender.
         seconds: of each timed round.
-        speed: how many times as fast as the plain loop, the median over rounds that followed each other.
-        gflops: operations a second of the median round, in 1e9.
-        share: those over what the matrix product reached in the same race.
-        memory_bytes: the most that its processes held; None where that cannot be measured.
+        speed: how many times as fast as the plain loop: the median over pairs of adjacent rounds.
+        gflops: operations per second of the median round, in 1e9.
+        share: the same, relative to the matrix product in this race.
+        memory_bytes: peak memory of its processes; None if it cannot be measured.
         failure: why it has no figures; empty if it has.
     """
 
@@ -62,25 +61,25 @@ class RaceResult:
 
 
 def own_contenders(case: Case, bfloat16: bool = False) -> list[Contender]:
-    """Return the plain loop, the executors that fit the case, and the matrix product; on demand workers in bfloat16."""
+    """Return the plain loop, the executors that fit the case, the matrix product and, if asked, bfloat16 workers."""
     names = [*contenders_for(case), *([ROUNDED] if bfloat16 else []), MATRIX_PRODUCT]
     return [Contender(name) if CAN_FORK else Contender(name, command_of(name)) for name in names]
 
 
 def command_of(name: str) -> tuple[str, ...]:
-    """Return the command that starts one of Atoll's own contenders on its own."""
+    """Return the command that starts one of Atoll's own contenders as a separate process."""
     return sys.executable, "-m", "atoll.bench", name
 
 
 def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[RaceResult]:
     """Return each contender's result; the matrix product's comes last.
 
-    All processes are started at once and warm up with one round, which is not timed. Then each trains one round in
-    turn, `rounds` times, and the order shifts by one each time. A contender that fails is told with the reason, and
-    the others go on.
+    All processes start at once and warm up with one untimed round. Then they train one round each, in turn, `rounds`
+    times; the order shifts by one each time. If a contender fails, its result gives the reason, and the others
+    continue.
 
     Raises:
-        RunError: the plain loop or the matrix product failed.
+        RunError: if the plain loop or the matrix product failed.
     """
     with ExitStack() as stack:
         racers = [stack.enter_context(Racer(each, case)) for each in contenders]
@@ -97,11 +96,8 @@ def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[RaceR
                 racer.run_round()
         for racer in racers:
             racer.measure_memory()
-    for racer in (plain, product):
-        if racer.failure:
-            raise RunError(f"the benchmark's {racer.contender.name} failed ({racer.failure})")
-    rest = [racer for racer in racers if racer is not product]
-    return [_result(case, racer, plain, product) for racer in [*rest, product]]
+    plain, product = (_needed(racers, name) for name in (PLAIN, MATRIX_PRODUCT))
+    return [_result(case, racer, plain, product) for racer in sorted(racers, key=lambda racer: racer is product)]
 
 
 def _needed(racers: Sequence["Racer"], name: str) -> "Racer":
@@ -124,10 +120,9 @@ def _result(case: Case, racer: "Racer", plain: "Racer", product: "Racer") -> Rac
 
 
 class Racer:
-    """A contender's process. What goes wrong with it is kept in `failure`, and it does nothing from then on."""
+    """A contender's process. After a failure, which is kept in `failure`, it does nothing more."""
 
     def __init__(self, contender: Contender, case: Case) -> None:
-        """Prepare; nothing is started yet."""
         self.contender = contender
         self.case = case
         self.seconds: list[float] = []
@@ -140,16 +135,14 @@ class Racer:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End the process and all that belong to it."""
+    def __exit__(self, *_: object) -> None:
         self._end()
         self._errors.close()
 
     def start(self) -> None:
-        """Start the process, which begins its first round when it has loaded what it needs."""
+        """Start the process, which begins its first round as soon as it has loaded everything."""
         try:
             self._process = self._begin()
         except OSError as error:
@@ -168,7 +161,7 @@ class Racer:
             stderr=self._errors,
             env={**os.environ, **self.contender.environment},
             text=True,
-            start_new_session=True,  # so that all its processes can be ended, and the keyboard's interrupt is ours
+            start_new_session=True,  # so that all its processes can be killed, and Ctrl-C reaches only us
         )
 
     def warm_up(self) -> None:
@@ -176,29 +169,27 @@ class Racer:
         self._ready = self._hear("ready")
 
     def check_work(self, plain: "Racer") -> None:
-        """Refuse a contender whose model is another one, or has not moved about as far as the plain loop's."""
+        """Fail a contender whose model differs from the plain loop's, or has not moved about as far."""
         if self.failure or not self._ready["parameters"]:
             return
         ours, theirs = self._ready, plain._ready
         if ours["parameters"] != theirs["parameters"]:
             self.failure = f"its model has {ours['parameters']} parameters, not {theirs['parameters']}"
         elif not 1 / _TOLERANCE < ours["moved"] / theirs["moved"] < _TOLERANCE:
-            self.failure = (
-                f"its model moved by {ours['moved']:.3g} in a round, the plain loop's by {theirs['moved']:.3g}"
-            )
+            moved = f"its model moved by {ours['moved']:.3g} in a round"
+            self.failure = f"{moved}, the plain loop's by {theirs['moved']:.3g}"
         if self.failure:
             self._end()
 
     def run_round(self) -> None:
         """Train one timed round."""
         self._ask()
+        seconds = self._hear("seconds")
         if not self.failure:
-            seconds = self._hear("seconds")
-            if not self.failure:
-                self.seconds.append(seconds)
+            self.seconds.append(seconds)
 
     def measure_memory(self) -> None:
-        """See how much memory the rounds have taken."""
+        """Measure how much memory the rounds took."""
         if self._process and can_measure():
             self.memory_bytes = peak_bytes(self._process.pid)
 
@@ -212,7 +203,7 @@ class Racer:
             self._fail("it ended before the last round")
 
     def _hear(self, key: str) -> Any:
-        """Wait for a message and return what it says."""
+        """Wait for a message and return its value."""
         if self.failure:
             return {}
         try:
@@ -226,15 +217,14 @@ class Racer:
         return json.loads(line)[key]
 
     def _listen(self, answers: IO[str] | None) -> None:
-        """Keep the messages of the process; an empty one says that it has closed its output."""
-        if answers:
-            for line in answers:
-                if line.startswith(('{"ready"', '{"seconds"')):  # libraries print other things
-                    self._lines.put(line)
+        """Collect the messages of the process; an empty one means that it has closed its output."""
+        for line in answers or ():
+            if line.startswith(('{"ready"', '{"seconds"')):  # libraries print other things
+                self._lines.put(line)
         self._lines.put("")
 
     def _fail(self, what: str) -> None:
-        """End it and note why, with the last line that the process wrote to standard error."""
+        """End the process and note why, with its last line on standard error."""
         self.failure = what
         self._end()
         self._errors.seek(0)
@@ -243,7 +233,7 @@ class Racer:
             self.failure = f"{what}: {lines[-1]}"
 
     def _end(self) -> None:
-        """Close its input, at which it ends; what has not ended after a while is killed."""
+        """Close its input, which ends it; kill what has not ended after a while."""
         if not self._process:
             return
         process, self._process = self._process, None

@@ -1,6 +1,6 @@
-"""What a benchmark trains, and how a process that trains it is paced: all that contenders share.
+"""What a benchmark trains, and how its processes are paced: everything that contenders share.
 
-Needs NumPy alone, so that other libraries' processes can load this file where Atoll is not installed.
+Needs only NumPy, so that other libraries' processes can load this file where Atoll is not installed.
 """
 
 import json
@@ -14,25 +14,25 @@ import numpy as np
 import numpy.typing as npt
 
 CLASSES = 10
-DISTINCT = 10  # clients with samples of their own; the next ones hold the same again, so that memory stays small
+DISTINCT = 10  # clients with different samples; further ones repeat these, which saves memory
 
 SHAPES = {"mlp": (1, 28, 28), "lr": (1, 28, 28), "cnn": (1, 28, 28), "alexnet": (3, 32, 32)}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One round of a benchmark: in each cluster cohorts, one after the other, each from the mean of the one before.
+    """One round of a benchmark: each cluster trains cohorts in turn, each starting from the previous one's mean.
 
     The round ends with the mean of the clusters' models.
 
     Attributes:
         model: name of the model.
-        clients: clients a cohort.
+        clients: clients per cohort.
         steps: local steps of a client, each SGD on one batch.
-        batch_size: samples a step.
-        cohorts: cohorts that train one after the other in a round.
-        clusters: clusters that train at once, each its own cohorts.
-        lr: learning rate; inputs are random, so it matters only that training stays finite.
+        batch_size: samples per step.
+        cohorts: cohorts that train in turn in a round.
+        clusters: clusters that train at once, each with its own cohorts.
+        lr: learning rate; inputs are random, so it only has to keep training finite.
     """
 
     model: str
@@ -45,18 +45,18 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What tables and filters call it, such as ``mlp, 10 clients``."""
+        """The case's name in tables and filters, such as ``mlp, 10 clients``."""
         several = f"{self.clusters} clusters of " if self.clusters > 1 else ""
         return f"{self.model}, {several}{self.clients} clients" + (f", {self.steps} step" if self.steps == 1 else "")
 
     @property
     def members(self) -> list[range]:
-        """Each cluster's clients, who are in all its cohorts."""
+        """Each cluster's clients, which are in all its cohorts."""
         return [range(cluster * self.clients, (cluster + 1) * self.clients) for cluster in range(self.clusters)]
 
     @property
     def samples(self) -> int:
-        """Samples that each client holds: one epoch is all its local steps."""
+        """Samples per client: its local steps make one epoch."""
         return self.steps * self.batch_size
 
     @property
@@ -81,23 +81,23 @@ def samples_of(case: Case, client: int) -> slice:
 class WorkRate:
     """Lets a process train a round on request, and reports how long it took.
 
-    The first round warms up: it starts at once and its end is told as ``{"ready": ...}``. Each further round waits
-    for a line on standard input, and its seconds go to standard output, one JSON object a line.
+    The first round is a warm-up: it starts at once, and its end is reported as ``{"ready": ...}``. Each further round
+    waits for a line on standard input; its seconds go to standard output, one JSON object per line.
     """
 
     def __init__(self, parameters: int, moved: Callable[[], float]) -> None:
-        """Report these when ready, so that contenders can be checked to do the same work.
+        """Report these when ready, to check that all contenders do the same work.
 
         Args:
             parameters: numbers in the model.
-            moved: returns how far the model is from where it started, as the norm of all numbers' differences.
+            moved: returns the norm of the model's total change so far.
         """
         self._ready = {"parameters": parameters, "moved": moved}
         self._rounds = 0
         self._began = 0.0
 
     def next_round(self) -> bool:
-        """End the round under way, if any, and wait until the next one is due; False when there is none."""
+        """End the current round, if any, and wait for the next request; False if there are no more."""
         seconds = time.perf_counter() - self._began
         self._rounds += 1
         if self._rounds == 1:

@@ -169,7 +169,7 @@ def _place_of(experiment: "Experiment", folder: Path | None) -> Path:
 
 def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
     """Carry out a run until it ends or is interrupted, with a line for each row of metrics."""
-    from atoll.runs.run_folder import prepare_folders
+    from atoll.runs.run_folders import prepare_folders
     from atoll.trackers import require_trackers
 
     refuse_both(resume, overwrite)

@@ -63,8 +63,7 @@ def run(
     """
     refuse_both(resume, overwrite)
     runs = _checked(read_experiments(experiment, scale, changes, only), schedule)
-    from atoll.runs.run import name_folders
-    from atoll.runs.run_folder import begin_folders, prepare_folders
+    from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 
     parent = folder or Path("runs") / runs[0].settings.name
     names = name_folders(runs)

@@ -6,7 +6,7 @@ import numpy as np
 
 from atoll.clustering.checked_arguments import checked_rule
 from atoll.clustering.clustering import Clustering
-from atoll.data.dealing.partition import exact_counts, major_shares
+from atoll.data.dealing.class_counts import exact_counts, major_shares
 from atoll.data.population import Population
 from atoll.support.arrays import Ids, Mask
 from atoll.support.errors import InputError

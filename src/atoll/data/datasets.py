@@ -113,19 +113,9 @@ def make_regression(
 
     owner = np.repeat(np.arange(clients) * groups // clients, samples)
     test_owner = np.repeat(np.arange(groups), max(100, samples))
-    inputs, targets = draw(owner)
-    test_inputs, test_targets = draw(test_owner)
+    pools = *draw(owner), *draw(test_owner)
     return Dataset(
-        name="regression",
-        inputs=inputs,
-        targets=targets,
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        classes=0,
-        loss="squared",
-        groups=owner,
-        test_groups=test_owner,
-        planted=planted,
+        "regression", *pools, classes=0, loss="squared", groups=owner, test_groups=test_owner, planted=planted
     )
 
 
@@ -179,12 +169,5 @@ def _load_digits() -> Dataset:
     targets = targets.astype(np.int64)
     is_test = np.zeros(len(targets), dtype=bool)
     is_test[np.argsort(targets, kind="stable")[::5]] = True
-    return Dataset(
-        name="digits",
-        inputs=inputs[~is_test],
-        targets=targets[~is_test],
-        test_inputs=inputs[is_test],
-        test_targets=targets[is_test],
-        classes=10,
-        scale=1 / 16,
-    )
+    pools = inputs[~is_test], targets[~is_test], inputs[is_test], targets[is_test]
+    return Dataset("digits", *pools, classes=10, scale=1 / 16)

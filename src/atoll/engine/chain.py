@@ -1,8 +1,8 @@
 """A trainer with stages around it (`Method.stages`)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -13,7 +13,9 @@ from atoll.engine.stages import Stage, Train, sent_form
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
-from atoll.support.errors import InputError
+from atoll.support.errors import AtollError, InputError
+
+T = TypeVar("T")
 
 
 class Chain:
@@ -66,12 +68,12 @@ class Chain:
             return train(replace(task, state=self._kept(task.state, None))), []
         *inner, stage = stages
         own = replace(task, state=self._kept(task.state, stage))
-        begun = task if stage.begin is None else replace(stage.begin(own), state=task.state)
+        begun = task if stage.begin is None else replace(_half(stage, ClientTask, stage.begin, own), state=task.state)
         update, forms = self.pass_through(begun, inner, train)
         forms.append(form_of(update.model))
         if stage.send is None:
             return update, forms
-        sent = stage.send(own, replace(update, state=None))
+        sent = _half(stage, ClientUpdate, stage.send, own, replace(update, state=None))
         return replace(sent, state=_joined(update.state, self._named(sent.state, stage))), forms
 
     def _kept(self, state: Model | None, stage: Stage | None) -> Model | None:
@@ -142,6 +144,19 @@ def require_halves(chain: Chain, task: ClientTask) -> None:
         if made != given and not stage.keeps_model:
             told = f"returns {_told(made)}, but its client half was given {_told(given)}"
             raise InputError(f"{stage.told}: its server half {told}")
+
+
+def _half(stage: Stage, kind: type[T], half: Callable[..., T], *given: Any) -> T:
+    """Return what a client half makes, which may be a user's own code."""
+    try:
+        made = half(*given)
+    except AtollError:
+        raise
+    except Exception as error:
+        raise InputError(f"{stage.told}: its client half failed ({type(error).__name__}: {error})") from error
+    if not isinstance(made, kind):
+        raise InputError(f"{stage.told}: its client half must return {kind.__name__}, not {type(made).__name__!r}")
+    return made
 
 
 def _received(stage: Stage, sent: Model, start: Model, form: Form) -> Model:

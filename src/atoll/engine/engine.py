@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.aggregation.fixed_point import FixedPoint
 from atoll.aggregation.mean import Combine, average_gradients, average_models, share_layers
 from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import Assignment, ByLabel, as_scheduled, least_loss
@@ -27,6 +27,9 @@ from atoll.schedules.timeline import Arrivals
 from atoll.support.arrays import Ids
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.requiring import require, require_has
+
+if TYPE_CHECKING:
+    from atoll.aggregation.fixed_point import FixedPoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +169,7 @@ class Method:
         return next((stage.combine for stage in reversed(self.stages) if stage.combine), self.combine)
 
     @property
-    def fixed(self) -> FixedPoint | None:
+    def fixed(self) -> "FixedPoint | None":
         """The fixed point in which nodes of a fleet sum updates under masks; None: each is sent by itself."""
         return next((stage.fixed for stage in self.stages if stage.fixed), None)
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from atoll.aggregation.mean import Combine
 from atoll.engine.assignment import Assignment
 from atoll.engine.release import Release
-from atoll.local.models import Form, Model
+from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.support.errors import InputError
+from atoll.support.errors import AtollError, InputError
 
 if TYPE_CHECKING:
     from atoll.aggregation.fixed_point import FixedPoint
     from atoll.engine.cohorts import ClientTrainer
 
 Train = Callable[[ClientTask], ClientUpdate]
+Receive = Callable[[Model, Model, Form], Model]
 
 
 class Need(StrEnum):
@@ -51,7 +52,7 @@ class Stage:
 
     Attributes:
         name: unique in the chain; the stage's client state is saved as ``name@...``.
-        told: the setting that asks for it, for error messages, such as ``travel.codec = 'int8'``.
+        told: the setting that asks for it, such as ``travel.codec = 'int8'``, for errors; set by `travel.stages`.
         begin: client half before training; returns the task for earlier stages and the trainer.
         send: client half after training; given the task and the update, returns what leaves the client, with the state
             to keep for its next task. Draw random numbers from `atoll.generator` with `task.key`.
@@ -73,10 +74,10 @@ class Stage:
     """
 
     name: str
-    told: str
+    told: str = ""
     begin: Callable[[ClientTask], ClientTask] | None = None
     send: Callable[[ClientTask, ClientUpdate], ClientUpdate] | None = None
-    receive: Callable[[Model, Model, Form], Model] | None = None
+    receive: Receive | None = None
     form: Callable[[Form], Form] | None = None
     trains: "Callable[[ClientTrainer], Train] | None" = None
     assign: Assignment | None = None
@@ -90,6 +91,10 @@ class Stage:
     digest: Any = None
     needs: Mapping[Need, str] = field(default_factory=dict)
     lacks: Mapping[Need, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Name the stage in errors if no setting does."""
+        object.__setattr__(self, "told", self.told or f"stage {self.name!r}")
 
     @property
     def is_at_client(self) -> bool:
@@ -120,9 +125,18 @@ def require_chain(stages: Sequence[Stage], lacking: Callable[[Need], str]) -> No
 
 
 def sent_form(stages: Iterable[Stage], form: Form) -> Form:
-    """Return the form of what leaves a client, given the form of its update."""
+    """Return the form of what leaves a client, given the form of its update.
+
+    Raises:
+        InputError: if a stage's `form` fails.
+    """
     for stage in stages:
-        form = form if stage.form is None else stage.form(form)
+        try:
+            form = form if stage.form is None else stage.form(form)
+        except AtollError:
+            raise
+        except Exception as error:  # whatever a user's function may raise
+            raise InputError(f"{stage.told}: its form failed ({type(error).__name__}: {error})") from error
     return form
 
 
@@ -143,5 +157,16 @@ def receive(stages: Sequence[Stage], sent: Model, start: Model, form: Form) -> M
         forms.append(sent_form([stage], forms[-1]))
     for stage, given in zip(reversed(stages), reversed(forms[:-1]), strict=True):
         if stage.receive is not None:
-            sent = stage.receive(sent, start, given)
+            sent = _received(stage.receive, sent, start, given)
     return {name: sent[name] for name in form}
+
+
+def _received(half: Receive, sent: Model, start: Model, form: Form) -> Model:
+    """Return what a server half makes of an untrusted message, which a user's own code may not expect."""
+    try:
+        model = half(sent, start, form)
+    except Exception as error:
+        raise ValueError(f"the server half failed ({type(error).__name__}: {error})") from error
+    if form_of(model) != form:
+        raise ValueError("the server half returned another form")
+    return model

@@ -1,4 +1,4 @@
-"""Batches: samples gathered from the pool, their losses, and many models measured on them at once."""
+"""Batches: samples gathered from the pool, their losses, and many models evaluated on them at once."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +22,8 @@ from atoll.support.process import one_thread
 Part = TypeVar("Part")
 Answer = TypeVar("Answer")
 
-_SHARED_BATCH = {"cpu": 1000, "cuda": 8000}  # samples in one forward pass when models are measured
-_FETCHED = 2000  # samples that are fetched from the pool at once, where they are used in several batches
+_SHARED_BATCH = {"cpu": 1000, "cuda": 8000}  # samples per forward pass when models are evaluated
+_FETCHED = 2000  # samples fetched from the pool at once, for several batches
 
 
 class Batches:
@@ -43,7 +43,7 @@ class Batches:
         self.classifies = self.hits is not None
 
     def __reduce__(self) -> tuple[type["Batches"], tuple[Dataset, nn.Module]]:
-        """Pickle what it is made of: unlike tensors, NumPy's arrays can stay in memory that processes share."""
+        """Pickle the data and the module: unlike tensors, NumPy arrays can stay in memory shared by processes."""
         return Batches, self._made_of
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Batches:
     def gather_each(self, rows: npt.NDArray[np.integer]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of the samples in each row of `rows`, [batches, samples].
 
-        The samples of several batches are fetched at once, and told to a GPU at once, so that it waits once.
+        The samples of several batches are fetched at once, so that a GPU waits once for all of them.
         """
         index = torch.from_numpy(rows % len(self.targets)).to(self.inputs.device)
         several = max(1, _FETCHED // max(1, rows.shape[1]))
@@ -77,7 +77,7 @@ class Batches:
         return self.prepare(images)
 
     def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:
-        """Turn each image as its copy says; most batches hold one copy only."""
+        """Rotate each image as its copy requires; most batches hold one copy only."""
         turned = inputs
         for copy in np.unique(copies):
             own = copies == copy
@@ -90,7 +90,7 @@ class Batches:
 
 
 def _preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return what makes a model's inputs of stored ones: times the scale, standardised, of the type of `like`."""
+    """Return a function from stored inputs to a model's: scaled, standardised, in the type of `like`."""
     scale = torch.tensor(data.scale, dtype=like.dtype)
 
     def scaled(inputs: Tensor, factor: Tensor = scale) -> Tensor:
@@ -108,7 +108,7 @@ def _preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredLosses:
-    """Each model's mean loss on each client's data, and its share of right answers (0 for regression).
+    """Each model's mean loss on each client's data, and its accuracy (0 for regression).
 
     Both [clients, models].
     """
@@ -124,10 +124,10 @@ def measure_models(
     rows: Sequence[npt.NDArray[np.int32]],
     threads: int = 1,
 ) -> MeasuredLosses:
-    """Measure all models on the samples of each client, ``rows[client]``.
+    """Evaluate all models on each client's samples, ``rows[client]``.
 
-    Every sample is gathered once for all models, and clients share batches, so the cost is one forward pass a model
-    and sample; several threads take a batch each.
+    Every sample is gathered once for all models, and clients share batches, so the cost is one forward pass per model
+    and sample; threads take one batch each.
     """
     own = cut_rows(rows, batches.inputs.device.type)
     parts = side_by_side(lambda copy, part: measure_samples(copy, batches, models, part), module, own, threads)
@@ -139,7 +139,7 @@ def measure_models(
 def measure_samples(
     module: nn.Module, batches: Batches, models: Sequence[Model], rows: npt.NDArray[np.int32]
 ) -> tuple[Tensor, Tensor]:
-    """Return each model's loss on each sample, and whether its answer is right, in one batch: [samples, models]."""
+    """Return each model's loss on each sample of a batch, and whether it is correct: [samples, models]."""
     module.eval()
     inputs, targets = batches.gather(rows)
     outputs = [_answer(module, model, inputs) for model in models]
@@ -152,9 +152,10 @@ def measure_samples(
 def side_by_side(
     measure: Callable[[nn.Module, Part], Answer], module: nn.Module, parts: Sequence[Part], threads: int
 ) -> list[Answer]:
-    """Return what is measured of each part, in order; with several threads each has a copy of the module.
+    """Return each part's measurements, in order; with several threads, each has a copy of the module.
 
-    Each computes in one thread, so the bits are those of one. They end with the call: workers may be forked after it.
+    PyTorch uses one thread in each, so results are bit-identical to one thread's. The threads end with the call, after
+    which workers may be forked.
     """
     if threads == 1 or len(parts) == 1:
         return [measure(module, part) for part in parts]
@@ -177,8 +178,8 @@ def side_by_side(
 def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:
     """Return a model's outputs.
 
-    The model is copied into the module: `torch.func.functional_call` does not leave a layer that stands in two places
-    as it was, and layers that share a parameter need care.
+    The model is copied into the module, since `torch.func.functional_call` does not restore a layer used in two places,
+    and shared parameters need care.
     """
     load_model(module, model)
     outputs: Tensor = module(inputs)
@@ -186,13 +187,13 @@ def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:
 
 
 def cut_rows(rows: Sequence[npt.NDArray[np.int32]], device: str = "cpu") -> list[npt.NDArray[np.int32]]:
-    """Return all clients' samples, one client after the other, in the batches that models are measured on."""
+    """Return all clients' samples, client by client, in the batches on which models are evaluated."""
     flat, size = np.concatenate(rows), _SHARED_BATCH.get(device, _SHARED_BATCH["cpu"])
     return [flat[low : low + size] for low in range(0, len(flat), size)]
 
 
 def mean_by_client(table: Floats, rows: Sequence[npt.NDArray[np.int32]]) -> Floats:
-    """Return the mean over each client's samples, [clients, models], of what was measured on these rows."""
+    """Return the mean over each client's samples, [clients, models], of measurements on these rows."""
     sizes = np.array([len(own) for own in rows])
     return np.asarray(np.add.reduceat(table, np.cumsum(sizes) - sizes) / sizes[:, None])
 
@@ -213,12 +214,12 @@ def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def right_class(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return whether each sample's class is that of the largest output."""
+    """Return whether each sample's largest output is that of its class."""
     return outputs.argmax(dim=1) == targets
 
 
 def right_labels(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of each sample's labels that are rightly said to apply or not."""
+    """Return the share of each sample's labels that are predicted correctly."""
     return ((outputs > 0) == (targets > 0)).double().mean(dim=1)
 
 
@@ -229,4 +230,4 @@ LOSSES: dict[str, Losses] = {
     "binary-cross-entropy": binary_cross_entropy,
 }
 HITS: dict[str, Losses] = {"cross-entropy": right_class, "binary-cross-entropy": right_labels}
-"""What share of a sample is answered rightly, by loss; numbers have none."""
+"""Accuracy of each sample, by loss; regression has none."""

@@ -1,7 +1,7 @@
-"""Dense networks trained by plain SGD: each step made by hand, in place.
+"""Dense networks trained by plain SGD, with each step written by hand and done in place.
 
-Autograd would write every gradient to memory, read it again for the step, and spend as long on bookkeeping as a small
-layer takes. Here a gradient is added to the weights in the product that makes it.
+Autograd would write every gradient to memory and read it again for the step, with as much overhead as a small layer's
+work. Here each gradient is added to the weights by the product that computes it.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ _through_relu = torch.ops.aten.threshold_backward.default  # (gradient after it,
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A network of dense layers with ReLU between them, whose parameters are those of a module.
+    """A network of dense layers with ReLU between them, which shares a module's parameters.
 
     Attributes:
         layers: from the inputs to the outputs.
-        losses: what is trained: cross-entropy, or half the squared error.
+        losses: the training loss.
     """
 
     layers: tuple[nn.Linear, ...]
@@ -33,7 +33,7 @@ class Dense:
 
     @classmethod
     def of(cls, module: nn.Module, losses: MakesLosses) -> Self | None:
-        """Return the network if the module is one: `nn.Flatten`, then `nn.Linear` with `nn.ReLU` between them."""
+        """Return the network if the module is `nn.Flatten`, then `nn.Linear` with `nn.ReLU` in between, else None."""
         if type(module) is not nn.Sequential or losses not in LOSSES.values():
             return None
         layers = tuple(layer for layer in module if type(layer) is nn.Linear)
@@ -48,7 +48,7 @@ class Dense:
 
     @torch.no_grad()
     def step(self, inputs: Tensor, targets: Tensor, lr: float, weights: Tensor | None = None) -> Tensor:
-        """Take a step of SGD down the samples' weighted loss, in place; return the outputs before it.
+        """Take an SGD step on the samples' weighted loss, in place; return the outputs before it.
 
         Args:
             inputs: [samples, ...].
@@ -66,7 +66,7 @@ class Dense:
         scale = -lr if weights is not None else -lr / len(inputs)
         ones = slopes.new_ones(len(inputs))
         for layer, entering in zip(reversed(self.layers), reversed(passed), strict=True):
-            # The gradient goes back through the old weights, so it is taken before they change.
+            # Backpropagate through the old weights, before they change.
             before = None if entering is passed[0] else _through_relu(slopes @ layer.weight, entering, 0)
             layer.weight.addmm_(slopes.T, entering, alpha=scale)
             if layer.bias is not None:

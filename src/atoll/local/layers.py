@@ -1,4 +1,4 @@
-"""Layers of the papers' models that PyTorch does not have."""
+"""Layers of the papers' models that PyTorch lacks."""
 
 from torch import Tensor, nn
 
@@ -15,7 +15,7 @@ def standardised(inputs: Tensor) -> Tensor:
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Return whether anything is told, by hooks, of what goes through a module or one of its layers."""
+    """Return whether a module or one of its layers has hooks."""
     return any(each._forward_hooks or each._forward_pre_hooks or each._backward_hooks for each in module.modules())
 
 
@@ -23,7 +23,6 @@ class Standardize(nn.Module):
     """Crops images to the centre ``side x side``, and standardises each (`standardised`)."""
 
     def __init__(self, side: int) -> None:
-        """Crop to this side."""
         super().__init__()
         self.side = side
 

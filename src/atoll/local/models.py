@@ -1,10 +1,10 @@
-"""The papers' models. A factory takes the shape of one input and the number of outputs and returns an `nn.Module`.
+"""Models by name: functions that take the shape of one input and the number of outputs and return an `nn.Module`.
 
-A user's own factory has the same form and is named in the experiment file as ``name = "module:factory"``.
+A user's own function has the same form and is named in the experiment file as ``name = "module:factory"``.
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from atoll.data.dataset import Dataset
@@ -13,7 +13,7 @@ from atoll.support.limits import Positive
 from atoll.support.requiring import checked, require
 from atoll.support.seeds import layers_drawing_from
 
-if TYPE_CHECKING:  # PyTorch is imported where a model is made, so that reading settings does not wait for it
+if TYPE_CHECKING:  # imported only when a model is made, so that reading settings stays fast
     import torch
     from torch import Tensor, nn
 
@@ -22,7 +22,7 @@ _checked = checked("model.{}", shape=tuple[int, ...] | list[int], classes=Positi
 Shape = tuple[int, ...]
 
 Model = dict[str, "Tensor"]
-"""A model as it is sent: the module's parameters and buffers by name, and, where a rule carries them, the
+"""A model as it is communicated: the module's parameters and buffers by name, and, if a rule carries them, the
 optimiser's moments as ``parameter@slot``."""
 
 Form = dict[str, "tuple[torch.Size, torch.dtype]"]
@@ -37,7 +37,7 @@ def linear(shape: Shape, classes: int, bias: bool = True) -> "nn.Module":
     """One dense layer on the flattened input.
 
     Args:
-        bias: whether outputs have a constant.
+        bias: whether to add a bias.
     """
     return dense(shape, HIDDEN["linear"], classes, bias)
 
@@ -54,8 +54,10 @@ def lr(shape: Shape, classes: int) -> "nn.Module":
     return dense(shape, HIDDEN["lr"], classes)
 
 
-def dense(shape: Shape, hidden: tuple[int, ...], classes: int, bias: bool = True) -> "nn.Module":
-    """Return dense layers of the given widths with ReLU between them; `bias` is that of the outputs.
+def dense(
+    shape: Shape, hidden: Sequence[int], classes: int, bias: bool = True, layer_norm: bool = False
+) -> "nn.Sequential":
+    """Return dense layers of the given widths with ReLU between them; `bias` applies to the last one.
 
     >>> import torch
     >>> dense((1, 2, 2), (3,), 2)(torch.zeros(5, 1, 2, 2)).shape
@@ -66,7 +68,7 @@ def dense(shape: Shape, hidden: tuple[int, ...], classes: int, bias: bool = True
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(shape)
     for units in hidden:
-        layers += [nn.Linear(width, units), nn.ReLU()]
+        layers += [nn.Linear(width, units), *([nn.LayerNorm(units)] if layer_norm else []), nn.ReLU()]
         width = units
     return nn.Sequential(*layers, nn.Linear(width, classes, bias=bias))
 
@@ -75,7 +77,7 @@ def dense(shape: Shape, hidden: tuple[int, ...], classes: int, bias: bool = True
 def cnn(shape: Shape, classes: int) -> "nn.Module":
     """Two 5x5 convolutions, each with ReLU and 2x2 max pooling, then two dense layers (FedUC, Sec. VI).
 
-    ReLU comes after pooling here and in `alexnet`: the same numbers and gradients for a quarter of the work.
+    Here and in `alexnet`, ReLU follows pooling: the same values and gradients for a quarter of the work.
     One input channel (MNIST): 20 and 50 channels, dense 500, 1.64 MiB. Otherwise (CIFAR-10): 32 and 64 channels,
     dense 512, 3.35 MiB.
     """
@@ -91,10 +93,7 @@ def cnn(shape: Shape, classes: int) -> "nn.Module":
         nn.Conv2d(first, second, 5),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(second * (rows // 2) * (columns // 2), units),
-        nn.ReLU(),
-        nn.Linear(units, classes),
+        *dense((second, rows // 2, columns // 2), (units,), classes),
     )
 
 
@@ -103,12 +102,12 @@ def alexnet(shape: Shape, classes: int, channels: int = 64, response_norm: bool 
     """The small AlexNet of Zhang et al. 2017, FedCluster's model (1,068,298 parameters on CIFAR-10).
 
     Centre crop to 28x28, per-image standardisation, two blocks of 5x5 convolution, ReLU and 3x3 max pooling with
-    stride 2, then dense 384, dense 192 and the outputs. The papers leave the width open: here 64 `channels` with
-    padding 2, and local response normalisation after each pooling only with `response_norm`.
+    stride 2, then dense 384, dense 192 and the outputs. The papers do not state the width; here it is 64 `channels`
+    with padding 2, without local response normalisation unless `response_norm` is set.
 
     Args:
         channels: of both convolutions.
-        response_norm: local response normalisation after each block.
+        response_norm: whether each block ends with local response normalisation.
     """
     from torch import nn
 
@@ -120,34 +119,18 @@ def alexnet(shape: Shape, classes: int, channels: int = 64, response_norm: bool 
         norm: list[nn.Module] = [nn.LocalResponseNorm(9, alpha=0.001, beta=0.75)] if response_norm else []
         return [nn.Conv2d(width, channels, 5, padding=2), nn.MaxPool2d(3, 2), nn.ReLU(), *norm]
 
-    return nn.Sequential(
-        Standardize(28),
-        *block(inputs),
-        *block(channels),
-        nn.Flatten(),
-        nn.Linear(channels * 6 * 6, 384),
-        nn.ReLU(),
-        nn.Linear(384, 192),
-        nn.ReLU(),
-        nn.Linear(192, classes),
-    )
+    blocks = [*block(inputs), *block(channels)]
+    return nn.Sequential(Standardize(28), *blocks, *dense((channels, 6, 6), (384, 192), classes))
 
 
 @_checked
 def tabular(shape: Shape, classes: int, hidden: list[Positive] | None = None) -> "nn.Module":
-    """Dense layers with layer normalisation and ReLU, for a table's rows.
+    """Dense layers with layer normalisation and ReLU, for rows of a table.
 
     Args:
-        hidden: widths, none for a linear model; unset: 128 and 64.
+        hidden: widths of the hidden layers; an empty list makes a linear model; unset: 128 and 64.
     """
-    from torch import nn
-
-    layers: list[nn.Module] = [nn.Flatten()]
-    width = math.prod(shape)
-    for units in (128, 64) if hidden is None else hidden:
-        layers += [nn.Linear(width, units), nn.LayerNorm(units), nn.ReLU()]
-        width = units
-    return nn.Sequential(*layers, nn.Linear(width, classes))
+    return dense(shape, (128, 64) if hidden is None else hidden, classes, layer_norm=True)
 
 
 @_checked
@@ -159,13 +142,13 @@ def lstm(
     hidden: Positive = 256,
     layers: Positive = 2,
 ) -> "nn.Module":
-    """Two layers of LSTM on characters, as for Shakespeare (McMahan et al. 2017), or on windows of a table's rows.
+    """Two LSTM layers on characters, as for Shakespeare (McMahan et al. 2017), or on windows of a table's rows.
 
     Args:
-        symbols: how many different ones there are; inputs are their numbers.
+        symbols: size of the alphabet; inputs are the symbols' numbers.
         embedding: width of a symbol's vector.
         hidden: width of each layer.
-        layers: of the LSTM.
+        layers: number of LSTM layers.
     """
     from atoll.local.sequences import Embedded, Recurrent
 
@@ -182,13 +165,13 @@ def transformer(
     heads: Positive = 4,
     layers: Positive = 2,
 ) -> "nn.Module":
-    """A small encoder with learned places and no dropout, on characters or on windows of a table's rows.
+    """A small encoder with learned positions and no dropout, on characters or on windows of a table's rows.
 
     Args:
-        symbols: how many different ones there are; inputs are their numbers.
-        width: of a vector.
-        heads: of attention; they divide `width`.
-        layers: of attention.
+        symbols: size of the alphabet; inputs are the symbols' numbers.
+        width: width of a symbol's vector.
+        heads: attention heads; must divide `width`.
+        layers: number of attention layers.
     """
     from atoll.local.sequences import Attentive, Embedded
 
@@ -202,12 +185,12 @@ def transformer(
 def resnet(
     shape: Shape, classes: int, width: Positive = 64, blocks: list[Positive] | None = None, groups: Positive = 2
 ) -> "nn.Module":
-    """ResNet-18 for small images, with group in the place of batch normalisation (Hsieh et al. 2020).
+    """ResNet-18 for small images, with group instead of batch normalisation (Hsieh et al. 2020).
 
     Args:
-        width: channels of the first stage; each later one has twice as many.
-        blocks: of each stage; unset: 2, 2, 2, 2.
-        groups: of channels that are normalised together; they divide `width`.
+        width: channels of the first stage; each later stage doubles them.
+        blocks: number of blocks in each stage; unset: 2, 2, 2, 2.
+        groups: channel groups for normalisation; must divide `width`.
     """
     from atoll.local.residual import residual
 
@@ -220,20 +203,20 @@ def resnet(
 
 
 def draw_model(make: "Callable[..., nn.Module]", data: Dataset, seed: int, cluster: int = 0) -> "nn.Module":
-    """Return a model for a data set with initial weights drawn from the seed: the same whenever it is called.
+    """Return a model for a data set with initial weights drawn from the seed, reproducibly.
 
-    A run of an experiment with this seed begins with these weights. Clusters that start apart each have their own.
+    A run with this seed starts from these weights. Clusters that start from different models have their own.
 
     Args:
         make: a factory, such as `mlp`, called with the shape of an input and the number of outputs.
-        data: what the model is for.
-        seed: of the weights; PyTorch's global generator is left as it was.
+        data: the data set.
+        seed: seed of the weights; PyTorch's global generator is not affected.
         cluster: counted from 0.
     """
     from torch import nn
 
     if isinstance(make, nn.Module) or not callable(make):
-        raise InputError(f"make: must be a function that returns a PyTorch module, it is {type(make).__name__!r}")
+        raise InputError(f"make: must be a function that returns a PyTorch module, not {type(make).__name__!r}")
     require("data", data, Dataset)
     key = (cluster, 0) if cluster else ()
     with layers_drawing_from(seed, "model", *key):
@@ -262,7 +245,7 @@ def form_of(model: Model) -> Form:
 
 
 def without(model: Model, names: Collection[str]) -> Model:
-    """Return the model without these tensors; itself where there are none.
+    """Return the model without these tensors, or itself if there are none to remove.
 
     >>> without({"body": 1, "head": 2}, ["head"])
     {'body': 1}
@@ -271,15 +254,15 @@ def without(model: Model, names: Collection[str]) -> Model:
 
 
 def without_moments(form: Form) -> Form:
-    """Return the form of a model alone, without an optimiser's moments that travel with it (named parameter@slot)."""
+    """Return a model's form without the optimiser's moments communicated with it (named parameter@slot)."""
     return {name: each for name, each in form.items() if "@" not in name}
 
 
 def _sequence(shape: Shape, name: str) -> tuple[int, int | None]:
-    """Return a sequence's length, and how many numbers each place has; None for symbols."""
+    """Return a sequence's length, and how many numbers each position has; None for symbols."""
     if len(shape) not in (1, 2):
         raise InputError(
-            f"model.name = {name!r}: needs symbols [length], or rows of numbers [length, numbers], the data set has "
+            f"model.name = {name!r}: needs symbols [length], or rows of numbers [length, numbers]; the data set has "
             f"shape {list(shape)}"
         )
     return shape[0], shape[1] if len(shape) == 2 else None
@@ -288,7 +271,7 @@ def _sequence(shape: Shape, name: str) -> tuple[int, int | None]:
 def _image(shape: Shape, name: str, least: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < least:
         raise InputError(
-            f"model.name = {name!r}: needs images of at least {least}x{least} pixels, "
+            f"model.name = {name!r}: needs images of at least {least}x{least} pixels; "
             f"the data set has shape {list(shape)}"
         )
     return shape[0], shape[1], shape[2]

@@ -1,4 +1,4 @@
-"""How exactly products are computed in training: matrix products and convolutions, which take nearly all the time."""
+"""The precision of products in training: matrix products and convolutions, which take nearly all the time."""
 
 import platform
 import timeit
@@ -29,36 +29,36 @@ _AS_IT_IS = nullcontext()
 
 
 def products_in(precision: Precision) -> AbstractContextManager[object]:
-    """Compute products of single precision in this one; other numbers, models too, stay as they are.
+    """Compute single-precision products in this precision; everything else, models included, is unaffected.
 
-    Convolutions on a GPU are computed by algorithms that give the same bits every time.
+    Convolutions on a GPU use deterministic algorithms.
 
-    - ``float32``: exactly, on a GPU too, where PyTorch alone would let convolutions round to TF32.
-    - ``tf32``: a GPU may round what it multiplies to 10 bits of mantissa.
-    - ``bfloat16``: what is multiplied is rounded to 7 bits, forward and backward; results are float32 again. PyTorch's
-      autocast would do the same but does not reach all layers of stacked models (`torch.vmap`).
+    - ``float32``: full precision, on a GPU too, where PyTorch's default would round convolutions to TF32.
+    - ``tf32``: a GPU may round factors to 10 bits of mantissa.
+    - ``bfloat16``: factors are rounded to 7 bits, forward and backward; results are float32 again. PyTorch's autocast
+      would do the same but does not reach all layers of stacked models (`torch.vmap`).
     """
     exact_already = precision == "float32" and torch.get_float32_matmul_precision() == "highest"
     return _AS_IT_IS if exact_already and not torch.cuda.is_initialized() else _set_products(precision)  # type: ignore[no-untyped-call]
 
 
 def lacks_bfloat16() -> bool:
-    """Return whether the processor is known to have no products in bfloat16, which it must then emulate."""
+    """Return whether the processor is known to lack bfloat16 products, which it must then emulate."""
     return _tells_of_bfloat16() and not has_bfloat16()
 
 
 def has_bfloat16() -> bool:
-    """Return whether the processor is known to have products in bfloat16."""
+    """Return whether the processor is known to have bfloat16 products."""
     return _tells_of_bfloat16() and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def _tells_of_bfloat16() -> bool:
-    return platform.machine().lower() in ("x86_64", "amd64")  # of others PyTorch does not say
+    return platform.machine().lower() in ("x86_64", "amd64")  # PyTorch reports on no others
 
 
 @one_thread()
 def slowness_of_bfloat16(side: int = 384) -> float:
-    """Return how many times as long a product of matrices takes in bfloat16 as in float32, here and now."""
+    """Return how many times as long a matrix product takes in bfloat16 as in float32, measured now."""
     seconds = []
     for kind in (torch.float32, torch.bfloat16):
         matrix = torch.ones(side, side, dtype=kind)
@@ -84,7 +84,7 @@ def _set_products(precision: Precision) -> Iterator[None]:
 
 
 class _InBfloat16(TorchFunctionMode):
-    """Rounds what products are given."""
+    """Rounds the arguments of products."""
 
     def __torch_function__(
         self,
@@ -102,7 +102,7 @@ class _InBfloat16(TorchFunctionMode):
 
 
 def _is_rounded(value: Any) -> bool:
-    """Return whether a product is in bfloat16 anyway, as those of `rounded.Rounded` are."""
+    """Return whether a product is in bfloat16 already, as in `rounded.Rounded`."""
     return isinstance(value, Tensor) and value.dtype == torch.bfloat16
 
 

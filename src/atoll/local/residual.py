@@ -1,10 +1,10 @@
-"""A residual network with group normalisation in the place of batch normalisation, whose statistics do not average."""
+"""A residual network with group instead of batch normalisation, whose statistics cannot be averaged."""
 
 from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a way around them, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions with a shortcut, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 def residual(channels: int, outputs: int, width: int, blocks: tuple[int, ...], groups: int) -> nn.Sequential:
-    """Return a 3x3 convolution, stages of blocks that each halve the sides and double the channels, and the outputs."""
+    """Return a 3x3 convolution, stages of blocks, and a dense layer; later stages halve sides and double channels."""
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.GroupNorm(groups, width), nn.ReLU()]
     inputs = width
     for stage, count in enumerate(blocks):

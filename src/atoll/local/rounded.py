@@ -1,7 +1,7 @@
 """A network whose products are computed in bfloat16, with weights, steps and all else in single precision.
 
-Weights are rounded once a step and what goes from product to product stays rounded, in place of both around every
-product: half the memory to move, and no conversions between.
+Weights are rounded once per step, and activations stay rounded from product to product, instead of rounding both at
+every product: this halves the memory traffic and saves conversions.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from atoll.local.layers import is_watched
 
 _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _PASS = (nn.ReLU, nn.Flatten, nn.Identity, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-"""Layers that pass numbers on as they are, or zero: exact in any precision."""
+"""Layers whose outputs are inputs or zero: exact in any precision."""
 
 
 class Rounded:
-    """A sequence of layers, whose products are computed on copies of their weights in bfloat16.
+    """A sequence of layers whose products use copies of their weights in bfloat16.
 
-    A step goes down the float32 parameters, which are given the copies' gradients. Other layers, such as norms, are
-    the sequence's own and compute in float32.
+    Steps update the float32 parameters, which receive the copies' gradients. Other layers, such as norms, compute in
+    float32.
     """
 
     def __init__(self, layers: list[nn.Module]) -> None:
@@ -41,18 +41,18 @@ class Rounded:
 
     @classmethod
     def of(cls, module: nn.Module) -> Self | None:
-        """Return the network if the module is a sequence with single-precision products and without hooks."""
+        """Return the network if the module is a sequence with single-precision products and no hooks, else None."""
         layers = _flattened(module)
         products = [layer for layer in layers or () if type(layer) in _PRODUCTS]
         single = all(own.dtype == torch.float32 for layer in products for own in layer.parameters())
         return cls(layers) if layers and products and single and not is_watched(module) else None
 
     def __reduce__(self) -> tuple[type["Rounded"], tuple[list[nn.Module]]]:
-        """Pickle what it is made of: hooks cannot be."""
+        """Pickle the layers: hooks cannot be pickled."""
         return Rounded, ([layer for layer, _ in self.layers],)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the outputs, in float32, for what the parameters are now."""
+        """Return the outputs, in float32, with the current parameters."""
         with torch.no_grad():
             for own, rounded in self.pairs:
                 rounded.copy_(own)
@@ -66,14 +66,14 @@ class Rounded:
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
-    """Return the layers of sequences within sequences; None for a module that is none."""
+    """Return the layers of nested sequences; None if the module is not a sequence."""
     if type(module) is not nn.Sequential:
         return None
     return [each for layer in module for each in (_flattened(layer) or [layer])]
 
 
 def _handing_to(own: nn.Parameter) -> Callable[[Tensor], None]:
-    """Return what gives a copy's gradient to the parameter, which may stand in several layers."""
+    """Return a hook that adds a copy's gradient to the parameter, which several layers may share."""
 
     def hand(rounded: Tensor) -> None:
         if rounded.grad is not None:

@@ -1,7 +1,7 @@
 """Local rules: how a client trains, and the optimisers by name.
 
-A local rule is an optimiser (one function that makes a `torch.optim.Optimizer`), a number of steps or epochs, a batch
-size, and maybe a proximal term; any optimiser composes with any clustering, schedule and combine rule. A user's own
+A local rule is an optimiser (a function that makes a `torch.optim.Optimizer`), a number of steps or epochs, a batch
+size and an optional proximal term; any optimiser works with any clustering, schedule and combine rule. A user's own
 optimiser is named in the experiment file as ``optimizer = "module:function"``.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:  # PyTorch is imported where an optimiser is made, so that reading settings does not wait for it
+if TYPE_CHECKING:  # imported only when an optimiser is made, so that reading settings stays fast
     from torch import nn, optim
 
 from atoll.support.errors import InputError
@@ -28,17 +28,17 @@ class LocalRule:
         optimizer: makes the optimiser from the parameters and the learning rate.
         lr: learning rate eta.
         steps: local steps (FedCluster's E, FedUC's T''), the same number for every client.
-        batch_size: samples a step, or "full" for all of the client's.
-        proximal: FedProx's mu; the local loss gains ``(mu / 2) * ||w - W||^2``, W being the model it was sent.
+        batch_size: samples per step, or "full" for all of the client's.
+        proximal: FedProx's mu; adds ``(mu / 2) * ||w - W||^2`` to the local loss, where W is the model received.
         lr_decay: eta is multiplied by this after every round.
-        resample_parts: with resampling, the number of disjoint parts of each client's data, 2 a round; else 0.
-        carry_moments: whether the optimiser's state travels with the model, averaged like it; else every client starts
-            afresh in every event.
-        epochs: in the place of `steps`: each client takes as many as so many epochs of its own samples need; None: it
-            takes `steps`. Batches are drawn with replacement, as all are: an epoch is a number of samples.
+        resample_parts: with resampling, the number of disjoint parts of each client's data, 2 per round; else 0.
+        carry_moments: whether the optimiser's state is sent with the model and averaged like it; else each client
+            starts afresh in every event.
+        epochs: instead of `steps`, train for this many epochs of the client's own samples; None: use `steps`. Batches
+            are still drawn with replacement, so an epoch is a number of samples.
 
     Raises:
-        InputError: a number out of range, or an optimiser that is no function.
+        InputError: if a number is out of range, or the optimiser is not a function.
     """
 
     optimizer: MakeOptimizer
@@ -52,7 +52,7 @@ class LocalRule:
     epochs: PositiveFloat | None = None
 
     def steps_of(self, samples: int) -> int:
-        """Return the local steps of a client that has so many samples.
+        """Return the local steps of a client with this many samples.
 
         >>> LocalRule(sgd, 0.1, batch_size=20, epochs=2).steps_of(50)
         5
@@ -62,7 +62,7 @@ class LocalRule:
         return math.ceil(self.epochs if self.batch_size == "full" else self.epochs * samples / self.batch_size)
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range, in the words that settings have."""
+        """Refuse numbers out of range, with the same messages as settings."""
         if not callable(self.optimizer):
             raise InputError(f"local.optimizer = {self.optimizer!r}: must be a function, such as atoll.optimizers.sgd")
         require_fields(self, "local.")
@@ -83,7 +83,7 @@ def momentum(parameters: Iterable["nn.Parameter"], lr: float, momentum: BelowOne
     """Heavy ball: ``u <- momentum * u + g; w <- w - lr * u``.
 
     Args:
-        momentum: the factor.
+        momentum: the momentum factor.
     """
     from torch import optim
 

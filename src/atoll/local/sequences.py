@@ -1,4 +1,4 @@
-"""Networks for sequences: of characters or other symbols, or of rows of numbers."""
+"""Networks for sequences of symbols, such as characters, or of rows of numbers."""
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ class Embedded(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM whose last output is mapped to the outputs."""
+    """An LSTM with a dense layer on its last output."""
 
     def __init__(self, first: Embedded, embedding: int, hidden: int, layers: int, outputs: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Recurrent(nn.Module):
 
 
 class Attentive(nn.Module):
-    """An encoder of attention layers, normalised before each, without dropout; the mean over places is mapped on."""
+    """A pre-norm transformer encoder without dropout, with a dense layer on the mean over positions."""
 
     def __init__(self, first: Embedded, length: int, width: int, heads: int, layers: int, outputs: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a client keeps between its tasks: only where its trainer says so, and always of one form."""
+"""What a client keeps between its tasks: only if its trainer says so, and always of one form."""
 
 from torch import Tensor
 
@@ -6,12 +6,12 @@ from atoll.local.models import Model, form_of
 
 
 def why_wrong_state(before: Model | None, after: Model | None, keeps_state: bool) -> str:
-    """Return what is wrong with the state that a trainer returned, to follow its name; an empty text if nothing is.
+    """Return what is wrong with the state that a trainer returned, to follow its name; empty if nothing is.
 
     Args:
-        before: the state that it was given; None: the client had none yet.
-        after: the one that it returned.
-        keeps_state: whether the trainer says that its clients keep any.
+        before: the state it was given; None: the client had none yet.
+        after: the state it returned.
+        keeps_state: whether the trainer declares that its clients keep state.
     """
     if after is None:
         return "says keeps_state = True, but returned no state" if keeps_state else ""

@@ -1,4 +1,4 @@
-"""Models as they are sent: read from a module, loaded into one, compared, counted and checked."""
+"""Models as they are communicated: read from a module, loaded into one, compared, measured and checked."""
 
 import math
 from collections.abc import Container, Mapping
@@ -10,17 +10,15 @@ from atoll.local.models import Form, Model, Shape
 from atoll.support.errors import InputError
 from atoll.support.requiring import require
 
-LARGEST_NUMBER = (
-    1e12  # of a model that a client sends; far beyond any that is of use, and sums and products stay finite
-)
-LARGEST_LOSS = 1e15  # that a client reports; the mean of such losses is finite, however many there are
+LARGEST_NUMBER = 1e12  # allowed in a client's model: far beyond any useful one, and sums and products stay finite
+LARGEST_LOSS = 1e15  # that a client may report: means stay finite, however many clients there are
 
 
 def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> None:
     """Refuse a module that does not map [n, *shape] to [n, outputs].
 
     Raises:
-        InputError: names the model, what it returned and what is needed.
+        InputError: if it does not, or has no parameters.
     """
     sample = torch.zeros(2, *shape, dtype=next(module.parameters(), torch.empty(0)).dtype)
     if not any(True for _ in module.parameters()):
@@ -42,10 +40,10 @@ def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> N
 
 
 def require_device(device: str) -> str:
-    """Return the device if tensors can be put on it.
+    """Return the device if it can hold tensors.
 
     Raises:
-        InputError: they cannot.
+        InputError: if it cannot.
     """
     try:
         torch.zeros(1, device=device)
@@ -56,15 +54,15 @@ def require_device(device: str) -> str:
 
 
 def place(module: nn.Module, device: str = "cpu") -> nn.Module:
-    """Move a module to the device, its convolutions laid out channels last, which most hardware computes faster.
+    """Move a module to the device in channels-last layout, in which most hardware computes convolutions faster.
 
-    Only the module is laid out so; models are contiguous, so that sums over them do not depend on where they were.
+    Models that leave it are contiguous, so that sums over them do not depend on the layout.
     """
     return module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def read_model(module: nn.Module, names: Container[str] | None = None) -> Model:
-    """Return a copy of the module's parameters and buffers; with `names`, of these."""
+    """Return a copy of the module's parameters and buffers, or only of those in `names`."""
     require("module", module, nn.Module)
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -94,28 +92,28 @@ def bytes_of_form(form: Form) -> int:
 def is_finite(model: Model, loss: float) -> bool:
     """Return whether the loss and all numbers of the model are finite."""
     numbers = [tensor for tensor in model.values() if tensor.is_floating_point()] or [torch.zeros(1)]
-    # Finite sums imply finite numbers; checking sums is many times faster, and waits for a GPU once.
+    # Finite sums imply finite numbers; checking sums is much faster and waits only once for a GPU.
     summed = bool(torch.stack([tensor.sum().double() for tensor in numbers]).isfinite().all())
     return math.isfinite(loss) and (summed or all(bool(tensor.isfinite().all()) for tensor in numbers))
 
 
 def is_bounded(model: Model, loss: float, largest: float = LARGEST_NUMBER) -> bool:
-    """Return whether no number of the model is beyond `largest`, and the loss not beyond `LARGEST_LOSS`."""
+    """Return whether no number of the model exceeds `largest` in size, nor the loss `LARGEST_LOSS`."""
     numbers = (tensor for tensor in model.values() if tensor.is_floating_point() and tensor.numel())
     return abs(loss) <= LARGEST_LOSS and all(float(tensor.abs().max()) <= largest for tensor in numbers)
 
 
 @torch.no_grad()
 def load_model(module: nn.Module, model: Model) -> None:
-    """Copy a model into the module; what does not travel (`model.travels`) stays as it is there.
+    """Copy a model into the module; tensors that are not communicated (`model.travels`) stay as they are.
 
     Raises:
-        InputError: the model has none of the module's tensors, or one of another shape.
+        InputError: if the model has none of the module's tensors, or one has another shape.
     """
     require("module", module, nn.Module)
     own = module.state_dict()
     if not isinstance(model, Mapping) or not any(name in model for name in own):
-        raise InputError("model: has none of the module's tensors; atoll.read_model(module) is one that has")
+        raise InputError("model: has none of the module's tensors; atoll.read_model(module) returns a model that has")
     for name, tensor in own.items():
         if name in model:
             try:

@@ -1,1 +1,1 @@
-"""Reports on runs: reading their folders, curves, tables and pictures of data, clusters and schedules."""
+"""Reports on runs: reading their folders, tables, and figures of curves, data, clusters and schedules."""

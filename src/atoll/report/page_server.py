@@ -1,4 +1,4 @@
-"""Runs under way as a page: what is in their folders now, and a server that shows it, read-only."""
+"""A read-only server of a page that follows runs in progress."""
 
 import hashlib
 import ipaddress
@@ -18,13 +18,13 @@ from atoll.report.page import Content, Scenes, make_content, policy, render
 from atoll.report.reading.runs import overlay, read_begun, run_folders
 from atoll.support.errors import InputError
 
-REST = 10.0  # reading takes at most one part in so many of the time, since it shares the machine with the runs
+REST = 10.0  # reading takes at most 1 part in 10 of the time, since the runs share the machine
 WATCHED_FILES = ("config.toml", "metrics.jsonl", "summary.json", "clients.json", "schedule.npz")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the page says at one moment, and its digest, which changes when it does."""
+    """The page at one moment, and its digest, which changes with it."""
 
     content: Content
     body: bytes
@@ -32,7 +32,7 @@ class Shown:
 
 
 class Watch:
-    """The runs in some folders, read again when their files have changed; safe to ask from several threads."""
+    """The runs in some folders, read again when their files change; thread-safe."""
 
     def __init__(
         self, folders: Sequence[Path], targets: Sequence[float] | None = None, command: str = "", overlay: bool = False
@@ -48,7 +48,7 @@ class Watch:
         self._rests_until = 0.0
 
     def now(self) -> Shown:
-        """Return what there is to show; what was read a moment ago serves again."""
+        """Return the current page; one read a moment ago is used again."""
         with self._lock:
             begun = time.monotonic()
             if self._shown is None or begun >= self._rests_until:
@@ -69,7 +69,7 @@ class Watch:
 
 
 def _fingerprint(folder: Path) -> list[tuple[str, int, int]]:
-    """Return names, sizes and times of the files that the page depends on."""
+    """Return names, sizes and times of the files the page depends on."""
     files = [folder / "experiment.json", *(place / name for place in run_folders(folder)[0] for name in WATCHED_FILES)]
     return [(str(file), status.st_size, status.st_mtime_ns) for file in files if (status := _stat(file))]
 
@@ -82,12 +82,12 @@ def _stat(file: Path) -> os.stat_result | None:
 
 
 def make_server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
-    """Return a server that listens already, and answers once it is let: GET and HEAD of the page and its state.
+    """Return a server that listens, and once run answers GET and HEAD of the page and its state.
 
     Port 0 takes any free one; it is in `server_port`.
 
     Raises:
-        InputError: the port is taken or not allowed, or the host is not this machine's.
+        InputError: the port is taken or not allowed, or the host is not an address of this machine.
     """
 
     class _Server(ThreadingHTTPServer):
@@ -95,28 +95,28 @@ def make_server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Pass over readers that went away."""
+            """Ignore readers that have disconnected."""
 
     try:
         return _Server((host, port), partial(_Answers, watch, ("localhost", host.lower())))
     except OSError as error:
         if isinstance(error, socket.gaierror):
-            raise InputError(f"--host {host}: is no address of this machine") from error
+            raise InputError(f"--host {host}: is not an address of this machine") from error
         reason = (error.strerror or str(error)).lower()
         raise InputError(
-            f"--port {port}: {host} cannot be listened on ({reason}); give another, or 0 for any"
+            f"--port {port}: cannot listen on {host} ({reason}); give another port, or 0 for any"
         ) from error
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """Answers to GET and HEAD of two addresses; there is no other, and no path becomes a file's."""
+    """Answers GET and HEAD of two addresses only; no path is ever a file's."""
 
     timeout = 30
     server_version = "atoll"
     sys_version = ""
 
     def __init__(self, watched: Watch, names: tuple[str, ...], *request: Any) -> None:
-        """Answer one connection, as the base class does, within its own making."""
+        """Answer one connection; the base class does so in its constructor."""
         self.watched = watched
         self.names = names
         super().__init__(*request)
@@ -140,9 +140,9 @@ class _Answers(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _is_expected_host(self) -> bool:
-        """Say whether a browser came here on purpose: a page elsewhere can point a name of its own at this address.
+        """Return whether the request names this host, since another site can point its own name at this address.
 
-        Such a name is in the request's Host; an address, or this machine's name, cannot be made to lie.
+        Such a name is in the request's Host header; an address, or this machine's name, cannot be forged this way.
         """
         host = self.headers.get("Host", "").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
@@ -174,4 +174,4 @@ class _Answers(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: a line every two seconds would help nobody."""
+        """Log nothing: a line every two seconds would be noise."""

@@ -13,15 +13,8 @@ from matplotlib.figure import Figure
 from atoll.report.figures.against import plot_against
 from atoll.report.figures.assignments import has_identity, plot_identity
 from atoll.report.figures.client_curves import plot_clients
-from atoll.report.figures.curves import (
-    XColumn,
-    differ_in_bytes,
-    has_parameter_error,
-    plot_curves,
-    plot_parameter_error,
-    plot_probe,
-    probed,
-)
+from atoll.report.figures.curve_axes import XColumn
+from atoll.report.figures.curves import differ_in_bytes, has_column, plot_curves, plot_probe, probed
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_to_target
 from atoll.report.tables.spread import spread_as_csv, spread_as_latex, spread_as_markdown, spread_over_seeds
@@ -43,13 +36,12 @@ def write_report(
 ) -> list[Path]:
     """Write curves against rounds, client updates and virtual time, and the table, into the folder `out`.
 
-    Where an update of one run has fewer bytes than another's, also curves against bytes sent up. Where runs have
-    recorded them, also the error to planted parameters, what own probes measured, what of single clients, and, one
-    figure a run, the clusters that clients found; where runs differ in their seed alone, also the spread over seeds;
-    with a setting `against`, such as ``privacy.epsilon``, also where runs end against it.
-    The folder is made if need be. Returns the files: curves-*, parameter-error, probe-*, clients-*, identity-* and
-    against-* as .png, .svg and .pdf, table and spread as .md, .tex, .csv and .json. `targets` and `stable` are as for
-    `rounds_to_target`. Raises InputError when there are no runs.
+    If the size of updates differs between runs, also curves against bytes sent up. Where recorded, also the error to
+    planted parameters, custom evaluation metrics, metrics of single clients, and a figure of each run's learned cluster
+    assignments; for runs that differ only in their seed, also the spread over seeds; with a setting `against`, such as
+    ``privacy.epsilon``, also final results against it. The folder is created if necessary. Returns the files: curves-*,
+    parameter-error, probe-*, clients-*, identity-* and against-* as .png, .svg and .pdf, table and spread as .md, .tex,
+    .csv and .json. `targets` and `stable` are as in `rounds_to_target`. Raises InputError if there are no runs.
     """
     out = Path(out)
     figures, tables = dict(_figures(runs)), dict(_tables(runs, targets, stable))
@@ -68,11 +60,11 @@ def write_report(
 
 def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
     for x in get_args(XColumn):
-        if x == "bytes_up" and not differ_in_bytes(runs):  # it would look as that of client updates does
+        if x == "bytes_up" and not differ_in_bytes(runs):  # the curves would look the same as against client updates
             continue
         yield f"curves-{x.replace('_', '-')}", plot_curves(runs, x)
-    if any(map(has_parameter_error, runs)):
-        yield "parameter-error", plot_parameter_error(runs)
+    if any(has_column(run, "parameter_error") for run in runs):
+        yield "parameter-error", plot_probe(runs, "parameter_error")
     for column in probed(runs):
         yield f"probe-{column.replace('_', '-')}", plot_probe(runs, column)
     for column in dict.fromkeys(column for run in runs for column in run.clients):
@@ -83,7 +75,7 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
 
 
 def _stems(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run's own files, from its panel and label or else its folder, no two alike."""
+    """Return a unique name for each run's own files, from its panel and label, or else its folder."""
     stems: list[str] = []
     for run in runs:
         stem = slug(f"{run.panel} {run.label}") or slug(run.folder.resolve().name) or "run"
@@ -110,9 +102,9 @@ def _as_json(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def save_figure(figure: Figure, path: Path | str) -> list[Path]:
-    """Write a figure, equal figures to equal bytes, and return the files.
+    """Write a figure and return the files; equal figures give equal bytes.
 
-    A path that ends in .png (150 dpi), .svg or .pdf is the file; without such an ending it is written as PNG and SVG.
+    A path that ends in .png (150 dpi), .svg or .pdf is the file; any other is written as PNG and SVG.
     """
     require_has("figure", figure, "savefig", "a Matplotlib figure")
     path = require_path("path", path)
@@ -122,7 +114,7 @@ def save_figure(figure: Figure, path: Path | str) -> list[Path]:
         stream = BytesIO()
         kind = file.suffix.lower()
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(kind)
-        # Letters as TrueType, which journals' checks of PDF files ask for.
+        # TrueType fonts, which journals require in PDF files.
         with mpl.rc_context({"svg.hashsalt": "atoll", "pdf.fonttype": 42}):
             figure.savefig(stream, dpi=DPI, format=kind[1:], metadata=metadata)
         write_atomically(file, stream.getvalue())

@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from atoll.report.figures.comparisons import plot_bars
-from atoll.report.figures.curves import has_parameter_error, plot_curves, plot_parameter_error
+from atoll.report.figures.curves import has_column, plot_curves, plot_probe
 from atoll.report.figures.sizes import plot_size_against
 from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.judging import without_seed
@@ -33,8 +33,8 @@ def _curves(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
         yield f"Training loss and {tested} against rounds, one line per seed", curves
         if "pattern" in runs[0].config.get("method", {}):
             yield "The same against virtual time", plot_curves(runs, "virtual_time")
-    if any(map(has_parameter_error, runs)):
-        yield "Distance to the planted parameters, one line per seed", plot_parameter_error(runs)
+    if any(has_column(run, "parameter_error") for run in runs):
+        yield "Distance to the planted parameters, one line per seed", plot_probe(runs, "parameter_error")
 
 
 def _bars(result: ClaimResult) -> Iterator[tuple[str, Figure]]:

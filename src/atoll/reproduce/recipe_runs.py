@@ -16,8 +16,9 @@ from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.claims import Paper, needs_training
 from atoll.reproduce.judging import without_seed
-from atoll.runs.run import name_folders, run_events
-from atoll.runs.run_folder import RunFolder, begin_folders, prepare_folders
+from atoll.runs.run import run_events
+from atoll.runs.run_folder import RunFolder
+from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.settings import experiment_file as config
 from atoll.settings.sections import Settings
 from atoll.support.errors import AtollError, InputError

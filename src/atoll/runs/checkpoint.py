@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors
 import torch
 from safetensors.torch import load, save
@@ -18,6 +17,7 @@ from atoll.engine.engine import State
 from atoll.local.models import Model, form_of, without_moments
 from atoll.runs.fingerprint import Fingerprint
 from atoll.runs.spilling import Shelf, SpilledStates, drop_files
+from atoll.runs.state_layout import lay_out, restore
 from atoll.support.environment import package_versions
 from atoll.support.errors import InputError
 from atoll.support.files import to_json, write_atomically
@@ -28,9 +28,9 @@ KEPT = 2
 DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError)
 """What reading a damaged checkpoint may raise."""
 MOST_BYTES = 2**36
-"""Of a checkpoint's tensors: 64 GiB."""
+"""The largest file of tensors that is read: 64 GiB."""
 SPILLED = "clients"
-"""The tensor that says which client's state is in which file, int64 [states, 2]."""
+"""Name of the tensor of pairs of client and file number, int64 [states, 2]."""
 
 Note = dict[str, Any]
 
@@ -39,13 +39,13 @@ def save_checkpoint(folder: Path, state: State, origin: Fingerprint) -> None:
     """Write the state after an event, then drop all but the last two checkpoints.
 
     A model that several clusters share is written once. The JSON file is written last and holds the tensors'
-    checksum and its own, so a checkpoint counts only when both files are whole. Of `SpilledStates` only those that
-    are in no file yet are written; their files' checksums are in the JSON file too.
+    checksum and its own, so a checkpoint is valid only if both files are complete. Of `SpilledStates` only those not
+    in a file yet are written; the checksums of their files are in the JSON file too.
 
     Raises:
-        RunError: they cannot be written; the checkpoints before are kept.
+        RunError: it cannot be written; earlier checkpoints are kept.
     """
-    models, layout = _lay_out(state)
+    models, layout = lay_out(state)
     tensors = {
         f"{i}/{name}": t.clone(memory_format=torch.contiguous_format)
         for i, model in enumerate(models)
@@ -69,16 +69,15 @@ def save_checkpoint(folder: Path, state: State, origin: Fingerprint) -> None:
 
 
 def load_checkpoint(folder: Path, first: State, origin: Fingerprint) -> tuple[State, list[str]] | None:
-    """Return the latest whole checkpoint, and a sentence for each damaged one passed over; None if there is none.
+    """Return the latest intact checkpoint, and a sentence for each damaged one skipped; None if there is none.
 
     Args:
         folder: where the checkpoints are.
-        first: the state before the first event, whose models have the names, shapes and types to expect.
-        origin: the run that is to go on.
+        first: the state before the first event, whose models have the expected names, shapes and types.
+        origin: the run to resume.
 
     Raises:
-        InputError: there are checkpoints, but all are damaged, or the latest whole one is of another run, another
-            model or another format.
+        InputError: all checkpoints are damaged, or the latest intact one is of another run, model or format.
     """
     warnings: list[str] = []
     for path in sorted(folder.glob("event-*.json"), reverse=True):
@@ -106,14 +105,14 @@ def read_state(path: Path, note: Note, device: torch.device) -> State:
         device: where to put the tensors.
 
     Raises:
-        ValueError: the tensors are not those it was written with; other errors of `DAMAGED` where it is damaged else.
+        ValueError: the tensors do not match their checksum; other damage raises other errors of `DAMAGED`.
     """
     content = read_bytes(path.with_suffix(".safetensors"), most=MOST_BYTES)
     if hashlib.sha256(content).hexdigest() != note["tensors"]:
-        raise ValueError("its tensors' checksum does not fit")
+        raise ValueError("the checksum of its tensors does not match")
     tensors = load(content)
     in_files = tensors.pop(SPILLED, None)
-    state = _restore(note["state"], {key: tensor.to(device) for key, tensor in tensors.items()})
+    state = restore(note["state"], {key: tensor.to(device) for key, tensor in tensors.items()})
     if in_files is None:
         return state
     shelf = Shelf(path.parent, device, files=note["state"]["files"])
@@ -122,7 +121,7 @@ def read_state(path: Path, note: Note, device: torch.device) -> State:
 
 
 def kept_by_checkpoints(folder: Path, device: torch.device) -> list[Mapping[int, Model]]:
-    """Return what clients keep by each whole checkpoint in a folder, the latest last."""
+    """Return the clients' states in each intact checkpoint of a folder, the latest last."""
     kept: list[Mapping[int, Model]] = []
     for path in sorted(folder.glob("event-*.json")):
         with suppress(*DAMAGED):
@@ -131,10 +130,10 @@ def kept_by_checkpoints(folder: Path, device: torch.device) -> list[Mapping[int,
 
 
 def drop_others(folder: Path, events_done: int) -> None:
-    """Keep the last two checkpoints up to this event; later ones were damaged, those without a note are incomplete."""
+    """Keep the last two checkpoints up to this event; later ones are damaged, those without JSON incomplete."""
     notes = sorted(path.stem for path in folder.glob("event-*.json"))
     kept = [stem for stem in notes if stem <= _stem(folder, events_done).name][-KEPT:]
-    # The note goes first, so that what a kill leaves of a dropped checkpoint does not look like a damaged one.
+    # The JSON file is deleted first, so that a dropped checkpoint left by a kill does not look damaged.
     for pattern in ("event-*.json", "event-*.safetensors", ".event-*.part"):
         for path in folder.glob(pattern):
             if path.stem not in kept:
@@ -143,39 +142,12 @@ def drop_others(folder: Path, events_done: int) -> None:
 
 
 def _files_of(path: Path) -> Note:
-    """Return the files of clients' states that a checkpoint names; none if its note is damaged."""
+    """Return the files of client states of a checkpoint; none if its JSON file is damaged."""
     try:
         files: Note = read_note(path)["state"].get("files", {})
     except DAMAGED:
         return {}
     return files
-
-
-def _lay_out(state: State) -> tuple[list[Model], Note]:
-    """Return the different models of a state, and which of them is where."""
-    models: list[Model] = []
-    seen: dict[int, int] = {}
-
-    def number(model: Model) -> int:
-        if id(model) not in seen:
-            seen[id(model)] = len(models)
-            models.append(model)
-        return seen[id(model)]
-
-    return models, {
-        "events_done": state.events_done,
-        "server": None if state.server is None else number(state.server),
-        "starts": [number(model) for model in state.starts],
-        "published": [number(model) for model in state.published],
-        "refused": dict(state.refused),
-        "server_state": None if state.server_state is None else number(state.server_state),
-        "clients": {} if isinstance(state.clients, SpilledStates) else _numbered(state.clients, number),
-        "labels": None if state.labels is None else state.labels.tolist(),
-    }
-
-
-def _numbered(states: Mapping[int, Model], number: Callable[[Model], int]) -> dict[str, int]:
-    return {str(client): number(model) for client, model in states.items()}
 
 
 def _stem(folder: Path, events_done: int) -> Path:
@@ -195,15 +167,15 @@ def read_note(path: Path) -> Note:
     """
     note = read_json(path)
     if not isinstance(note, dict) or note.pop("checksum", None) != _checksum(note):
-        raise ValueError("its checksum does not fit")
+        raise ValueError("its checksum does not match")
     return note
 
 
 def _require_origin(path: Path, note: Note, origin: Fingerprint) -> None:
-    """Refuse a checkpoint that this run cannot go on from.
+    """Reject a checkpoint from which this run cannot resume.
 
     Raises:
-        InputError: says what is different.
+        InputError: it is of another format, executor or run.
     """
     if note["format"] != FORMAT:
         raise InputError(
@@ -224,7 +196,7 @@ def _require_origin(path: Path, note: Note, origin: Fingerprint) -> None:
 
 
 def _changed_packages(path: Path, note: Note) -> list[str]:
-    """Return a sentence if packages that bits depend on have changed since the checkpoint was written."""
+    """Return a warning if packages that affect results have changed since the checkpoint was written."""
     before, now = note["packages"], package_versions()
     changed = [f"{name} was {before.get(name)}, is now {now[name]}" for name in now if before.get(name) != now[name]]
     if not changed:
@@ -235,26 +207,8 @@ def _changed_packages(path: Path, note: Note) -> list[str]:
     ]
 
 
-def _restore(layout: dict[str, Any], tensors: Model) -> State:
-    models: dict[int, Model] = {}
-    for key, tensor in tensors.items():
-        number, _, name = key.partition("/")
-        models.setdefault(int(number), {})[name] = tensor
-    server, server_state = layout["server"], layout.get("server_state")
-    return State(
-        events_done=layout["events_done"],
-        server=None if server is None else models[server],
-        starts=tuple(models[i] for i in layout["starts"]),
-        published=tuple(models[i] for i in layout["published"]),
-        refused=layout["refused"],
-        server_state=None if server_state is None else models[server_state],
-        clients={int(client): models[i] for client, i in layout.get("clients", {}).items()},
-        labels=None if layout.get("labels") is None else np.array(layout["labels"], np.int64),
-    )
-
-
 def _require_same(state: State, first: State) -> None:
-    """Refuse models of other names, shapes or types: the user's own module may have changed since."""
+    """Reject models of other names, shapes or types: a custom module may have changed since."""
     form = without_moments(form_of(first.starts[0]))
     if len(state.starts) != len(first.starts):
         raise InputError(

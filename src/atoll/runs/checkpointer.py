@@ -1,4 +1,4 @@
-"""When a run's checkpoints are written."""
+"""Decides when a run's checkpoints are written."""
 
 import time
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from atoll.runs.run_folder import RunFolder
 
 
 class Checkpointer:
-    """Writes a run's checkpoints, only of states from which it resumes to the same bits.
+    """Writes checkpoints of states from which a run resumes bit-identically.
 
-    Events that do not depend on each other are trained together, and an executor such as `Stacked` rounds differently
-    when they are grouped differently. So a run resumes only from a state in which no group is under way, and none that
-    rows to come need more of than the state (`Recorder.may_resume_from`).
+    Independent events train together, and an executor such as `Stacked` rounds differently if the groups differ. So a
+    run resumes only from a state between groups, and only if later rows need nothing but the state
+    (`Recorder.may_resume_from`).
 
     Attributes:
         state: the last such state.
@@ -30,10 +30,10 @@ class Checkpointer:
         by_arrival: bool = False,
         saved: Callable[[State], None] = lambda _: None,
     ) -> None:
-        """Begin with a state that need not be saved: the first one, or that of a checkpoint.
+        """Start with a state that need not be saved: the first, or that of a checkpoint.
 
-        With `by_arrival` no events train together: a resumed run begins all clusters' work again. `saved` is called
-        with each state that was saved.
+        With `by_arrival` no events train together: a resumed run restarts all clusters' work. `saved` is called with
+        each saved state.
         """
         self.state = state
         self._place = folder.path / "checkpoint"
@@ -47,10 +47,10 @@ class Checkpointer:
         self._is_due = False
 
     def take(self, state: State) -> bool:
-        """Note the state after an event, and save it when it is time; return whether a run resumes from it.
+        """Take the state after an event, and save it if due; return whether a run can resume from it.
 
         Raises:
-            RunError: the checkpoint cannot be written; the one before is kept.
+            RunError: the checkpoint cannot be written; the previous one is kept.
         """
         done, limits = state.events_done, self._recorder.experiment.settings.run
         if limits.checkpoint_every:
@@ -67,7 +67,7 @@ class Checkpointer:
         return True
 
     def save(self) -> None:
-        """Save the state, if it is not the one that was saved last."""
+        """Save the state, unless it was saved last."""
         if self.state.events_done == self._saved:
             return
         save_checkpoint(self._place, self.state, self._origin)
@@ -75,13 +75,13 @@ class Checkpointer:
         self._saved, self._since, self._is_due = self.state.events_done, Stopwatch(), False
 
     def _end_of_group(self, done: int) -> int:
-        """Return how many events are done once those that then train together are."""
+        """Return the number of events done once those training together next are."""
         apart = self._recorder.experiment.method.keeps_state
         return done + (1 if self._by_arrival else len(self._recorder.schedule.ready(done, apart)))
 
 
 class Stopwatch:
-    """Wall-clock seconds, counted on from an earlier part of the run."""
+    """Wall-clock seconds, including an earlier part of the run."""
 
     def __init__(self, before: float = 0.0) -> None:
         """Start."""

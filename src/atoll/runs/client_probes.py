@@ -19,29 +19,29 @@ from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
 Starts = list[tuple[int, Model, Ids]]
-"""Clusters, the model that each sends, and the clients that it is sent to."""
+"""Clusters, the model that each sends, and the clients that receive it."""
 
 
 def client_accuracy(experiment: Experiment, state: State, labels: Ids) -> Floats:
-    """Return each client's accuracy with the model that it would be sent, or the one that it keeps."""
+    """Return each client's accuracy with the model it would receive, or its personal one."""
     clients = experiment.clients.dealt
     return _Measure("client_accuracy", experiment, clients).before(state, _starts(experiment, state, labels))
 
 
 def trained_client_accuracy(experiment: Experiment, state: State, labels: Ids) -> Floats:
-    """Return each client's accuracy after a local training from that model, which changes nothing."""
+    """Return each client's accuracy after local training from that model; the run is unaffected."""
     clients = experiment.clients.dealt
     return _Measure("trained_client_accuracy", experiment, clients).after(state, _starts(experiment, state, labels))
 
 
 def new_client_accuracy(experiment: Experiment, state: State) -> Floats:
-    """Return the accuracy of each client that never trains with the model that it would be sent."""
+    """Return the accuracy of each held-out client with the model it would receive."""
     measure = _Measure("new_client_accuracy", experiment, experiment.clients.new)
     return measure.before(state, measure.starts_of_new(state))
 
 
 def trained_new_client_accuracy(experiment: Experiment, state: State) -> Floats:
-    """Return the same after a local training from that model, which changes nothing."""
+    """Return the same after local training from that model; the run is unaffected."""
     measure = _Measure("trained_new_client_accuracy", experiment, experiment.clients.new)
     return measure.after(state, measure.starts_of_new(state))
 
@@ -50,27 +50,27 @@ def whole_models(experiment: Experiment, state: State, labels: Ids) -> Iterator[
     """Yield the whole model of each client that keeps one, or a part of one."""
     initial = read_model(experiment.module)
     starts = {int(k): model for _, model, clients in _starts(experiment, state, labels) for k in clients}
-    for client, kept in state.clients.items():  # one at a time: they may be in files, and too many for memory
+    for client, kept in state.clients.items():  # one at a time: all of them may not fit into memory
         yield client, initial | starts.get(client, {}) | kept
 
 
 def _starts(experiment: Experiment, state: State, labels: Ids) -> Starts:
-    """Return what clients would be sent: the server's model, or where there is no server their cluster's."""
+    """Return what clients would receive: the server's model, or without a server their cluster's."""
     if state.server is not None:
         return [(0, state.server, np.arange(len(experiment.clients.dealt)))]
     return [(c, model, np.flatnonzero(labels == c)) for c, model in enumerate(state.starts)]
 
 
 def require_states_here(name: str, experiment: Experiment) -> None:
-    """Refuse a probe of what clients keep where they keep it at their own nodes.
+    """Reject a probe of clients' states if these are on their nodes.
 
     Raises:
-        InputError: names the probe.
+        InputError: the run is on a fleet, and clients keep states.
     """
     if experiment.method.keeps_state and experiment.settings.run.executor == "fleet":
         raise InputError(
-            f"run.probes = {name!r}: is measured with what clients keep, which with run.executor = 'fleet' never "
-            "leaves their nodes; measure it in simulation, or replay the run there with --schedule"
+            f"run.probes = {name!r}: is measured with what clients keep, which never leaves their nodes "
+            "with run.executor = 'fleet'; measure it in simulation, or replay the run there with --schedule"
         )
 
 
@@ -95,7 +95,7 @@ class _Measure:
         self.drawn = generator(settings.seed, "evaluate").choice(len(population), clients, replace=False)
 
     def before(self, state: State, starts: Starts) -> Floats:
-        """Return the accuracies before a local training, [clients]; NaN for those that are not measured."""
+        """Return the accuracies before local training, [clients]; NaN if not measured."""
         found = np.full(len(self.population), np.nan)
         kept = self._kept(state)
         for _, model, clients in self._measured(starts):
@@ -106,7 +106,7 @@ class _Measure:
         return found
 
     def after(self, state: State, starts: Starts) -> Floats:
-        """Return the accuracies after one, [clients]; NaN for those that are not measured."""
+        """Return the accuracies after local training, [clients]; NaN if not measured."""
         method, found = self.experiment.method, np.full(len(self.population), np.nan)
         if method.trainer is not None and method_kind(self.experiment.settings).population is not None:
             raise InputError(
@@ -118,7 +118,7 @@ class _Measure:
         round_ = min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1)
         for cluster, model, clients in self._measured(starts):
             for k in clients.tolist():
-                drawn_as = len(method.schedule)  # no event's number, so that no batch is one that is trained on
+                drawn_as = len(method.schedule)  # not an event's number, so that batches differ from those of the run
                 task = ClientTask(state.events_done, round_, 0, cluster, k, model, drawn_as, states.get(k))
                 with products_in(trainer.precision):
                     update = trainer.train_alone(task)
@@ -127,7 +127,7 @@ class _Measure:
         return found
 
     def starts_of_new(self, state: State) -> Starts:
-        """Return what new clients would be sent: without a server the model with the least loss on their data."""
+        """Return what new clients would receive: without a server, the model with the lowest loss on their data."""
         if state.server is not None:
             return [(0, state.server, np.arange(len(self.population)))]
         rows = [self.population.samples(client) for client in range(len(self.population))]

@@ -1,10 +1,10 @@
-"""Columns of ``metrics.jsonl``: which Atoll gives itself; any other is of a user's own probe."""
+"""Built-in columns of ``metrics.jsonl``; all others are of custom probes."""
 
 LOSSES = ("absent", "dropped", "late")
-"""What an event counts of clients that it lost, see `Event`."""
+"""Counts of lost clients in an `Event`."""
 
 SPENT = "epsilon"
-"""What the worst client has spent, in private runs; figures and tables show it as they show a probe's column."""
+"""Epsilon spent by the worst client, in private runs; shown like a probe's column."""
 
 _BUILT_IN = {
     *("event", "round", "virtual_time", "wall_time", "train_loss", "test_loss", "test_accuracy", "local_loss"),
@@ -15,7 +15,7 @@ _BUILT_IN = {
 
 
 def is_built_in(column: str) -> bool:
-    """Return whether a column is one of Atoll's own.
+    """Return whether a column is built in.
 
     >>> is_built_in("test_accuracy"), is_built_in("refused_too_large"), is_built_in("personal_accuracy")
     (True, True, False)
@@ -24,7 +24,7 @@ def is_built_in(column: str) -> bool:
 
 
 def title_of(column: str) -> str:
-    """Return a probe's column as figures and tables call it.
+    """Return the title of a probe's column in figures and tables.
 
     >>> title_of("worst_client_accuracy")
     'Worst client accuracy'

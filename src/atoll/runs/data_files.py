@@ -1,4 +1,4 @@
-"""The files that a run's data come from, by what names them, so that a run goes on with none that has changed."""
+"""Digests of a run's data files, so that it does not resume with changed ones."""
 
 import gzip
 import hashlib
@@ -12,7 +12,7 @@ from atoll.data.named_datasets import files_at
 from atoll.settings.sections import Settings
 from atoll.support.untrusted import open_regular
 
-MOST_FILES = 1000  # of a folder, beyond which they have one digest in common
+MOST_FILES = 1000  # beyond which all share one digest
 
 
 def digest_of_file(path: Path) -> str:
@@ -26,9 +26,9 @@ def digest_of_file(path: Path) -> str:
 
 
 def digests_of(settings: Settings) -> dict[str, str]:
-    """Return the SHA-256 of each file that is there, unpacked if it is gzipped, by setting and name.
+    """Return the SHA-256 of each existing file, uncompressed if gzipped, by setting and name.
 
-    Where `data.root` is does not matter. What a user's own function reads is not known.
+    The location of `data.root` does not matter. Files read by custom functions are not known.
     """
     files = {name: path for name, path in files_of(settings).items() if path.is_file()}
     digests = {name: _digest(path, path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items()}
@@ -39,7 +39,7 @@ def digests_of(settings: Settings) -> dict[str, str]:
 
 
 def files_of(settings: Settings) -> dict[str, Path]:
-    """Return the files that settings name, by setting and name."""
+    """Return the files named in the settings, by setting and name."""
     data = settings.data
     files = dict[str, Path]()
     if data.dataset in SOURCES and (folder := find(data.dataset, data.root)):

@@ -32,9 +32,9 @@ class Exported:
     """What was written.
 
     Attributes:
-        file: where.
+        file: path of the file.
         parameters: numbers in the model, buffers included.
-        inputs: what the model expects of stored inputs, in words; safetensors and ONNX have it as metadata.
+        inputs: how model inputs follow from stored ones, in words; safetensors and ONNX have it as metadata.
         events_done: events of the run that the model has seen.
         is_finished: whether the run was finished.
     """
@@ -49,20 +49,20 @@ class Exported:
 def export_model(
     run: Path | str, file_format: str = "safetensors", out: Path | str | None = None, cluster: int | None = None
 ) -> Exported:
-    """Write a run's model, as `SavedRun.model` chooses it, from its latest checkpoint.
+    """Write the model of a run's latest checkpoint, chosen as in `SavedRun.model`.
 
     All formats name parameters as the module does. ONNX has one input, ``input``: a batch [n, *shape] of float32, as
-    the module sees it (`Exported.inputs`), and one output, ``output``: [n, classes] before softmax. To write ONNX the
-    module is made again, for which the data is read.
+    the module sees it (`Exported.inputs`), and one output, ``output``: [n, classes] before softmax. Writing ONNX
+    rebuilds the module, for which the data is read.
 
     Args:
         run: the run's folder.
         file_format: safetensors, state-dict (`torch.load` with ``weights_only=True`` reads it) or onnx.
         out: the file; None: ``model`` with the format's ending in the run's folder, or ``model-cluster-J``.
-        cluster: the cluster whose model it is; None: the run's.
+        cluster: the cluster whose model to write; None: the run's.
 
     Raises:
-        InputError: no run, no checkpoint, no such cluster or format, a missing extra, or a model that ONNX cannot hold.
+        InputError: no run, no checkpoint, no such cluster or format, a missing extra, or a model that ONNX rejects.
         RunError: the file cannot be written.
     """
     if file_format not in ENDINGS:
@@ -86,14 +86,14 @@ def load_module(settings: Settings, model: Model) -> nn.Module:
     """Return the module that the settings name with a model's parameters, in evaluation mode, on the CPU.
 
     Raises:
-        RunError: the settings name another model than the one that was kept.
+        RunError: the saved model does not match the settings.
     """
     module = draw_module(settings, load_dataset(settings))
     own = module.state_dict()
     if unlike := [name for name, kept in model.items() if name not in own or own[name].shape != kept.shape]:
         raise RunError(
-            f"model.name = {settings.model.name!r}: the run's kept model is not of its form (tensor {unlike[0]!r}); "
-            "its settings are not those it was trained with"
+            f"model.name = {settings.model.name!r}: the run's saved model does not match it (tensor {unlike[0]!r}); "
+            "the settings are not those of the training"
         )
     load_model(module, model)
     return module.eval()
@@ -105,7 +105,7 @@ def _require_extra(file_format: str) -> None:
 
 
 def _inputs_in_words(settings: Settings) -> str:
-    """Return how a model's inputs come from stored ones; without the data, what the settings say of it."""
+    """Return how model inputs follow from stored ones; without the data, what the settings say."""
     try:
         data = load_dataset(settings)
     except AtollError:

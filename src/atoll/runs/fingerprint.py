@@ -1,4 +1,4 @@
-"""Which run a folder or a checkpoint is of: the settings, and the executor, that its bits and rows depend on."""
+"""Identifies the run of a folder or checkpoint by the settings and executor that its results depend on."""
 
 import hashlib
 import json
@@ -18,12 +18,12 @@ from atoll.support.wording import show
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Which run a checkpoint is of; one of another run is refused.
+    """Identifies the run of a checkpoint; those of other runs are rejected.
 
     Attributes:
-        seed: what its random numbers are derived from.
-        settings: digest of the settings that its bits depend on, the seed among them.
-        executor: the executor whose bits these are.
+        seed: seed of its random numbers.
+        settings: digest of the settings that its results depend on, including the seed.
+        executor: the executor whose rounding they have.
     """
 
     seed: int
@@ -32,14 +32,14 @@ class Fingerprint:
 
 
 def fingerprint_of(settings: Settings, executor: Executor, replayed: str | None = None) -> Fingerprint:
-    """Return what a run's bits come from; `replayed` is the checksum of the schedule that it replays, if it does."""
+    """Return the fingerprint of a run; `replayed` is the checksum of the schedule it replays, if any."""
     own = digest(settings)
     whole = own if replayed is None else hashlib.sha256((own + replayed).encode()).hexdigest()
     return Fingerprint(settings.seed, whole, executor.bits)
 
 
 def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> frozenset[str]:
-    """Return the settings that change neither a run's bits nor its rows, so that it may go on with other values.
+    """Return the settings that do not affect results, so that a run may resume with other values.
 
     >>> sorted(key for key in free_settings() if key.startswith("data."))
     ['data.fetch', 'data.root']
@@ -55,10 +55,10 @@ def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> froz
 
 
 def digest(settings: Settings) -> str:
-    """Return a checksum of the settings that a run's bits or rows depend on, without those at their defaults.
+    """Return a checksum of the settings that a run's results depend on, without those at their defaults.
 
-    So a checkpoint stays valid when a later version of Atoll has more settings; a default that has changed since shows
-    in the run's settings (`differences`).
+    So a checkpoint stays valid if a later version of Atoll adds settings; a changed default shows in the run's
+    settings (`differences`).
     """
     chosen = settings.model_dump(exclude_none=True, exclude_defaults=True)
     values = {key: value for key, value in flatten(chosen).items() if key not in free_settings()}
@@ -66,10 +66,10 @@ def digest(settings: Settings) -> str:
 
 
 def differences(before: Mapping[str, Any], settings: Settings) -> str:
-    """Name all settings in which a run's table differs from these, with both values; else empty.
+    """Name all settings in which a run's table differs from these, with both values; empty if none.
 
-    Those that may differ do not count, nor do those that the table lacks, since they came with a later version of
-    Atoll, and that are at their defaults.
+    Ignores those that may differ, and those that the table lacks (from a later version of Atoll) and that are at
+    their defaults.
     """
     old, new = flatten(before), flatten(as_written(settings))
     free = free_settings() | (new.keys() - old.keys() - flatten(settings.model_dump(exclude_defaults=True)).keys())
@@ -78,7 +78,7 @@ def differences(before: Mapping[str, Any], settings: Settings) -> str:
 
 
 def as_written(settings: Settings) -> Table:
-    """Return settings as they are read from the file that a run's folder keeps of them."""
+    """Return settings as read from a run's config.toml."""
     return tomllib.loads(tomli_w.dumps(resolved(settings)))
 
 

@@ -1,4 +1,4 @@
-"""What a run must find as it was to go on, by its folder's environment.json: its kind, its data and its schedule."""
+"""Checks before a run resumes, against its environment.json: kind of run, data and schedule."""
 
 from contextlib import suppress
 from typing import Any
@@ -13,44 +13,44 @@ from atoll.support.untrusted import read_json
 
 
 def require_kind(folder: RunFolder, is_live: bool, replayed: str | None) -> None:
-    """Refuse to continue a run of another kind: on a fleet or not, by the method's own schedule or another.
+    """Reject a run of another kind: on a fleet or not, with the method's schedule or another.
 
     Raises:
-        InputError: says what it was.
+        InputError: the run is of another kind.
     """
     if is_live and not folder.happened.exists():
-        raise InputError(f"--resume: {folder.path} was run in simulation, and cannot go on with a fleet")
+        raise InputError(f"--resume: {folder.path} was run in simulation, and cannot continue on a fleet")
     if not is_live and folder.happened.exists():
         raise InputError(
-            f"--resume: {folder.path} was run on a fleet, and can only go on with one; give its {HAPPENED} as "
-            "--schedule of another run to see how it goes in simulation"
+            f"--resume: {folder.path} was run on a fleet, and can only continue on one; to simulate it, give its "
+            f"{HAPPENED} as --schedule of another run"
         )
     before = _environment(folder).get("replayed")
     if before != replayed:
         how = "without" if before is None else "with another" if replayed else "with a"
-        raise InputError(f"--resume: {folder.path} was run {how} --schedule; go on as it was begun")
+        raise InputError(f"--resume: {folder.path} was run {how} --schedule; continue in the same way")
 
 
 def require_data(folder: RunFolder, settings: Settings) -> None:
-    """Refuse to continue with other data files than the run was begun with.
+    """Reject data files other than those the run was started with.
 
     Raises:
-        InputError: names the first that has changed, is gone, or is new.
+        InputError: one has changed, is missing, or is new.
     """
-    if (before := _environment(folder).get("data")) is None:  # of an older version
+    if (before := _environment(folder).get("data")) is None:  # written by an older version
         return
     now, files = digests_of(settings), files_of(settings)
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
-            what = "is new" if name not in before else "is gone" if name not in now else "has changed"
+            what = "is new" if name not in before else "is missing" if name not in now else "has changed"
             raise InputError(
-                f"--resume: {name} ({files.get(name, settings.data.root)}) {what} since {folder.path} was begun; "
+                f"--resume: {name} ({files.get(name, settings.data.root)}) {what} since {folder.path} was started; "
                 "undo that, or add --overwrite to start again"
             )
 
 
 def mend_schedule(folder: RunFolder, schedule: Schedule) -> list[str]:
-    """Write the schedule anew if its file is missing or damaged, and say so; going on does not read it.
+    """Rewrite the schedule if its file is missing or damaged, and say so; resuming does not read it.
 
     Raises:
         RunError: it cannot be written.
@@ -59,11 +59,11 @@ def mend_schedule(folder: RunFolder, schedule: Schedule) -> list[str]:
         if digest_of_file(folder.schedule) == _environment(folder).get("schedule"):
             return []
     write_schedule(folder.schedule, schedule)
-    return [f"{folder.schedule} was missing or damaged, and has been written anew"]
+    return [f"{folder.schedule} was missing or damaged, and has been rewritten"]
 
 
 def _environment(folder: RunFolder) -> dict[str, Any]:
-    """Return what ``environment.json`` says.
+    """Return the content of ``environment.json``.
 
     Raises:
         InputError: it is missing or damaged.

@@ -1,4 +1,4 @@
-"""Live runs on a fleet: their events are recorded as they take place, and their plan may change on the way."""
+"""Live runs on a fleet: events are recorded as they happen, and the plan may change during the run."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
@@ -25,14 +25,14 @@ from atoll.support.files import append_line, to_json, write_atomically
 
 @dataclass(eq=False)
 class Live:
-    """What a run needs when clients may fail to answer.
+    """The parts of a run whose clients may fail to answer.
 
     Attributes:
         is_anyone_there: returns whether any client could answer now.
-        planner: makes the plan, and revises it.
-        executor: asks the nodes, and knows which clients are asked and what was refused.
-        warnings: what the user should know of them.
-        ledger: of a private run, once it is open.
+        planner: makes and revises the plan.
+        executor: trains clients on the nodes.
+        warnings: about the nodes and the plan, for the user.
+        ledger: of a private run, once open.
     """
 
     is_anyone_there: Callable[[], bool]
@@ -42,20 +42,20 @@ class Live:
     ledger: RunLedger | None = None
 
     def method(self, events_done: int) -> Method:
-        """Return the method with the plan for what comes after so many events, its releases written down."""
+        """Return the method with the plan from this event on, recording its releases in the ledger."""
         method = self.planner.method(events_done)
         return method if self.ledger is None else replace(method, announce=self.ledger.note)
 
 
 def _live_run(recorder: Recorder, state: State, live: Live) -> LiveRun:
-    """Return what drives a live run; its clock goes on from the last event."""
+    """Return the driver of a live run; its clock continues from the last event."""
     past, fleet_settings = recorder.events[: state.events_done], recorder.experiment.settings.fleet
     watch = Stopwatch(past[-1].seconds if past else 0.0)
     return LiveRun(live.method(state.events_done), watch.seconds, live.is_anyone_there, fleet_settings.wait_seconds)
 
 
 def letting_nodes_drop(live: Live, checkpoints: Path) -> Callable[[State], None]:
-    """Return what is told of each checkpoint: nodes drop what clients kept that no checkpoint left names."""
+    """Return the callback of each checkpoint: nodes drop client states that no checkpoint needs any more."""
     executor = live.executor
     kept = deque(kept_by_checkpoints(checkpoints, torch.device("cpu")), maxlen=KEPT)
     executor.keep_resumable(tuple(kept))
@@ -68,7 +68,7 @@ def letting_nodes_drop(live: Live, checkpoints: Path) -> Callable[[State], None]
 
 
 def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Recorder, state: State) -> Generator[Step]:
-    """Pass on the events of a live run, each recorded first; between two of them the plan may change."""
+    """Yield the events of a live run, each recorded first; the plan may change between them."""
     live_run = _live_run(recorder, state, live)
     before: Mapping[str, int] = state.refused
     try:
@@ -80,9 +80,9 @@ def recorded(live: Live, executor: Executor, folder: RunFolder, recorder: Record
                 append_line(folder.happened, line_of(event, recorder.schedule.rounds_done(done), refused))
                 before = step.state.refused
                 live.executor.notices.tell(event.index)
-                live_run.method = live.method(done)  # before a checkpoint, so that its measurements are in it
+                live_run.method = live.method(done)  # before a checkpoint, so that the checkpoint has its measurements
                 live.executor.attendance.note(event.index)
                 yield step
     finally:
-        with suppress(RunError):  # what stops the run matters more
+        with suppress(RunError):  # the error that stops the run matters more
             write_atomically(folder.measured, to_json(live.executor.measured.as_dict()))

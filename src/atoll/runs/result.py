@@ -28,14 +28,14 @@ class Result:
 
     Attributes:
         settings: all settings of the run.
-        folder: where it is kept; None for a run that was not.
-        history: what was measured, one number a row, as float64 [rows]; NaN where there is none. Every run has
+        folder: its folder; None if it was not kept.
+        history: metrics by column, float64 [rows]; NaN if missing. Every run has
             ``event``, ``round``, ``virtual_time`` and ``wall_time`` (seconds), ``train_loss``, ``test_loss``,
-            ``test_accuracy`` (0 to 1), ``client_updates``, ``bytes_up`` and ``bytes_down`` (both so far). What is
-            measured of each cluster has shape [rows, clusters].
-        summary: what ``summary.json`` says of the whole run.
-        state: the models at the end, on the CPU.
-        warnings: what the user should know, in sentences.
+            ``test_accuracy`` (0 to 1), ``client_updates``, ``bytes_up`` and ``bytes_down`` (cumulative). Metrics of
+            clusters have shape [rows, clusters].
+        summary: content of ``summary.json``.
+        state: the final models, on the CPU.
+        warnings: sentences for the user.
     """
 
     settings: Settings
@@ -46,7 +46,7 @@ class Result:
     warnings: tuple[str, ...] = ()
 
     def frame(self) -> "pandas.DataFrame":
-        """Return `history` as a data frame with a row a measurement; a cluster's column is ``cluster_accuracy/0``.
+        """Return `history` as a pandas data frame; the column of cluster 0 is ``cluster_accuracy/0``.
 
         Raises:
             InputError: pandas is not installed.
@@ -67,13 +67,13 @@ class Result:
         """Return the run's model as tensors by name, or a cluster's (counted from 0), as `SavedRun.model` chooses it.
 
         Raises:
-            InputError: no such cluster; or clusters have models and there is none for all.
+            InputError: no such cluster; or each cluster has a model, and there is no common one.
         """
         place = Path(self.settings.name) if self.folder is None else self.folder
         return SavedRun(place, self.settings, self.state, is_finished=True).model(cluster)
 
     def module(self, cluster: int | None = None) -> nn.Module:
-        """Return the same model as a module in evaluation mode, for which the data's form is read again."""
+        """Return the same model as a module in evaluation mode; reads the shape of the data again."""
         return load_module(self.settings, self.model(cluster))
 
 
@@ -86,13 +86,13 @@ def read_result(folder: Path | str, warnings: Sequence[str] = ()) -> Result:
     saved = read_saved(folder)
     place = RunFolder(saved.folder)
     if not saved.is_finished:
-        raise InputError(f"{folder}: the run is not finished; `atoll run` with --resume goes on with it")
+        raise InputError(f"{folder}: the run is not finished; continue it by `atoll run` with --resume")
     summary = place.summary()
     return Result(saved.settings, saved.folder, columns_of(place.rows()), summary, saved.state, tuple(warnings))
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, Floats]:
-    """Return each column of some rows of metrics as an array [rows, ...]; what is missing is NaN.
+    """Return each column of rows of metrics as an array [rows, ...]; missing values are NaN.
 
     >>> columns_of([{"round": 0}, {"round": 1, "cluster_accuracy": [0.5, None]}])["cluster_accuracy"]
     array([[nan, nan],

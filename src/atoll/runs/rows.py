@@ -1,4 +1,4 @@
-"""Rows of metrics: what a state of a run, and all its rows, come to."""
+"""Rows of metrics, made from states, and their summary."""
 
 import itertools
 import math
@@ -29,13 +29,13 @@ class Recorder:
     """Turns states into rows of metrics, and rows into the summary.
 
     Attributes:
-        ledger: of a private run on a fleet, which knows what was spent; None: it is what was planned.
+        ledger: epsilon spent by a private run on a fleet; None: as planned.
     """
 
     ledger: RunLedger | None = None
 
     def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
-        """Count what the schedule costs; in a live run this is a plan, until `take` is told what happened.
+        """Sum up the schedule's costs; in a live run they are planned ones, until `take` gets the actual event.
 
         Raises:
             InputError: a probe that cannot measure this run.
@@ -58,12 +58,12 @@ class Recorder:
 
     @property
     def happened(self) -> Schedule:
-        """The schedule, with events as they took place so far."""
+        """The schedule, with the actual events so far."""
         return replace(self.schedule, events=tuple(self.events)) if isinstance(self.events, list) else self.schedule
 
     def take(self, event: Event) -> None:
-        """Note the next event as it took place, where that was not known before."""
-        assert isinstance(self.events, list), "only a live run's events are not known before"
+        """Record the next event of a live run as it happened."""
+        assert isinstance(self.events, list), "only a live run's events are not known in advance"
         self.events[event.index] = event
         for name, sums in self.sums.items():
             sums[event.index + 1] = sums[event.index] + attrgetter(name)(event)
@@ -74,31 +74,31 @@ class Recorder:
         return now > before or events_done == len(self.schedule)
 
     def watch(self, state: State) -> None:
-        """Let probes see an event that gets no row of its own, in a round whose end gets one."""
+        """Let probes see an event without a row, in a round whose end has one."""
         done = state.events_done
         if self.probes.watches and self.is_due(self._end_of_round(done), self.experiment.settings.run.evaluate_every):
             self.probes.watch(state, self.events[done - 1].round)
 
     def may_resume_from(self, events_done: int) -> bool:
-        """Return whether later rows need nothing of earlier events: what probes watch begins anew with every round."""
+        """Return whether later rows need nothing of earlier events: what probes watch restarts with every round."""
         return not self.probes.watches or events_done == self._end_of_round(events_done)
 
     def _end_of_round(self, events_done: int) -> int:
-        """Return how many events are done once the round of the last one is."""
+        """Return the number of events done at the end of the last one's round."""
         return bisect_right(self.rounds, self.rounds[events_done - 1], lo=events_done)
 
     def require_all(self, rows: Sequence[Row], events_done: int) -> None:
-        """Refuse rows of which one is missing, doubled or out of order.
+        """Reject rows if one is missing, repeated or out of order.
 
         Raises:
-            InputError: names the first event whose row is not the one that must be there.
+            InputError: names the first event whose row is wrong.
         """
         every = self.experiment.settings.run.evaluate_every
         wanted = [0, *(done for done in range(1, events_done + 1) if self.is_due(done, every))]
         for event, row in itertools.zip_longest(wanted, rows, fillvalue=None):
             if event is None or row is None or row["event"] != event:
                 raise InputError(
-                    f"--resume: metrics.jsonl is damaged (the row of event {event} is not where it must be); "
+                    f"--resume: metrics.jsonl is damaged (the row of event {event} is missing or misplaced); "
                     "add --overwrite to start again"
                 )
 
@@ -136,23 +136,23 @@ class Recorder:
             raise RunError(f"{self._where(state.events_done)}: {error}; the rows before it are kept") from error
 
     def _count_faults(self, state: State) -> Row:
-        """Return how many clients' results were lost so far, and why; nothing where faults are not part of the run."""
+        """Return how many client results were lost so far, and why; nothing for a run without faults."""
         if not self.losses:
             return {}
         lost = {name: self.sums[name][state.events_done] for name in self.losses}
         return lost | {f"refused_{reason}": state.refused.get(reason, 0) for reason in self.reasons}
 
     def _spent(self, done: int) -> Row:
-        """Return the epsilon that the worst client has spent; nothing without privacy."""
+        """Return the epsilon spent by the worst client; nothing without privacy."""
         private = self.experiment.planned.private
         if private is None:
             return {}
         return {SPENT: finite(private.plan.epsilon_after(done) if self.ledger is None else self.ledger.epsilon)}
 
     def warn_of(self, first: Row) -> list[str]:
-        """Return what the row before training gives reason to warn of."""
+        """Return warnings about the row before training."""
         taken = first.get("cluster_clients", [])
-        learned = self.experiment.method.labels is not None  # in one cluster at first, perhaps
+        learned = self.experiment.method.labels is not None  # perhaps all in one cluster at first
         if learned or len(taken) < 2 or sum(count > 0 for count in taken) > 1:
             return []
         return [
@@ -198,5 +198,5 @@ class Recorder:
 
 
 def first_of(numbers: Ids) -> str:
-    """Name the first few of these numbers."""
+    """Format the first few of these numbers."""
     return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")

@@ -1,4 +1,4 @@
-"""Running an experiment: the loop around the engine that probes, records and checkpoints."""
+"""Running an experiment: the loop around the engine that measures, records and saves."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
@@ -17,13 +17,13 @@ from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
 from atoll.runs.live_runs import Live, letting_nodes_drop, recorded
 from atoll.runs.rows import Recorder
-from atoll.runs.run_folder import Row, RunFolder, slug
+from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.run_privacy import account_of, spent_in
 from atoll.runs.spilling import place_states
 from atoll.runs.variants import join, replaying, with_fleet
 from atoll.runs.warnings import warnings_of
 from atoll.schedules.schedule_files import digest_of, keep_events
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import RunError
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class RunProgress:
     """How far a run is.
 
     Attributes:
-        events_done: events that are over.
+        events_done: events completed.
         events: all events.
-        row: the metrics row, if this event was probed.
-        warnings: what the user should know; with the first progress only.
-        is_settled: whether stopping here loses nothing. Otherwise events trained together with this one are still to be
-            merged, and a run that stops here resumes from before them.
+        row: the row of metrics, if this event has one.
+        warnings: for the user; with the first progress only.
+        is_settled: whether stopping here loses nothing. Otherwise events trained together with this one are not merged
+            yet, and a run stopped here resumes from before them.
     """
 
     events_done: int
@@ -60,25 +60,24 @@ def run_events(
     Rows of metrics are written before the first event, then after the first event that completes each
     `run.evaluate_every` rounds, and after the last. A checkpoint is written every `run.checkpoint_minutes`, after every
     `run.checkpoint_every` rounds and the last, and when the run is stopped: by the code around this generator, by
-    `KeyboardInterrupt`, which is raised again, or by an error. With `resume` a run goes on from its last checkpoint to
-    the same bits; a finished one does nothing.
+    `KeyboardInterrupt`, which is raised again, or by an error. With `resume` a run continues from its last checkpoint,
+    bit-identically; a finished one does nothing.
 
-    With a fleet clients train on its nodes, whatever `run.executor` says, and ``happened.jsonl`` gets a line an event
+    With a fleet clients train on its nodes, whatever `run.executor`, and ``happened.jsonl`` gets a line for each event
     (`atoll.engine.live_schedule`). With a schedule, such as that file of another run, its events replace the method's.
 
     Args:
-        experiment: what is run.
-        out: the folder.
-        resume: go on from the last checkpoint, if there is a run.
+        experiment: the experiment.
+        out: the folder of the run.
+        resume: continue from the last checkpoint, if there is a run.
         overwrite: replace the run in the folder.
-        fleet: the clients' machines; it is closed with the run.
+        fleet: the clients' machines; closed at the end of the run.
         schedule: a run folder's ``happened.jsonl`` or ``schedule.npz``.
         tell: called with a sentence whenever something changes while waiting for nodes.
 
     Raises:
-        InputError: bad settings, or a folder that cannot be used; nothing has been trained then.
-        RunError: training diverged, the disk failed, or clients stay away; rows and checkpoints so far are
-            kept.
+        InputError: bad settings, or an unusable folder; nothing has been trained then.
+        RunError: training diverged, the disk failed, or clients stay away; rows and checkpoints are kept.
     """
     if schedule is not None:
         experiment = replaying(experiment, schedule)
@@ -87,7 +86,7 @@ def run_events(
     folder = RunFolder(Path(out))
     if not (resume and folder.is_run):
         folder.require_room(overwrite)
-    recorder = Recorder(experiment, is_live=fleet is not None)  # before the folder is made: it may refuse settings
+    recorder = Recorder(experiment, is_live=fleet is not None)  # before the folder is created: it may reject settings
     if fleet is None:
         with closing(experiment.execution.make_executor()) as executor, folder.claimed():
             yield from _carry_out(recorder, executor, folder, resume, overwrite)
@@ -157,7 +156,7 @@ def _train(
     warnings: Sequence[str],
     ledger: RunLedger | None = None,
 ) -> Generator[RunProgress]:
-    """Take the steps to the end, and write the summary."""
+    """Take all steps, and write the summary."""
     total = len(recorder.schedule)
     try:
         yield RunProgress(saver.state.events_done, total, rows[-1], tuple(warnings))
@@ -171,12 +170,12 @@ def _train(
                     rows.append(row)
                 else:
                     recorder.watch(step.state)
-                is_settled = saver.take(step.state)  # only now, since a checkpoint must not come before its row
+                is_settled = saver.take(step.state)  # after its row, which a checkpoint must not precede
                 yield RunProgress(done, total, row, is_settled=is_settled)
     except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, stops here
         saver.save()
         raise
-    except Exception:  # report this failure, even if the disk has failed as well
+    except Exception:  # report this error, even if the disk has failed too
         with suppress(RunError):
             saver.save()
         raise
@@ -184,12 +183,12 @@ def _train(
 
 
 def _checksum(experiment: Experiment) -> str | None:
-    """Return the checksum of the schedule that is replayed, if one is."""
+    """Return the checksum of the replayed schedule, if any."""
     return None if experiment.schedule is None else digest_of(experiment.schedule)
 
 
 def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_live: bool) -> RunProgress:
-    """Return how far a finished run is.
+    """Return the progress of a finished run.
 
     Raises:
         InputError: the folder is of another experiment, or damaged.
@@ -206,7 +205,7 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
 def _restore(
     folder: RunFolder, recorder: Recorder, origin: Fingerprint, warnings: list[str], is_live: bool
 ) -> tuple[State | None, list[Row]]:
-    """Return the state and the rows to go on from; None, and no rows, without a checkpoint.
+    """Return the state and rows to resume from; None, and no rows, without a checkpoint.
 
     Raises:
         InputError: the folder is of another experiment, or damaged.
@@ -230,17 +229,3 @@ def _restore(
     rows = folder.keep_rows(done)
     recorder.require_all(rows, done)
     return state, rows
-
-
-def name_folders(runs: Sequence[Experiment]) -> list[str]:
-    """Return the name of each run's folder, from its panel and label.
-
-    Raises:
-        InputError: two runs have the same name.
-    """
-    names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) for e in runs]
-    slugs = [slug(name) or f"run-{i}" for i, name in enumerate(names)]
-    if len(set(slugs)) < len(slugs) or "report" in slugs:
-        listed = ", ".join(map(repr, names))
-        raise InputError(f"runs: each needs a panel or label of its own, other than 'report', but they have {listed}")
-    return slugs

@@ -1,6 +1,6 @@
-"""The run folder: settings, metrics, schedule, environment and summary, written so that nothing is left half done."""
+"""The run folder: settings, metrics, schedule, environment and summary, each written completely or not at all."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -33,46 +33,14 @@ FILES = (
     *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, MEASURED),
     *("environment.json", "schedule.npz", "checkpoint", LEDGER, SEAL),
 )
-TRACKED = "trackers"  # what `run.trackers` write; they manage it themselves
+TRACKED = "trackers"  # written and managed by `run.trackers`
 
 
-def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bool) -> list[Path]:
-    """Return the folder of each run, `out` itself for one run, after checking that all can be used.
-
-    Raises:
-        InputError: a folder in which a run can neither begin nor continue.
-    """
-    if len(names) == 1:
-        folders = [out]
-    else:
-        if (out / "config.toml").exists():
-            raise InputError(f"--out {out}: holds a single run, this experiment has {len(names)}; give another folder")
-        if _is_taken(out, ("experiment.json", "report", *names)):
-            raise InputError(f"--out {out}: holds other files than this experiment's runs; give another folder")
-        folders = [out / name for name in names]
-    for folder in map(RunFolder, folders):
-        if not (resume and folder.is_run):
-            folder.require_room(overwrite)
-    return folders
-
-
-def begin_folders(out: Path, names: Sequence[str]) -> None:
-    """Write down which runs a folder holds, and in which order; a single run needs no such list.
+def is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
+    """Return whether a path is anything but a folder of these files, complete, partly written or locked.
 
     Raises:
-        RunError: it cannot be written.
-    """
-    if len(names) == 1:
-        return
-    make_folder(out)
-    write_atomically(out / "experiment.json", to_json({"runs": list(names)}))
-
-
-def _is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
-    """Return whether a path holds anything but a folder with these files, whole, half written or locked.
-
-    Raises:
-        InputError: it cannot be read, or is a file, or lies below one.
+        InputError: it cannot be read, or is a file or inside one.
     """
     try:
         known = {*allowed, *_halves(allowed), LOCK}
@@ -86,7 +54,7 @@ def _is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
 
 
 def _halves(names: tuple[str, ...]) -> set[str]:
-    """Return what `write_atomically` calls these files while it writes them."""
+    """Return the names of these files while `write_atomically` writes them."""
     return {f".{name}.part" for name in names}
 
 
@@ -100,10 +68,10 @@ def slug(name: str) -> str:
 
 
 class RunFolder:
-    """The folder of one run: its metrics, one row appended per probe, and the events of a live run."""
+    """The folder of one run: its metrics, appended row by row, and the events of a live run."""
 
     def __init__(self, path: Path) -> None:
-        """Name the folder; nothing is written."""
+        """Name the folder; write nothing."""
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.schedule = path / "schedule.npz"
@@ -114,7 +82,7 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether a run has been begun in the folder; ``config.toml`` is written last, so the rest is there too."""
+        """Whether the folder holds a run; ``config.toml`` is written last, so the rest exists too."""
         return (self.path / "config.toml").is_file()
 
     @property
@@ -124,17 +92,17 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Hold the folder for one run alone, creating it first; if it stays empty it is removed again.
+        """Lock the folder for one run, creating it first; remove it again if it stays empty.
 
         Raises:
-            InputError: another run holds it; names the process.
-            RunError: it cannot be made.
+            InputError: another process has locked it.
+            RunError: it cannot be created.
         """
         is_new = not self.path.exists()
         make_folder(self.path)
         try:
             with locked(self.path):
-                for half in _halves(FILES):  # a killed run's
+                for half in _halves(FILES):  # left by a killed run
                     (self.path / half).unlink(missing_ok=True)
                 yield
         finally:
@@ -143,17 +111,17 @@ class RunFolder:
                     self.path.rmdir()
 
     def require_room(self, overwrite: bool = False) -> None:
-        """Refuse a folder in which a run cannot begin; nothing is written.
+        """Reject a folder in which a run cannot start; write nothing.
 
         Raises:
             InputError: the folder holds a run and `overwrite` is off, or something other than a run.
         """
         if self.is_run and not overwrite:
             raise InputError(
-                f"--out {self.path}: holds a run already; add --resume to continue it, --overwrite to replace it, "
+                f"--out {self.path}: already holds a run; add --resume to continue it, --overwrite to replace it, "
                 "or give another folder"
             )
-        if not self.is_run and _is_taken(self.path, (*FILES, TRACKED)):
+        if not self.is_run and is_taken(self.path, (*FILES, TRACKED)):
             raise InputError(f"--out {self.path}: is not empty and holds no run; give the path of a new folder")
 
     def create(
@@ -165,15 +133,15 @@ class RunFolder:
         replayed: str | None = None,
         account: Account | None = None,
     ) -> None:
-        """Write everything that is known before training, or nothing; the folder is there, and claimed.
+        """Write everything known before training, or nothing; the folder exists and is claimed.
 
         Args:
-            settings: of the run.
-            schedule: its events, or the plan for them.
-            overwrite: whether a run in the folder is replaced.
-            is_live: whether the events that take place are recorded.
-            replayed: checksum of the schedule, if it is not the method's own.
-            account: what a ledger is kept of; None: none is.
+            settings: settings of the run.
+            schedule: its events, as planned in a live run.
+            overwrite: replace a run in the folder.
+            is_live: record the actual events.
+            replayed: checksum of the schedule, if it replaces the method's.
+            account: of the privacy ledger; None without one.
 
         Raises:
             InputError: as `require_room` does.
@@ -204,24 +172,24 @@ class RunFolder:
         write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
 
     def _clear(self) -> None:
-        """Remove a run's files and no others; the one that marks it as a run goes first."""
+        """Remove a run's files and no others, first the one that marks it as a run."""
         for name in FILES:
             place = self.path / name
             if place.is_dir():
                 for pattern in ("event-*", ".event-*.part"):
                     for entry in place.glob(pattern):
                         entry.unlink()
-                with suppress(OSError):  # the user's own files in it stay
+                with suppress(OSError):  # it may hold the user's files, which stay
                     place.rmdir()
             else:
                 place.unlink(missing_ok=True)
                 place.with_name(f".{name}.part").unlink(missing_ok=True)
 
     def take_over(self, settings: Settings) -> None:
-        """Refuse to continue with settings other than the run's; record those that may differ.
+        """Reject settings other than the run's; record those that may differ.
 
         Raises:
-            InputError: names the settings that differ; or the folder's settings cannot be read.
+            InputError: settings differ, or those of the folder cannot be read.
         """
         try:
             before = read_toml(self.path / "config.toml", self.path)
@@ -233,7 +201,7 @@ class RunFolder:
             self._write_settings(settings)
 
     def append(self, row: Row) -> None:
-        """Append one row of metrics; if the disk is full the file keeps its whole rows.
+        """Append one row of metrics; if the disk is full, the file keeps its complete rows.
 
         Raises:
             RunError: the row cannot be written.
@@ -241,7 +209,7 @@ class RunFolder:
         append_line(self.metrics, row)
 
     def write_clients(self, row: Row, values: Mapping[str, Floats]) -> None:
-        """Write what the row's probes measured of single clients, in the place of what earlier ones did.
+        """Write the row's metrics of single clients, replacing earlier ones.
 
         Raises:
             RunError: it cannot be written.
@@ -255,7 +223,7 @@ class RunFolder:
         write_atomically(self.path / CLIENTS, to_json({"event": row["event"], "round": row["round"]} | columns))
 
     def rows(self) -> list[Row]:
-        """Return the whole rows of metrics so far; one torn by a crash is left out.
+        """Return the complete rows of metrics so far; one cut short by a crash is left out.
 
         Raises:
             InputError: the file is missing or damaged.
@@ -270,7 +238,7 @@ class RunFolder:
             ) from error
 
     def keep_rows(self, events_done: int) -> list[Row]:
-        """Drop rows later than an event, and a torn last one; return those kept."""
+        """Drop rows after an event, and an incomplete last one; return those kept."""
         kept = [row for row in self.rows() if row["event"] <= events_done]
         content = b"".join(map(line_as_bytes, kept))
         if content != self.metrics.read_bytes():
@@ -278,7 +246,7 @@ class RunFolder:
         return kept
 
     def summary(self) -> dict[str, Any]:
-        """Return what ``summary.json`` says of a finished run.
+        """Return the content of a finished run's ``summary.json``.
 
         Raises:
             InputError: it is missing or damaged.
@@ -287,7 +255,7 @@ class RunFolder:
         try:
             summary = read_json(path, self.path)
             if not isinstance(summary, dict):
-                raise ValueError("it is no table")
+                raise ValueError("it is not a table")
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error})") from error
         return summary

@@ -1,4 +1,4 @@
-"""What a private run's ledger is kept of, and what its summary says of it."""
+"""A private run's ledger account, and its entry in the summary."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from atoll.runs.fingerprint import digest
 
 
 def account_of(experiment: Experiment) -> Account | None:
-    """Return what the run's ledger is kept of; None without privacy."""
+    """Return the account of the run's ledger; None without privacy."""
     private = experiment.planned.private
     if private is None:
         return None
@@ -23,7 +23,7 @@ def account_of(experiment: Experiment) -> Account | None:
 
 
 def spent_in(experiment: Experiment, ledger: RunLedger | None) -> dict[str, Any]:
-    """Return what a private run has spent, and what each cluster was to spend, as its summary has it."""
+    """Return the summary's entry of a private run: what was spent, and what was planned for each cluster."""
     private = experiment.planned.private
     if ledger is None or private is None:
         return {}

@@ -1,4 +1,4 @@
-"""Scores: the losses and accuracies that every row has, measured of whichever models the method has."""
+"""Scores: the losses and accuracies of every row, measured at the method's models."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ Scorer = Callable[[State], Columns]
 
 
 def make_scorer(experiment: Experiment) -> tuple[Scorer, int]:
-    """Return what scores the method's models, and how many samples its training loss is measured on."""
+    """Return a function that scores the method's models, and the number of samples of its training loss."""
     if experiment.method.schedule.has_server:
         return _score_server(experiment)
     if not experiment.method.finds_clusters and method_needs(experiment.settings, "phases"):
@@ -28,7 +28,7 @@ def _score_server(experiment: Experiment) -> tuple[Scorer, int]:
 
 
 def _score_aggregators(experiment: Experiment) -> tuple[Scorer, int]:
-    """Score the data-weighted mean of the aggregators' models, and each of these."""
+    """Score the data-weighted mean of the aggregators' models, and each model."""
     evaluator = experiment.execution.make_evaluator()
 
     def score(state: State) -> Columns:

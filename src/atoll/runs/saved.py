@@ -1,4 +1,4 @@
-"""The model of a run's folder, finished or not: its latest whole checkpoint, read without making the run again."""
+"""The model in a run's folder, finished or not: its latest intact checkpoint, read without rebuilding the run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +19,13 @@ from atoll.support.untrusted import read_toml
 
 @dataclass(frozen=True, eq=False)
 class SavedRun:
-    """A run as its folder holds it.
+    """A run as saved in its folder.
 
     Attributes:
         folder: the run's folder.
         settings: its settings.
-        state: that of the latest whole checkpoint.
-        is_finished: whether the run came to its end, and the state is that of its end.
+        state: of the latest intact checkpoint.
+        is_finished: whether the run is finished, and the state is its final one.
     """
 
     folder: Path
@@ -34,17 +34,17 @@ class SavedRun:
     is_finished: bool
 
     def model(self, cluster: int | None = None) -> Model:
-        """Return a cluster's model or, without one, the run's: what its rows of metrics are measured at.
+        """Return a cluster's model or, by default, the run's: the one at which its metrics are measured.
 
-        That is the server's model or, in FedUC's decentralised patterns, the mean of the aggregators' models, weighted
-        by their samples, for which the data is read. The optimiser's moments, where models carry them, are left out.
+        That is the server's model or, in FedUC's decentralised patterns, the mean of the aggregators' models weighted
+        by their samples, for which the data is read. Optimiser moments that models carry are left out.
 
         Args:
-            cluster: counted from 0. Where there is a server, its model is what its clients last averaged to; else
-                it is what they would start from next.
+            cluster: counted from 0. With a server, a cluster's model is the last average of its clients; without one,
+                it is their next start model.
 
         Raises:
-            InputError: a cluster that there is not; or clusters have models and there is none of all.
+            InputError: no such cluster; or each cluster has a model, and there is no common one.
         """
         chosen = self._whole() if cluster is None else self._of_cluster(cluster)
         return {name: tensor for name, tensor in chosen.items() if "@" not in name}
@@ -65,18 +65,18 @@ class SavedRun:
         experiment = Experiment(self.settings)
         if experiment.method.finds_clusters:
             raise InputError(
-                f"{self.folder}: method.name = {self.settings.method.name!r} makes {len(state.starts)} models and none "
-                f"of all clients; choose a cluster from 0 to {len(state.starts) - 1}"
+                f"{self.folder}: method.name = {self.settings.method.name!r} makes {len(state.starts)} models, none "
+                f"for all clients; choose a cluster from 0 to {len(state.starts) - 1}"
             )
         samples = experiment.plan.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
         return mean((float(count), state.starts[j]) for j, count in enumerate(samples) if count)
 
 
 def read_saved(folder: Path | str) -> SavedRun:
-    """Read a run's settings and its latest whole checkpoint, onto the CPU.
+    """Read a run's settings and its latest intact checkpoint, onto the CPU.
 
     Raises:
-        InputError: no run, settings that cannot be read, or no whole checkpoint.
+        InputError: no run, unreadable settings, or no intact checkpoint.
     """
     folder = require_path("run", folder)
     config = folder / "config.toml"
@@ -95,18 +95,18 @@ def read_saved(folder: Path | str) -> SavedRun:
         except DAMAGED:
             continue
         return SavedRun(folder, settings, state, (folder / "summary.json").is_file() and note == notes[0])
-    fault = "every checkpoint in it is damaged" if notes else "it has no checkpoint yet, which is written while it runs"
-    raise InputError(f"{folder}: {fault}; so there is no model")
+    fault = "all its checkpoints are damaged" if notes else "it has no checkpoint yet"
+    raise InputError(f"{folder}: {fault}, so there is no model")
 
 
 def _read_state(path: Path) -> State:
-    """Return the state that a checkpoint's note and tensors hold.
+    """Return the state of a checkpoint.
 
     Raises:
-        InputError: it is of another format.
-        ValueError: its note or its tensors are not those it was written with.
+        InputError: it has another format.
+        ValueError: it is damaged.
     """
     note = read_note(path)
     if note["format"] != FORMAT:
-        raise InputError(f"{path}: has format {note['format']}, this version of Atoll reads {FORMAT}")
+        raise InputError(f"{path}: has format {note['format']}, but this version of Atoll reads {FORMAT}")
     return read_state(path, note, torch.device("cpu"))

@@ -1,6 +1,6 @@
-"""What clients keep, in files once it takes more than so many bytes: read back when a client is drawn again.
+"""Client states, moved to files beyond a number of bytes, and read back when a client is drawn again.
 
-Files hold many states each and are never changed, so checkpoints name them and copy nothing.
+Each file holds many states and never changes, so checkpoints refer to files without copying them.
 """
 
 import hashlib
@@ -22,37 +22,37 @@ from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 from atoll.support.untrusted import open_regular
 
-FILE_BYTES = 2**24  # of states in a file, about: more would make reading one slow, fewer make many files
+FILE_BYTES = 2**24  # of states in a file, roughly: more slows reading one, fewer makes many files
 
 Note = dict[str, Any]
 
 
 @dataclass(eq=False, slots=True)
 class _Kept:
-    """One state: in memory, in a file, or in both. Those of an older `State` are the same objects."""
+    """One state, in memory, in a file, or both; shared with earlier `State` objects."""
 
     model: Model | None
     file: int | None = None
 
 
 class Shelf:
-    """Files of states in a folder, each known by its number.
+    """Numbered files of states in a folder.
 
     Attributes:
-        most_bytes: of states that may stay in memory.
+        most_bytes: most bytes of states in memory.
     """
 
     def __init__(
         self, folder: Path, device: torch.device, most_bytes: int = 0, files: Mapping[str, Note] | None = None
     ) -> None:
-        """Write here, and read onto a device; `files` are known already, as `describe` returned them."""
+        """Write to a folder, and read onto a device; `files` are existing ones, as `describe` returned them."""
         self.most_bytes = most_bytes
         self._folder = folder
         self._device = device
         self._files = {int(number): file for number, file in (files or {}).items()}
 
     def write(self, states: Iterable[tuple[int, _Kept]]) -> None:
-        """Put states into new files, wherever they were.
+        """Write states to new files, whether or not they are in files already.
 
         Raises:
             RunError: a file cannot be written, or read.
@@ -62,7 +62,7 @@ class Shelf:
                 {
                     f"{client}/{i:06d}/{name}": tensor.clone(memory_format=torch.contiguous_format)
                     for client, (_, model) in batch.items()
-                    for i, (name, tensor) in enumerate(model.items())  # safetensors orders them anew
+                    for i, (name, tensor) in enumerate(model.items())  # safetensors reorders them
                 }
             )
             number = 1 + max(map(_number_of, files_in(self._folder)), default=0)
@@ -72,7 +72,7 @@ class Shelf:
                 kept.file = number
 
     def read(self, client: int, kept: _Kept) -> Model:
-        """Return a state, its tensors in their order; of its file only the state's own part is read.
+        """Return a state, its tensors in order; only its part of the file is read.
 
         Raises:
             RunError: it cannot be read.
@@ -83,18 +83,18 @@ class Shelf:
         try:
             with safetensors.safe_open(path, "pt") as file:
                 keys = sorted(key for key in file.keys() if key.startswith(own))  # noqa: SIM118 (it is no mapping)
-                # Copies, so that nothing in memory holds on to the file, or is pickled with all of it.
+                # Copies, so that no tensor keeps the file open, or is pickled with all of it.
                 return {key.split("/", 2)[2]: file.get_tensor(key).clone().to(self._device) for key in keys}
         except (OSError, IndexError, safetensors.SafetensorError) as error:  # a damaged name has too few parts
-            raise RunError(f"what client {client} keeps cannot be read from {path} ({error})") from error
+            raise RunError(f"the state of client {client} cannot be read from {path} ({error})") from error
 
     def sparse(self, states: Mapping[int, _Kept]) -> set[int]:
-        """Return the files of which less than half is still among these states."""
+        """Return the files of which less than half of the states are still used."""
         used = Counter(kept.file for kept in states.values() if kept.file is not None)
         return {number for number, count in used.items() if 2 * count < self._files[number]["clients"]}
 
     def describe(self, numbers: Iterable[int]) -> dict[str, Note]:
-        """Return what a checkpoint must know of files, by number."""
+        """Return a checkpoint's description of files, by number."""
         return {str(number): self._files[number] for number in sorted(numbers)}
 
     def require_whole(self) -> None:
@@ -107,7 +107,7 @@ class Shelf:
         for number, file in self._files.items():
             with open_regular(self._path(number)) as content:
                 if hashlib.file_digest(content, "sha256").hexdigest() != file["sha256"]:
-                    raise ValueError(f"the checksum of {self._path(number).name} does not fit")
+                    raise ValueError(f"the checksum of {self._path(number).name} does not match")
 
     def _batches(self, states: Iterable[tuple[int, _Kept]]) -> Iterator[dict[int, tuple[_Kept, Model]]]:
         batch: dict[int, tuple[_Kept, Model]] = {}
@@ -127,20 +127,20 @@ class Shelf:
 
 
 class SpilledStates(ClientStates):
-    """States in memory or, once they would take more than `Shelf.most_bytes` there, in files."""
+    """States in memory or, beyond `Shelf.most_bytes`, in files."""
 
     def __init__(self, shelf: Shelf, files: Mapping[int, int] | None = None) -> None:
-        """Begin with none, or with those of these clients in these files."""
+        """Start empty, or with these clients' states in these files."""
         self.shelf = shelf
         self._kept = {client: _Kept(None, file) for client, file in (files or {}).items()}
-        self._near: dict[int, _Kept] = {}  # those that are in memory
+        self._near: dict[int, _Kept] = {}  # those in memory
 
     def __getitem__(self, client: int) -> Model:
-        """Return what a client keeps."""
+        """Return a client's state."""
         return self.shelf.read(client, self._kept[client])
 
     def __contains__(self, client: object) -> bool:
-        """Return whether a client keeps something, without reading it."""
+        """Return whether a client has a state, without reading it."""
         return client in self._kept
 
     def __iter__(self) -> Iterator[int]:
@@ -148,16 +148,16 @@ class SpilledStates(ClientStates):
         return iter(self._kept)
 
     def __len__(self) -> int:
-        """Return how many clients keep something."""
+        """Return the number of clients with a state."""
         return len(self._kept)
 
     @property
     def bytes_in_memory(self) -> int:
-        """How many bytes of states are in memory."""
+        """Bytes of states in memory."""
         return sum(count_bytes(kept.model) for kept in self._near.values() if kept.model is not None)
 
     def __or__(self, newer: Mapping[int, Model]) -> "SpilledStates":
-        """Return these states with newer ones; all go to files if they are too many for memory.
+        """Return these states updated with newer ones; all go to files if they exceed the memory limit.
 
         Raises:
             RunError: the files cannot be written.
@@ -171,7 +171,7 @@ class SpilledStates(ClientStates):
         return after
 
     def settle(self) -> dict[str, Note]:
-        """Write what is in no file yet, and anew what is left of files that are mostly out of date; describe the files.
+        """Write states not in a file yet, rewrite those in mostly outdated files, and describe the files.
 
         Raises:
             RunError: a file cannot be written, or read.
@@ -182,7 +182,7 @@ class SpilledStates(ClientStates):
 
     @property
     def files(self) -> dict[int, int]:
-        """The number of each client's file, of those that are in one."""
+        """File number by client, for states in files."""
         return {client: kept.file for client, kept in self._kept.items() if kept.file is not None}
 
     def _leave_memory(self) -> None:
@@ -193,7 +193,7 @@ class SpilledStates(ClientStates):
 
 
 def place_states(state: State, folder: Path, most_bytes: int | None) -> State:
-    """Return the state with what clients keep in memory or, beyond so many bytes, in files of a folder."""
+    """Return the state with client states in memory or, beyond this many bytes, in files of a folder."""
     if most_bytes is None:
         return replace(state, clients=dict(state.clients))
     if isinstance(state.clients, SpilledStates):
@@ -209,7 +209,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def drop_files(folder: Path, kept: Iterable[str]) -> None:
-    """Delete all files of states but those with these numbers, and what a kill left of one."""
+    """Delete all files of states except these numbers, and partial files left by a kill."""
     numbers = set(map(int, kept))
     for path in files_in(folder):
         if _number_of(path) not in numbers:

@@ -1,4 +1,4 @@
-"""The runs of an experiment, told apart by their titles."""
+"""Titles of an experiment's runs, and choosing runs by title."""
 
 from collections.abc import Sequence
 
@@ -8,21 +8,21 @@ from atoll.support.requiring import require
 
 
 def title_of(settings: Settings) -> str:
-    """Return what tells an experiment's runs apart: panel and label."""
+    """Return the title of a run: panel and label."""
     return ", ".join(filter(None, (settings.panel, settings.label)))
 
 
 def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
-    """Return the run of this title or, if there is none, those that have it in theirs; without `only`, all.
+    """Return the run with this title or else those whose title contains it; without `only`, all.
 
-    Where none has it as it is written, capitals count as small letters.
+    Case is ignored if nothing matches otherwise.
 
     Raises:
-        InputError: no run has it in its title; names the titles.
+        InputError: no title contains it.
     """
     require("only", only, str | None)
     if only == "":
-        raise InputError("--only '': must be a text that panels or labels have; leave it out for all runs")
+        raise InputError("--only '': must be part of a panel or label; leave it out for all runs")
     titles = [title_of(settings) for settings in runs]
     matching = [only] if only in titles else [title for title in titles if only is None or only in title]
     matching = matching or [title for title in titles if only is None or only.casefold() in title.casefold()]

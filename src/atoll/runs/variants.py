@@ -1,4 +1,4 @@
-"""The same experiment, run in another way: on a fleet, or by a given schedule."""
+"""Variants of an experiment: on a fleet, or with a given schedule."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +22,10 @@ from atoll.support.requiring import require_made
 def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
     """Return the experiment with the events of a run folder's ``happened.jsonl`` or ``schedule.npz`` as its schedule.
 
-    What was to be run on a fleet is run in this process, which gives the bits that nodes give.
+    A run on a fleet is replayed in this process, with results bit-identical to those of nodes.
 
     Raises:
-        InputError: the file cannot be read, is damaged, or is not of a run of this experiment.
+        InputError: the file cannot be read, is damaged, or does not belong to this experiment.
     """
     settings = experiment.settings
     if settings.run.executor == "fleet":
@@ -39,11 +39,11 @@ def with_fleet(experiment: Experiment) -> Experiment:
     """Return the experiment with ``run.executor = "fleet"``.
 
     Raises:
-        InputError: settings or a schedule that make no sense with clients that really fail.
+        InputError: settings, or a schedule, for simulation only.
     """
     settings = experiment.settings
     if experiment.schedule is not None:
-        raise InputError("--schedule: what happened is replayed in simulation; on a fleet other things will happen")
+        raise InputError("--schedule: recorded events are replayed in simulation, not on a fleet")
     require_fleet(settings)
     require_reclustering(experiment)
     if settings.faults.deadline_seconds is not None:
@@ -57,10 +57,10 @@ def with_fleet(experiment: Experiment) -> Experiment:
 
 
 def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> tuple[FleetExecutor, Joined]:
-    """Return what trains the clients on a fleet, once enough nodes are there, and who they are.
+    """Wait for enough nodes; return the executor that trains clients on them, and the nodes.
 
     Args:
-        experiment: what is run.
+        experiment: the experiment.
         fleet: the clients' machines.
         tell: called with a sentence whenever something changes while waiting for nodes.
 
@@ -73,7 +73,7 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     fleet.allow(most_bytes(agreement.sent_form))
     fleet_settings = settings.fleet
     joined = wait_for_nodes(fleet, agreement, fleet_settings.nodes, fleet_settings.wait_seconds, tell)
-    # Sums of updates are no models that could be measured; of private runs each is clipped, whatever it is.
+    # Sums of updates are not models that can be measured; private runs clip every update anyway.
     is_sound = Soundness(experiment.execution.make_evaluator()) if experiment.method.release is None else lambda _: True
     executor = FleetExecutor(
         fleet,

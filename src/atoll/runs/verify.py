@@ -1,4 +1,4 @@
-"""Check on this machine that runs repeat: to the bit where they must, to rounding where they may differ."""
+"""Check reproducibility on this machine: bit-identical where promised, up to rounding elsewhere."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from atoll.runs.run_folder import Row, RunFolder
 from atoll.settings.experiment_file import make_runs, overlay
 
 TOLERANCE = 1e-5
-"""How far numbers that may differ by rounding may be apart, in shares of the largest number of their tensor."""
+"""Largest difference by rounding, relative to the largest number of the tensor."""
 
 EXPERIMENT: dict[str, Any] = {
     "rounds": 3,
@@ -35,10 +35,10 @@ class Check:
     """One comparison with the serial, uninterrupted run.
 
     Attributes:
-        what: how the run was done.
-        must: ``bits`` where all numbers must be equal, ``rounding`` where they may differ by `TOLERANCE`.
-        difference: the largest one between the models, in shares of the largest number of the tensor.
-        rows_equal: whether the rows of metrics are the same but for wall-clock time.
+        what: how the run was executed.
+        must: ``bits`` if all numbers must be equal, ``rounding`` if they may differ by `TOLERANCE`.
+        difference: the largest between the models, relative to the largest number of the tensor.
+        rows_equal: whether the rows of metrics are equal except for wall-clock time.
     """
 
     what: str
@@ -48,17 +48,17 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether what must be equal is."""
+        """Whether the run repeats as it must."""
         if self.must == "bits":
             return self.difference == 0 and self.rows_equal
         return self.difference <= TOLERANCE
 
 
 def verify(folder: Path) -> Iterator[Check]:
-    """Carry tiny experiments out in several ways, below an empty folder, and yield what each comparison shows.
+    """Run tiny experiments in several ways, in an empty folder, and yield each comparison.
 
-    Takes scikit-learn's digits, and some seconds. Bits are compared where this page of the documentation promises them
-    (``determinism.md``): again, with each number of worker processes, interrupted after each event, and replayed.
+    Uses scikit-learn's digits, and takes some seconds. Results are bit-identical as documented (``determinism.md``):
+    repeated, with any number of workers, interrupted after each event, and replayed.
     """
     for name, change in (("fedcluster", CYCLING), ("cenasy", ASYNCHRONOUS)):
         base = overlay(EXPERIMENT, change)
@@ -87,7 +87,7 @@ def _run(table: dict[str, Any], folder: Path, schedule: Path | None = None) -> R
 
 
 def _run_in_parts(table: dict[str, Any], folder: Path) -> RunFolder:
-    """Go on with the run for an event at a time, each time from the checkpoint."""
+    """Run one event at a time, resuming from the checkpoint each time."""
     run = RunFolder(folder)
     while not run.is_finished:
         steps = run_events(_experiment(table), folder, resume=True)

@@ -1,4 +1,4 @@
-"""What the user should know of an experiment before it runs."""
+"""Warnings about an experiment before it runs."""
 
 from collections.abc import Iterator
 
@@ -10,13 +10,15 @@ from atoll.network.completion import completion_of, event_seconds
 from atoll.runs.rows import first_of
 from atoll.settings.choices import method_kind, method_needs, uses_network
 
-FREQUENCIES_AGREE = 1.1  # shares of all merges whose ratio is below this are the same, for a warning
+FREQUENCIES_AGREE = 1.1  # ratio up to which shares of merges count as equal
 
-SEEDED = "privacy.trust: noise is drawn from the seed, to repeat a run; it hides nothing from who knows the seed"
+SEEDED = (
+    "privacy.trust: noise is drawn from the seed, for reproducibility; it hides nothing from anyone who knows the seed"
+)
 
 
 def warnings_of(experiment: Experiment) -> list[str]:
-    """Return what the user should know of an experiment's clustering, method and privacy."""
+    """Return warnings about an experiment's clustering, method and privacy."""
     kinds = _left_out, _too_slow, _contradicted_frequencies, _about_noise, _untested, _cut_off
     return [warning for kind in kinds for warning in kind(experiment)]
 
@@ -47,7 +49,7 @@ def _untested(experiment: Experiment) -> Iterator[str]:
 
 
 def _cut_off(experiment: Experiment) -> Iterator[str]:
-    """Warn of aggregators that no exchange reaches, since others between them have no clients."""
+    """Warn of aggregators cut off by others without clients."""
     pattern = experiment.settings.method.get("pattern")
     if not method_needs(experiment.settings, "phases") or pattern not in ("decsyn", "decasy"):
         return
@@ -60,7 +62,7 @@ def _cut_off(experiment: Experiment) -> Iterator[str]:
 
 
 def _contradicted_frequencies(experiment: Experiment) -> Iterator[str]:
-    """Say so where the bound is given other frequencies than the clock has."""
+    """Warn if the bound uses other frequencies than the virtual clock."""
     wanted, pattern = experiment.settings, str(experiment.settings.method.get("pattern"))
     if not wanted.clustering.get("frequencies") or not uses_network(experiment.settings) or not pattern.endswith("asy"):
         return

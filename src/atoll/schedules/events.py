@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -108,6 +109,43 @@ class Event:
     def client_updates(self) -> int:
         """Local trainings in the event: one per answering client and intra-cluster round."""
         return len(self.cohort) * self.intra_rounds if self.answered is None else int(self.answered.sum())
+
+
+def make_event(
+    index: int,
+    cohort: Ids,
+    weights: Floats,
+    began: float,
+    seconds: float,
+    active: tuple[int, ...] = (0,),
+    **others: Any,
+) -> Event:
+    """Return an event of a plain round: clusters train from the server's model, which becomes the mean of theirs.
+
+    Args:
+        index: number of the event, and of its round.
+        cohort: the clients that train.
+        weights: each client's weight relative to the others of its cluster.
+        began: virtual time at which the clusters began.
+        seconds: virtual time at which they end.
+        active: the clusters; with several of them the run assigns clients, unless `clusters` is given.
+        others: further fields of the `Event`, which replace what a plain round has.
+
+    >>> make_event(0, np.array([3, 5]), np.array([20.0, 30.0]), began=0.0, seconds=1.5).models_up
+    2
+    """
+    plain: dict[str, Any] = {
+        "round": index,
+        "clusters": np.full(len(cohort), active[0]) if len(active) == 1 else None,
+        "server": Mix(published=tuple((cluster, 1 / len(active)) for cluster in active)),
+        "starts": tuple((cluster, FROM_SERVER) for cluster in active),
+        "staleness": (0,) * len(active),
+        "models_down": len(cohort),
+        "models_up": len(cohort),
+    }
+    clients, shares = np.asarray(cohort, np.int64), np.asarray(weights, float)
+    fields = {**plain, "cohort": clients, "weights": shares, "began": (float(began),) * len(active), **others}
+    return Event(index=index, seconds=float(seconds), active=active, **fields)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 from atoll.experiment.executor_choice import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.runs.probes import check_probes
-from atoll.runs.run import name_folders
+from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
 from atoll.settings.experiment_file import Table, make_runs
 from atoll.settings.sections import Settings

@@ -1,4 +1,4 @@
-"""What partitions are made with."""
+"""Draws and cuts that partitions share."""
 
 from collections.abc import Sequence
 
@@ -10,22 +10,22 @@ from atoll.support.errors import InputError
 
 Indices = npt.NDArray[np.integer]
 Parts = Indices | Sequence[Indices]
-"""An array [clients, samples] of indices into the pool, or a list with one index array a client."""
+"""An array [clients, samples] of indices into the pool, or a list with one index array per client."""
 
 
 def cuts_of(total: int, shares: Floats) -> Indices:
-    """Return where to cut `total` samples into such shares, each at least one sample."""
+    """Return where to cut `total` samples into parts proportional to `shares`, each of at least one sample."""
     spare = np.rint(np.cumsum(shares) / shares.sum() * (total - len(shares))).astype(np.int64)
     return np.asarray(spare + np.arange(1, len(shares) + 1))[:-1]
 
 
 def permutation(pool: int, rng: np.random.Generator) -> Indices:
-    """Return the numbers of a pool in random order."""
+    """Return the indices of a pool in random order."""
     return rng.permutation(np.arange(pool, dtype=np.int32))
 
 
 def require_enough(pool: int, clients: int, each: int) -> None:
-    """Refuse more clients than a pool has samples for."""
+    """Refuse more clients than the pool has samples for."""
     if clients * each > pool:
         raise InputError(
             f"data.clients = {clients}: {clients} clients need at least {clients * each} samples, the pool has {pool}"

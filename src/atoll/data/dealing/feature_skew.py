@@ -1,9 +1,9 @@
 """Feature skew: clients whose inputs differ, by noise, rotation or colour, whatever labels they hold.
 
-Clients have levels, from 0 to ``levels - 1``. A rule is one function of the inputs that the clients of one level hold;
-it returns them changed. A user's own is named as ``skew = "module:function"``; it may ask, by parameter name, for
-`inputs` [samples, *shape] as stored, `level`, `levels`, `scale` (which brings inputs to a unit range) and `rng`; its
-other parameters are settings of ``[data]``.
+Clients have levels, from 0 to ``levels - 1``. A rule is a function that changes the inputs of one level's clients. A
+user's own is named as ``skew = "module:function"``; by parameter name it may ask for `inputs` [samples, *shape] as
+stored, `level`, `levels`, `scale` (which brings inputs to a unit range) and `rng`; its other parameters are settings of
+``[data]``.
 """
 
 import colorsys
@@ -21,18 +21,18 @@ from atoll.support.errors import InputError
 from atoll.support.limits import Number, PositiveFloat, Share
 
 Inputs = npt.NDArray[Any]
-_CHUNK = 2000  # samples turned at a time, which bounds the scratch memory
+_CHUNK = 2000  # samples rotated at a time, which bounds scratch memory
 
 
 def none(inputs: Inputs) -> Inputs:
-    """Leave inputs as they are."""
+    """Leave inputs unchanged."""
     return inputs
 
 
 def noise(
     inputs: Inputs, level: int, levels: int, scale: float, rng: np.random.Generator, variance: PositiveFloat = 0.1
 ) -> Inputs:
-    """Add normal noise of ``variance * (level + 1) / levels`` to inputs in their unit range (Li et al. 2022).
+    """Add normal noise of variance ``variance * (level + 1) / levels`` to inputs in unit range (Li et al. 2022).
 
     A sample's noise is drawn once. Inputs become float32.
 
@@ -40,19 +40,19 @@ def noise(
         variance: of the last level's noise.
     """
     if inputs.dtype != np.uint8 and inputs.dtype.kind != "f":
-        raise InputError(f"data.skew = 'noise': needs inputs that are pixels or real numbers, they are {inputs.dtype}")
+        raise InputError(f"data.skew = 'noise': needs inputs that are pixels or real numbers, not {inputs.dtype}")
     drawn = rng.standard_normal(inputs.shape, np.float32)
     drawn *= np.float32(np.sqrt(variance * (level + 1) / levels) / scale)
     return np.asarray(np.add(inputs, drawn, out=drawn))
 
 
 def rotation(inputs: Inputs, level: int, levels: int, angle: Number = 360.0) -> Inputs:
-    """Turn images by ``angle * level / levels`` degrees, counter-clockwise, about their middle; corners become 0.
+    """Rotate images by ``angle * level / levels`` degrees, counter-clockwise, about the centre; corners become 0.
 
-    Between pixels values are bilinear; quarter turns of square images are exact.
+    Values are interpolated bilinearly; quarter turns of square images are exact.
 
     Args:
-        angle: degrees; 360 spreads the levels over the whole circle.
+        angle: degrees; 360 spreads the levels over the full circle.
     """
     if inputs.ndim != 4:
         raise InputError(f"data.skew = 'rotation': needs images, inputs have the shape {list(inputs.shape[1:])}")
@@ -69,12 +69,12 @@ def rotation(inputs: Inputs, level: int, levels: int, angle: Number = 360.0) -> 
 
 
 def colour(inputs: Inputs, level: int, levels: int, strength: Share = 0.8) -> Inputs:
-    """Tint images in the hue ``level / levels`` of the colour circle: red, then through green and blue.
+    """Tint images with the hue ``level / levels`` of the colour circle: from red through green and blue.
 
-    A channel that the hue lacks becomes ``1 - strength`` times as bright. Grey images get three channels.
+    A channel that the hue lacks is multiplied by ``1 - strength``. Grey images get three channels.
 
     Args:
-        strength: 0: no tint; 1: nothing but the hue is left.
+        strength: 0: no tint; 1: only the hue is left.
     """
     tint = 1 - strength * (1 - np.array(colorsys.hsv_to_rgb(level / levels, 1, 1), np.float32))
     return _typed(inputs * tint[:, None, None], inputs)
@@ -84,10 +84,10 @@ SKEWS: dict[str, Callable[..., Inputs]] = {"none": none, "noise": noise, "rotati
 
 
 def with_colours(data: Dataset) -> Dataset:
-    """Return images with three channels, grey ones in all three.
+    """Return images with three channels, which are equal for grey images.
 
     Raises:
-        InputError: inputs are no images.
+        InputError: if inputs are not images.
     """
     if len(data.shape) != 3 or data.shape[0] not in (1, 3):
         raise InputError(
@@ -100,10 +100,10 @@ def with_colours(data: Dataset) -> Dataset:
 
 
 def level_of_rows(parts: Parts, level_of_parts: Ids, otherwise: Ids) -> Ids:
-    """Return each sample's level, that of the client who holds it; of samples that nobody holds as given, [samples].
+    """Return each sample's level, [samples]: that of the client holding it, or `otherwise` if no client does.
 
     Raises:
-        InputError: clients of different levels hold the same sample, or one that there is not.
+        InputError: if clients of different levels hold the same sample, or an index is outside the pool.
     """
     levels = otherwise.copy()
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):
@@ -113,14 +113,14 @@ def level_of_rows(parts: Parts, level_of_parts: Ids, otherwise: Ids) -> Ids:
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):
         if (levels[part] != level).any():
             raise InputError(
-                "data.skew: clients of different levels hold the same sample; use a data.partition that deals samples "
-                "out, such as 'iid' or 'dirichlet', or a lower data.samples"
+                "data.skew: clients of different levels hold the same sample; use a data.partition with disjoint "
+                "parts, such as 'iid' or 'dirichlet', or a lower data.samples"
             )
     return levels
 
 
 def changed(inputs: Inputs, level_of: Ids, change: Callable[[Inputs, int], Inputs]) -> Inputs:
-    """Return all inputs, those of each level changed as `change` does for it."""
+    """Return all inputs, each level's changed by `change`."""
     order = np.argsort(level_of, kind="stable")
     result: Inputs | None = None
     for rows in np.split(order, np.flatnonzero(np.diff(level_of[order])) + 1):
@@ -132,7 +132,7 @@ def changed(inputs: Inputs, level_of: Ids, change: Callable[[Inputs, int], Input
 
 
 def _corners(height: int, width: int, radians: float) -> Any:
-    """Yield, of each of the four pixels around where a pixel comes from, its place and its weight, [pixels]."""
+    """Yield the places and weights, [pixels], of the four source pixels that each pixel is interpolated from."""
     y, x = np.mgrid[:height, :width].reshape(2, -1) - np.array([[(height - 1) / 2], [(width - 1) / 2]])
     across = x * np.cos(radians) - y * np.sin(radians) + (width - 1) / 2
     down = x * np.sin(radians) + y * np.cos(radians) + (height - 1) / 2
@@ -145,5 +145,5 @@ def _corners(height: int, width: int, radians: float) -> Any:
 
 
 def _typed(values: Floats, like: Inputs) -> Inputs:
-    """Return values as the type that pixels have."""
+    """Return values in the inputs' type, rounded if it is an integer type."""
     return (np.rint(values) if like.dtype.kind in "iu" else values).astype(like.dtype)

@@ -1,9 +1,9 @@
 """Partitions: which samples of the pool each client holds.
 
-A partition rule is one function of the pool's labels; it returns either an array [clients, samples] of indices
-into the pool, or a list with one index array a client. A user's own rule has the same form and is named in the
-experiment file as ``partition = "module:function"``; it may ask, by parameter name, for `labels`, `groups`, `clients`,
-`classes`, `owners`, `dataset`, `rng` and `seed`; its other parameters are settings of ``[data]``.
+A partition rule is a function of the pool's labels; it returns either an array [clients, samples] of indices into the
+pool, or a list with one index array per client. A user's own rule has the same form and is named in the experiment file
+as ``partition = "module:function"``; by parameter name it may ask for `labels`, `groups`, `clients`, `classes`,
+`owners`, `dataset`, `rng` and `seed`; its other parameters are settings of ``[data]``.
 """
 
 from collections.abc import Callable
@@ -12,26 +12,24 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from atoll.data.dealing.class_counts import draw_counts, exact_counts, major_shares
 from atoll.data.dealing.draws import Indices, Parts, cuts_of, permutation, require_enough
 from atoll.data.dealing.partition_checks import checked_rule
 from atoll.data.dealing.partition_file import from_file
 from atoll.data.dealing.skewed import labels_and_quantity, quantity, some_labels
-from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive, PositiveFloat
-
-_CHUNK = 100_000  # clients handled at a time, which bounds the scratch memory of a million clients
 
 
 @checked_rule
 def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
     """Give every client a uniform draw from the pool.
 
-    Without `samples` the pool is dealt out, whole and disjoint, in sizes that differ by at most one. With
-    `samples` each client gets that many: disjoint as long as the pool suffices, else drawn with replacement.
+    Without `samples`, the whole pool is dealt out in disjoint parts whose sizes differ by at most one. With `samples`,
+    each client gets that many: disjoint if the pool suffices, else drawn with replacement.
 
     Args:
-        samples: samples a client; unset: the pool is dealt out.
+        samples: samples per client; unset: the whole pool is dealt out.
     """
     pool = len(labels)
     if samples is None:
@@ -53,19 +51,19 @@ def dirichlet(
 ) -> Parts:
     """Give clients label shares drawn from a Dirichlet distribution with concentration `alpha`.
 
-    Without `samples` every class is dealt out among the clients, whole and disjoint, in Dirichlet shares (redrawn
-    up to 100 times until no client is empty). With `samples` each client draws its own class shares and takes
-    that many samples with replacement, in exact counts by largest remainder.
+    Without `samples`, every class is dealt out in disjoint parts with Dirichlet shares (redrawn up to 100 times until
+    no client is empty). With `samples`, each client draws its own class shares and takes that many samples with
+    replacement, in exact counts by largest remainder.
 
     Args:
         alpha: concentration.
-        samples: samples a client; unset: the pool is dealt out.
+        samples: samples per client; unset: the whole pool is dealt out.
     """
     if not alpha > 0:
         raise InputError(f"data.alpha = {alpha}: must be greater than 0")
     if samples is not None:
         shares = rng.dirichlet(np.full(classes, alpha), size=clients)
-        return _draw(labels, exact_counts(shares, samples, np.zeros(clients, int)), rng)
+        return draw_counts(labels, exact_counts(shares, samples, np.zeros(clients, int)), rng)
     require_enough(len(labels), clients, 1)
     by_class = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
     for _ in range(100):
@@ -78,7 +76,7 @@ def dirichlet(
         if all(len(part) for part in parts):
             return parts
     raise InputError(
-        f"data.alpha = {alpha}: with {clients} clients some client stayed without samples in 100 draws; "
+        f"data.alpha = {alpha}: in each of 100 draws, some of {clients} clients got no samples; "
         "raise data.alpha, lower data.clients or set data.samples"
     )
 
@@ -90,7 +88,7 @@ def shards(labels: Indices, clients: int, rng: np.random.Generator, shards_per_c
     Disjoint and complete; sizes differ by at most `shards_per_client`.
 
     Args:
-        shards_per_client: shards a client gets.
+        shards_per_client: shards per client.
     """
     require_enough(len(labels), clients, shards_per_client)
     order = permutation(len(labels), rng)
@@ -111,18 +109,18 @@ def major_class(
 ) -> Parts:
     """Give each client a major class with share `rho_device`, the other classes equal shares (FedCluster, Sec. IV).
 
-    Client k's major class is ``k * classes // clients``. Class counts are exact: the shares times `samples`,
-    rounded by largest remainder, ties going to the classes that follow the major one. The samples of a class are
-    drawn with replacement from the pool, per client.
+    Client k's major class is ``k * classes // clients``. Class counts are exact: the shares times `samples`, rounded by
+    largest remainder, ties going to the classes after the major one. Each client draws a class's samples from the pool
+    with replacement.
 
     Args:
         rho_device: share of a client's major class.
-        samples: samples a client.
+        samples: samples per client.
     """
     if not 1 / classes <= rho_device <= 1:
         raise InputError(f"data.rho_device = {rho_device}: must be between 1/classes = {1 / classes:g} and 1")
     major = np.arange(clients) * classes // clients
-    return _draw(labels, exact_counts(major_shares(major, classes, rho_device), samples, major), rng)
+    return draw_counts(labels, exact_counts(major_shares(major, classes, rho_device), samples, major), rng)
 
 
 @checked_rule
@@ -136,19 +134,19 @@ def one_label(
 ) -> Parts:
     """Give client k samples of one label only, ``k * classes // clients`` (FedUC, Sec. VI).
 
-    Without `samples` each label's samples are dealt out, disjoint, among its clients (complete when there are at
-    least as many clients as classes), in shares proportional to numbers drawn evenly from 1 to `size_ratio`; with
-    `samples` they are drawn with replacement, as many for each client.
+    Without `samples`, each label's samples are dealt out to its clients in disjoint parts (all of them if there are at
+    least as many clients as classes), with shares proportional to uniform draws from 1 to `size_ratio`. With `samples`,
+    each client draws that many with replacement.
 
     Args:
-        samples: samples a client; unset: the pool is dealt out.
-        size_ratio: clients' sizes are drawn evenly from a range whose ends have this ratio.
+        samples: samples per client; unset: the whole pool is dealt out.
+        size_ratio: clients' sizes are drawn uniformly from a range whose ends have this ratio.
     """
     if samples is not None and size_ratio != 1:
-        raise InputError(f"data.size_ratio = {size_ratio}: must be 1 with data.samples, which all clients have")
+        raise InputError(f"data.size_ratio = {size_ratio}: must be 1 with data.samples, which makes sizes equal")
     major = np.arange(clients) * classes // clients
     if samples is not None:
-        return _draw(labels, samples * np.eye(classes, dtype=int)[major], rng)
+        return draw_counts(labels, samples * np.eye(classes, dtype=int)[major], rng)
     parts: list[Indices] = []
     for label in np.unique(major):
         members = rng.permutation(np.flatnonzero(labels == label))
@@ -161,12 +159,12 @@ def one_label(
 
 @checked_rule
 def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
-    """Give client k samples of one planted group only, ``k * groups // clients``: one rotation, say (CFL-MGD, Sec. V).
+    """Give client k samples of one planted group, ``k * groups // clients``, such as one rotation (CFL-MGD, Sec. V).
 
-    A group's samples are dealt out among its clients, disjoint: `samples` to each, else all of them.
+    A group's samples are dealt out to its clients in disjoint parts: `samples` to each, or else all of them.
 
     Args:
-        samples: samples a client; unset: the pool is dealt out.
+        samples: samples per client; unset: the whole pool is dealt out.
     """
     planted = int(groups.max()) + 1
     own = np.arange(clients) * planted // clients
@@ -185,27 +183,27 @@ def one_group(groups: Indices, clients: int, rng: np.random.Generator, samples: 
 
 @checked_rule
 def natural(clients: int, owners: Indices | None = None, min_samples: Positive | None = None) -> Parts:
-    """Give each client what the data says it holds, such as its file of a folder; the first `clients` of them.
+    """Give each client what the data says it holds, such as its file in a folder; for the first `clients` clients.
 
     Args:
-        min_samples: clients with fewer samples for training are left out; unset: none.
+        min_samples: clients with fewer training samples are left out; unset: none are.
     """
     if owners is None:
         raise InputError(
-            "data.partition = 'natural': this data set does not say who holds its samples; data.dataset = 'folder' and "
-            "atoll.from_torch with a list of data sets do"
+            "data.partition = 'natural': this data set does not say which client holds a sample; data.dataset = "
+            "'folder' and atoll.from_torch with a list of data sets do"
         )
     parts = [rows for rows in rows_by_owner(owners) if len(rows) >= (min_samples or 0)]
     if (known := len(parts)) < clients:
         raise InputError(
-            f"data.clients = {clients}: the data is that of {known} clients; set data.clients = {known}, or fewer to "
+            f"data.clients = {clients}: the data has only {known} clients; set data.clients = {known}, or fewer to "
             "take the first ones"
         )
     return parts[:clients]
 
 
 def rows_by_owner(owners: Indices) -> list[Indices]:
-    """Return the rows of each owner, ascending, by number.
+    """Return each owner's rows, ascending, in the order of the owners' numbers.
 
     >>> [rows.tolist() for rows in rows_by_owner(np.array([2, 0, 2]))]
     [[1], [], [0, 2]]
@@ -228,57 +226,3 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
     "labels-and-quantity": labels_and_quantity,
     "file": from_file,
 }
-
-
-def major_shares(major: Indices, classes: int, rho: float) -> Floats:
-    """Return [len(major), classes] shares: `rho` for the major class, the rest spread evenly.
-
-    >>> major_shares(np.array([1]), 3, 0.5)
-    array([[0.25, 0.5 , 0.25]])
-    """
-    shares = np.full((len(major), classes), (1 - rho) / max(classes - 1, 1))
-    shares[np.arange(len(major)), major] = rho
-    return shares
-
-
-def exact_counts(shares: Floats, total: int, first: Indices) -> Ids:
-    """Round ``shares * total`` [n, classes] to integers that sum to `total` in every row, by largest remainder.
-
-    Equal remainders are served in cyclic order from the class after ``first[row]``.
-
-    >>> exact_counts(np.array([[0.5, 0.25, 0.25]]), 5, np.array([0]))
-    array([[3, 1, 1]])
-    """
-    counts = np.empty(shares.shape, np.int64)
-    for low in range(0, len(shares), _CHUNK):
-        counts[low : low + _CHUNK] = _round_rows(shares[low : low + _CHUNK], total, first[low : low + _CHUNK])
-    return counts
-
-
-def _round_rows(shares: Floats, total: int, first: Indices) -> Ids:
-    rows, classes = shares.shape
-    exact = shares * total
-    counts = np.floor(exact + 1e-9).astype(np.int64)
-    remainder = np.round(exact - counts, 9)
-    turn = (np.arange(classes)[None, :] - first[:, None] - 1) % classes
-    ranked = np.lexsort((turn, -remainder), axis=1)
-    rank = np.empty_like(ranked)
-    np.put_along_axis(rank, ranked, np.broadcast_to(np.arange(classes), (rows, classes)), axis=1)
-    return np.asarray(counts + (rank < (total - counts.sum(axis=1))[:, None]))
-
-
-def _draw(labels: Indices, counts: Ids, rng: np.random.Generator) -> Indices:
-    """Draw ``counts[k, c]`` samples of class c for client k, with replacement; every row has the same sum."""
-    classes = counts.shape[1]
-    order = np.argsort(labels, kind="stable").astype(np.int32)
-    size = np.bincount(labels, minlength=classes)[:classes]
-    if (missing := np.flatnonzero((size == 0) & (counts.sum(axis=0) > 0))).size:
-        raise InputError(f"data.partition: the data set has no sample of class {missing[0]}")
-    begin = np.cumsum(size) - size
-    parts = np.empty((len(counts), int(counts[0].sum())), np.int32)
-    for low in range(0, len(counts), _CHUNK):
-        block = counts[low : low + _CHUNK]
-        drawn = np.repeat(np.tile(np.arange(classes, dtype=np.int8), len(block)), block.ravel())
-        picked = begin[drawn] + rng.integers(size[drawn])
-        parts[low : low + _CHUNK] = order[picked].reshape(len(block), -1)
-    return parts

@@ -1,4 +1,4 @@
-"""What a script gives to a partition, checked before samples are dealt out, in the sentences that settings have."""
+"""A partition's arguments when a script calls it, checked with the same messages as settings."""
 
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -18,10 +18,7 @@ _TYPES = {"clients": Positive, "classes": Positive} | dict.fromkeys(_POOL, Any)
 
 
 def checked_rule(rule: Callable[P, R]) -> Callable[P, R]:
-    """Return the partition rule with its arguments checked; what says something of each sample may be a list or tensor.
-
-    The rule then raises an `InputError` before anything else is done.
-    """
+    """Return the partition rule with its arguments checked first; labels, groups and owners may be lists or tensors."""
     return check_arguments(rule, _path, _TYPES, _read_pool)
 
 
@@ -30,13 +27,13 @@ def _path(name: str) -> str:
 
 
 def _read_pool(given: dict[str, Any]) -> None:
-    """Put arrays in the place of what a script gives for the pool."""
+    """Convert what a script passes about the pool to arrays."""
     for name in _POOL:
-        if name not in given or (name == "owners" and given[name] is None):  # who holds what need not be known
+        if name not in given or (name == "owners" and given[name] is None):  # owners may be unknown
             continue
         given[name] = numbers = as_array(name, given[name])
         if numbers.ndim != 1 or not len(numbers):
-            raise InputError(f"{name}: must be flat, one number for each sample of the pool, it is {kind_of(numbers)}")
+            raise InputError(f"{name}: must be flat, one number for each sample of the pool, not {kind_of(numbers)}")
         if name != "labels" or "classes" in given:
             _require_codes(name, numbers, given.get("classes") if name == "labels" else None)
 

@@ -1,4 +1,4 @@
-"""A partition in a file: which samples of the pool, and of the test samples, each client holds."""
+"""A partition in a file: which training and test samples each client holds."""
 
 import zlib
 from pathlib import Path
@@ -13,17 +13,17 @@ from atoll.support.numpy_files import read_npz
 
 @checked_rule
 def from_file(labels: Indices, clients: int, partition_file: str) -> Parts:
-    """Give each client the samples that a file says, which `atoll data inspect --write` has written.
+    """Give each client the samples listed in a file, as written by `atoll data inspect --write`.
 
     Args:
-        partition_file: the .npz file: indices into the pool, and where each client's begin; the same of test samples.
+        partition_file: the .npz file: indices into the pool and where each client's begin; the same for test samples.
     """
     with reading("data.partition_file"):
         held = _read_partition(Path(partition_file))
     digest = digest_of(labels)
     pool = next((pool for pool in ("", "test_") if int(held[f"{pool}digest"]) == digest), None)
     if pool is None:
-        raise InputError(f"data.partition_file = {partition_file!r}: is of another data set, whose labels differ")
+        raise InputError(f"data.partition_file = {partition_file!r}: belongs to another data set, with other labels")
     indices, offsets = held[f"{pool}indices"], held[f"{pool}offsets"]
     if len(indices) and not 0 <= indices.min() <= indices.max() < len(labels):
         raise InputError(
@@ -36,7 +36,7 @@ def from_file(labels: Indices, clients: int, partition_file: str) -> Parts:
 
 
 def digest_of(labels: Indices) -> int:
-    """Return a checksum by which a pool is known again."""
+    """Return a checksum that identifies a pool."""
     return zlib.crc32(np.ascontiguousarray(labels).tobytes())
 
 
@@ -47,12 +47,12 @@ def _read_partition(path: Path) -> dict[str, Indices]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (ValueError, KeyError) as error:
-        raise InputError(f"{path}: is no partition ({error}); it must hold {', '.join(names)}") from error
+        raise InputError(f"{path}: is not a partition ({error}); it must hold {', '.join(names)}") from error
     for pool in ("", "test_"):
         indices, offsets, digest = (held[f"{pool}{name}"] for name in ("indices", "offsets", "digest"))
         whole = all(each.dtype.kind in "iu" for each in (indices, offsets, digest))
         if not whole or digest.ndim or indices.ndim != 1 or offsets.ndim != 1 or len(offsets) < 2:
-            raise InputError(f"{path}: is no partition: {pool}indices and {pool}offsets must be flat whole numbers")
+            raise InputError(f"{path}: is not a partition: {pool}indices and {pool}offsets must be flat whole numbers")
         if offsets[0] != 0 or offsets[-1] != len(indices) or (offsets[1:] < offsets[:-1]).any():
-            raise InputError(f"{path}: is no partition: {pool}offsets must rise from 0 to the number of indices")
+            raise InputError(f"{path}: is not a partition: {pool}offsets must rise from 0 to the number of indices")
     return held

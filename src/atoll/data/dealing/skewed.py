@@ -1,4 +1,4 @@
-"""Partitions in which clients differ in how much they hold, or in which labels, or in both."""
+"""Partitions in which clients differ in size, in labels, or in both."""
 
 from typing import Literal
 
@@ -19,11 +19,11 @@ def quantity(
     sigma: NotNegative = 1.0,
     alpha: PositiveFloat = 0.5,
 ) -> Parts:
-    """Deal the pool out, whole and disjoint, in sizes that differ; labels are mixed alike (Li et al. 2022).
+    """Deal the whole pool out in disjoint parts of different sizes, with the same label mix (Li et al. 2022).
 
     Args:
-        sizes: what sizes are proportional to: log-normal numbers, or one draw of a Dirichlet distribution.
-        sigma: deviation of the sizes' logarithms.
+        sizes: what sizes are proportional to: log-normal draws, or one draw from a Dirichlet distribution.
+        sigma: standard deviation of the sizes' logarithms.
         alpha: concentration of the Dirichlet distribution.
     """
     require_enough(len(labels), clients, 1)
@@ -35,12 +35,12 @@ def quantity(
 def some_labels(
     labels: Indices, clients: int, classes: int, rng: np.random.Generator, labels_per_client: Positive = 2
 ) -> Parts:
-    """Give each client samples of so many labels (Li et al. 2022): client k of ``k % classes``, the others drawn.
+    """Give each client samples of a few labels (Li et al. 2022): client k gets ``k % classes`` and random others.
 
-    A label's samples are dealt out evenly among those that have it; complete with at least as many clients as classes.
+    A label's samples are dealt out evenly to its clients; all are, if there are at least as many clients as classes.
 
     Args:
-        labels_per_client: different labels of each client.
+        labels_per_client: number of different labels per client.
     """
     if labels_per_client > classes:
         raise InputError(f"data.labels_per_client = {labels_per_client}: must be at most the data's {classes} classes")
@@ -69,13 +69,13 @@ def labels_and_quantity(
     alpha: PositiveFloat = 0.5,
     sigma: NotNegative = 1.0,
 ) -> Parts:
-    """Deal every class out, whole and disjoint, in Dirichlet shares times log-normal sizes.
+    """Deal every class out in disjoint parts, with Dirichlet shares times log-normal sizes.
 
-    With `sigma` 0 sizes differ as with `dirichlet`. Drawn again up to 100 times until no client is empty.
+    With `sigma` 0, sizes differ as in `dirichlet`. Redrawn up to 100 times until no client is empty.
 
     Args:
         alpha: concentration of each class's shares.
-        sigma: deviation of the sizes' logarithms.
+        sigma: standard deviation of the sizes' logarithms.
     """
     require_enough(len(labels), clients, 1)
     by_class = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
@@ -90,6 +90,6 @@ def labels_and_quantity(
         if all(map(len, parts)):
             return parts
     raise InputError(
-        f"data.alpha = {alpha}, data.sigma = {sigma}: with {clients} clients some client stayed without samples in 100 "
-        "draws; raise data.alpha, or lower data.sigma or data.clients"
+        f"data.alpha = {alpha}, data.sigma = {sigma}: in each of 100 draws, some of {clients} clients got no samples; "
+        "raise data.alpha, or lower data.sigma or data.clients"
     )

@@ -85,11 +85,8 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
     if not len(labels[1]):
         raise InputError(f"{name}: no client has {test_every} images of a class to hold one out; add a folder test")
     return Dataset(
-        name=name,
-        inputs=images[0],
-        targets=labels[0],
-        test_inputs=images[1],
-        test_targets=labels[1],
+        name,
+        *(images[0], labels[0], images[1], labels[1]),
         classes=len(classes),
         scale=PIXEL_SCALE,
         owners=owners[0] if has_clients else None,

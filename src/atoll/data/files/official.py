@@ -25,15 +25,8 @@ def _load_idx(folder: Path, name: str, train: int, test: int, classes: int) -> D
             check_labels(path, array, classes)
         arrays.append(array)
     inputs, targets, test_inputs, test_targets = arrays
-    return Dataset(
-        name=name,
-        inputs=inputs[:, None],
-        targets=targets.astype(np.int64),
-        test_inputs=test_inputs[:, None],
-        test_targets=test_targets.astype(np.int64),
-        classes=classes,
-        scale=1 / 255,
-    )
+    pools = inputs[:, None], targets.astype(np.int64), test_inputs[:, None], test_targets.astype(np.int64)
+    return Dataset(name, *pools, classes=classes, scale=1 / 255)
 
 
 def _load_emnist(folder: Path) -> Dataset:
@@ -52,16 +45,9 @@ def _load_cifar(folder: Path, name: str, images: tuple[int, ...], classes: int) 
         if len(targets) != count:
             raise damaged(path, f"{count} images", f"{len(targets)}")
         batches.append((inputs, targets))
-    *training, (test_inputs, test_targets) = batches
-    return Dataset(
-        name=name,
-        inputs=np.concatenate([inputs for inputs, _ in training]),
-        targets=np.concatenate([targets for _, targets in training]),
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        classes=classes,
-        scale=1 / 255,
-    )
+    *training, test = batches
+    inputs, targets = map(np.concatenate, zip(*training, strict=True))
+    return Dataset(name, inputs, targets, *test, classes=classes, scale=1 / 255)
 
 
 LOADERS: dict[str, Callable[[Path], Dataset]] = {

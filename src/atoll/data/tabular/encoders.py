@@ -1,7 +1,7 @@
 """How columns become numbers. Encoders are fitted to training rows alone; test rows are only encoded."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,11 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.tabular.column_types import (
-    is_discrete,
     is_finite,
-    is_numeric,
-    is_text,
-    kind_of_values,
     numbers,
     plain,
 )
@@ -212,39 +208,6 @@ class Text:
     def write(self, column: "pa.Array", block: Block) -> None:
         """Write the hashed words; missing texts are all 0."""
         self._hashing.transform([text or "" for text in column.to_pylist()]).toarray(out=block)
-
-
-def make_encoder(
-    column: "pa.Field", missing: Missing, categories: int, hashes: int, categorical: Sequence[str], text: Sequence[str]
-) -> Encoder:
-    """Return a column's encoder: as text or category if it is named as such, else by its type.
-
-    Raises:
-        InputError: if the type has no encoder.
-    """
-    import pyarrow as pa
-
-    kind = kind_of_values(column)
-    if column.name in text:
-        if not is_text(kind):
-            raise InputError(f"data.text: column {column.name!r} holds {kind}; it must hold texts")
-        return Text(column.name, missing, hashes)
-    if is_text(kind) or (column.name in categorical and is_discrete(kind)):
-        return Category(column.name, missing, categories)
-    if is_numeric(kind) or pa.types.is_null(kind):
-        return Number(column.name, missing)
-    raise _no_rule(column.name, kind)
-
-
-def _no_rule(name: str, kind: "pa.DataType") -> InputError:
-    import pyarrow as pa
-
-    if pa.types.is_temporal(kind):
-        return InputError(
-            f"data.inputs: column {name!r} holds {kind}, dates or times; name it as data.time, or in data.categorical "
-            "if it holds few dates, or leave it out"
-        )
-    return InputError(f"data.inputs: column {name!r} holds {kind}, which cannot be encoded; leave it out")
 
 
 @contextmanager

@@ -7,15 +7,50 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.files.sample_files import read_column
-from atoll.data.tabular.encoders import Encoder
+from atoll.data.tabular.column_types import is_discrete, is_numeric, is_text, kind_of_values
+from atoll.data.tabular.encoders import Category, Encoder, Number, Text
 from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import LEFT_OUT, TRAIN, Uses
+from atoll.data.tabular.table_settings import Missing
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Floats32 = npt.NDArray[np.float32]
+
+
+def make_encoder(
+    column: "pa.Field", missing: Missing, categories: int, hashes: int, categorical: Sequence[str], text: Sequence[str]
+) -> Encoder:
+    """Return a column's encoder: as text or category if it is named as such, else by its type.
+
+    Raises:
+        InputError: if the type has no encoder.
+    """
+    import pyarrow as pa
+
+    kind = kind_of_values(column)
+    if column.name in text:
+        if not is_text(kind):
+            raise InputError(f"data.text: column {column.name!r} holds {kind}; it must hold texts")
+        return Text(column.name, missing, hashes)
+    if is_text(kind) or (column.name in categorical and is_discrete(kind)):
+        return Category(column.name, missing, categories)
+    if is_numeric(kind) or pa.types.is_null(kind):
+        return Number(column.name, missing)
+    raise _no_rule(column.name, kind)
+
+
+def _no_rule(name: str, kind: "pa.DataType") -> InputError:
+    import pyarrow as pa
+
+    if pa.types.is_temporal(kind):
+        return InputError(
+            f"data.inputs: column {name!r} holds {kind}, dates or times; name it as data.time, or in data.categorical "
+            "if it holds few dates, or leave it out"
+        )
+    return InputError(f"data.inputs: column {name!r} holds {kind}, which cannot be encoded; leave it out")
 
 
 def fit(source: TableSource, encoders: Sequence[Encoder], uses: Uses) -> None:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from atoll.data.dataset import Dataset
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.tabular.arrow import as_damage
-from atoll.data.tabular.encoders import Encoder, make_encoder
-from atoll.data.tabular.inputs import encode, fit, is_dense, read_dense
+from atoll.data.tabular.encoders import Encoder
+from atoll.data.tabular.inputs import encode, fit, is_dense, make_encoder, read_dense
 from atoll.data.tabular.roles import Roles, find_roles
 from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import (

@@ -1,4 +1,4 @@
-"""What server and nodes must agree on: settings, of which each has a copy of its own, and the form of a model."""
+"""What server and nodes, each with its own copy of the settings, must agree on."""
 
 import hashlib
 import json
@@ -29,13 +29,13 @@ _OF_RUN = ("precision", "debug")
 
 @dataclass(frozen=True)
 class DataForm:
-    """The form of the clients' data, which a node's own samples must have.
+    """The form of the clients' data, which a node's samples must have.
 
     Attributes:
         shape: of one input.
         classes: number of classes; 0 for regression.
-        scale: what an input value is multiplied by.
-        standard: how inputs are standardised after that; None: they are not.
+        scale: factor of input values.
+        standard: how inputs are then standardised; None: they are not.
         loss: as in `Dataset`.
     """
 
@@ -56,13 +56,13 @@ class Agreement:
     """What server and nodes must agree on.
 
     Attributes:
-        digest: of the settings that a client's work depends on.
-        form: of the model that a client sends back, with the moments that its rule carries.
-        clients: their number.
-        classes: of their data; 0: there are none.
-        keeps_state: whether clients keep a state from task to task; each does at its own node.
-        told: the settings that nodes are told, which they need not go by.
-        stages: what becomes of what clients send back, in order.
+        digest: checksum of everything that a client's work depends on.
+        form: of a client's update before the first stage, with communicated moments.
+        clients: number of clients.
+        classes: number of classes; 0 for regression.
+        keeps_state: whether clients keep a state from task to task, each at its own node.
+        told: settings announced to nodes, which need not follow them.
+        stages: that updates pass through, in order.
     """
 
     digest: str
@@ -75,22 +75,22 @@ class Agreement:
 
     @property
     def sent_form(self) -> Form:
-        """The form of what a client sends back; or a node, where it sums its clients' updates under masks."""
+        """Form of a client's message, or, with masked sums, of a node's."""
         return sent_form(self.stages, self.form)
 
     @property
     def tells_loss(self) -> bool:
-        """Whether clients tell their training loss."""
+        """Whether clients report their training loss."""
         return all(stage.tells_loss for stage in self.stages)
 
     @property
     def fixed(self) -> FixedPoint | None:
-        """The fixed point in which nodes sum updates under masks; None: each is sent by itself."""
+        """The fixed-point format of masked sums; None: updates are sent one by one."""
         return next((stage.fixed for stage in self.stages if stage.fixed), None)
 
 
 def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Agreement:
-    """Return what the owner of these settings, of which the method is made, expects of the other side.
+    """Return what the owner of these settings expects of the other side.
 
     Raises:
         InputError: the settings cannot run on a fleet.
@@ -102,7 +102,7 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
 
 
 def require_fleet(settings: Settings) -> None:
-    """Refuse settings that make no sense with clients on machines of their own.
+    """Reject settings that make no sense with clients on their own machines.
 
     Raises:
         InputError: names the setting.
@@ -125,14 +125,14 @@ def require_fleet(settings: Settings) -> None:
 
 
 def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
-    """Return a checksum of all that a client's work depends on, so that two sides can tell whether they agree.
+    """Return a checksum of everything that a client's work depends on, so that both sides can compare.
 
     It is derived from what reaches a client: the seed, the model, the form of the data, `run.precision`, `run.debug`,
-    the method's name, its local rule, its trainer's options, what does not travel, and what each stage says of itself;
-    of a user's own method also its section and the rounds, since its functions may depend on them.
+    the method's name, local rule and trainer options, the layers that stay, and each stage's digest. For a user's own
+    method it includes the whole section and the rounds, since its functions may depend on them.
 
     Raises:
-        InputError: a trainer's option that two machines cannot compare.
+        InputError: a trainer option cannot be compared between machines.
     """
     run, wanted = dict(settings.run), settings.method
     is_own = ":" in wanted.name
@@ -153,7 +153,7 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
 
 
 def _answer_form(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Form:
-    """Return the form of what a client sends back, which a step on nobody's samples shows.
+    """Return the form of a client's update, found by a step on dummy samples.
 
     Raises:
         InputError: the step fails.
@@ -167,7 +167,7 @@ def _answer_form(settings: Settings, data: Dataset, module: nn.Module, method: M
 
 
 def nobodys(data: Dataset, clients: int) -> Population:
-    """Return so many clients that all hold the same two samples, zeros of the form that the data have."""
+    """Return clients that all hold the same two dummy samples of the data's form."""
     inputs, targets = (np.zeros((2, *each.shape[1:]), each.dtype) for each in (data.inputs, data.targets))
     blank = Dataset("nobody's", inputs, targets, inputs, targets, data.classes, data.scale, data.standard, data.loss)
     return Population(blank, np.tile(np.arange(2, dtype=np.int32), clients), 2 * np.arange(clients + 1))

@@ -1,4 +1,4 @@
-"""Objects as plain values, by which two machines can tell whether theirs are the same."""
+"""Objects as plain values, so that two machines can compare them."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -10,14 +10,14 @@ from atoll.support.errors import InputError
 
 
 def plain(value: Any, told: str) -> Any:
-    """Return a value as JSON has it: of functions their names and what they hold, of dataclasses their fields.
+    """Return a value in JSON types: functions as names and captured values, dataclasses as fields.
 
     Args:
-        value: what is to be compared.
-        told: what it is, for the error.
+        value: the value to compare.
+        told: its name, for the error.
 
     Raises:
-        InputError: it holds something that is neither a plain value nor made of such.
+        InputError: it contains something that has no plain form.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -38,11 +38,11 @@ def plain(value: Any, told: str) -> Any:
     if isinstance(value, type) or callable(value):
         return _name(value)
     raise InputError(
-        f"{told} holds a {type(value).__name__}, which server and nodes cannot compare; give it numbers, texts and "
-        "functions alone"
+        f"{told} holds a {type(value).__name__}, which server and nodes cannot compare; use only numbers, strings "
+        "and functions"
     )
 
 
 def _name(value: Any) -> str:
-    """Return where a function or class is defined; a function of a script is known by its name alone."""
+    """Return the qualified name of a function or class."""
     return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"

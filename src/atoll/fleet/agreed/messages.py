@@ -1,4 +1,4 @@
-"""What server and nodes send each other: a JSON header and safetensors. Neither can carry code.
+"""Messages between server and nodes: a JSON header and safetensors, neither of which can carry code.
 
 A message is 4 bytes ``ATL1``, the header's length in 4 bytes (most significant first), the header, and the body: the
 tensors of model i under ``i/name``, or nothing.
@@ -42,31 +42,31 @@ RefusalCode = Literal[
 
 
 class Unreadable(ValueError):
-    """What has come is no message of the kind that was waited for."""
+    """The bytes are not a message of the expected kind."""
 
 
 class Refused(Exception):
-    """A node does not do what it was asked."""
+    """A node declines a task."""
 
     def __init__(self, code: RefusalCode, told: str = "") -> None:
-        """Say why, in one of the words that the server knows, and to the node's owner in others."""
+        """Give a code for the server and a text for the node's owner."""
         super().__init__(told or code)
         self.code: RefusalCode = code
 
 
 class Header(BaseModel):
-    """What stands before the tensors; unknown, missing or ill-formed entries are refused, NaN too."""
+    """The part before the tensors; unknown, missing or malformed entries and NaN are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class DescribeRequest(Header):
-    """Asks what a node holds.
+    """Asks a node to describe its clients.
 
     Attributes:
-        settings_digest: of the settings that a client's work depends on (`agreement.digest_of`).
-        nonce: of this call alone; the reply repeats it.
-        settings: what they are (`terms.announce`), for nodes whose owners let the server choose some.
+        settings_digest: checksum of everything that a client's work depends on (`agreement.digest_of`).
+        nonce: unique to this call; repeated in the reply.
+        settings: the settings (`terms.announce`), for nodes whose owners let the server choose some.
     """
 
     kind: Literal["describe"] = "describe"
@@ -76,19 +76,19 @@ class DescribeRequest(Header):
 
 
 class TrainRequest(Header):
-    """Asks a node for a training of one of its clients; the body is the start model.
+    """Asks a node to train one of its clients; the body is the start model.
 
     Attributes:
-        settings_digest: of the settings that a client's work depends on (`agreement.digest_of`).
-        nonce: of this call alone; the reply repeats it.
+        settings_digest: checksum of everything that a client's work depends on (`agreement.digest_of`).
+        nonce: unique to this call; repeated in the reply.
         event: number of the event.
-        drawn_as: what random numbers are keyed with in the event's place; differs in live asynchronous runs only.
+        drawn_as: replaces the event in the key of random numbers; differs only in live asynchronous runs.
         round: the event's round.
         repeat: number of the intra-cluster round within the event.
         cluster: the cohort's cluster.
-        client: who is to train.
-        state: the task whose version of what the client keeps it begins from; None: it has none yet.
-        resumable: tasks whose versions are named by checkpoints that the run may yet go on from.
+        client: the client to train.
+        state: the task that produced the client's state; None: no state yet.
+        resumable: tasks whose states are named in checkpoints that the run may resume from.
     """
 
     kind: Literal["train"] = "train"
@@ -105,7 +105,7 @@ class TrainRequest(Header):
 
 
 class LossesRequest(Header):
-    """Asks a node for the losses of all models in the body on the data of one of its clients."""
+    """Asks a node for the losses of all models in the body on one of its clients' data."""
 
     kind: Literal["losses"] = "losses"
     settings_digest: Token
@@ -115,16 +115,16 @@ class LossesRequest(Header):
 
 
 class ClientReport(Header):
-    """What a node's owner lets the server know of a client.
+    """What a node reports about a client.
 
     Attributes:
         client: its number.
-        samples: how many it holds.
+        samples: number of samples.
         class_counts: samples of each class; None: not reported.
-        epsilon: with which `private.respond` made them; None: they are exact.
+        epsilon: of the randomised response that produced them; None: they are exact.
         utc_offset: hours; None: not reported.
-        slots: of the day in which it can train; None: not reported.
-        seconds_per_sample: measured so far; None: it has not trained yet.
+        slots: slots of the day in which it can train; None: not reported.
+        seconds_per_sample: measured training time; None: it has not trained yet.
     """
 
     client: Count
@@ -137,13 +137,13 @@ class ClientReport(Header):
 
 
 class DescribeReply(Header):
-    """What a node holds.
+    """A node's description.
 
     Attributes:
-        nonce: that of the request.
+        nonce: of the request.
         utc: the node's clock, seconds since 1970.
-        versions: of the packages that bits depend on.
-        clients: what it says of each of its clients.
+        versions: of packages that results depend on.
+        clients: report on each client.
     """
 
     kind: Literal["described"] = "described"
@@ -154,17 +154,17 @@ class DescribeReply(Header):
 
 
 class TrainReply(Header):
-    """What a client trained; the body is its model.
+    """A client's training result; the body is its message.
 
     Attributes:
-        nonce: that of the request.
-        event: that of the request.
-        repeat: that of the request.
-        client: who trained.
-        samples: how many it holds.
-        passed: samples of all its steps' batches together.
-        seconds: its training took on the node.
-        loss: mean training loss; None if it is not finite.
+        nonce: of the request.
+        event: of the request.
+        repeat: of the request.
+        client: the client.
+        samples: number of samples.
+        passed: samples in the batches of all its steps.
+        seconds: training time on the node.
+        loss: mean training loss; None if not finite.
     """
 
     kind: Literal["trained"] = "trained"
@@ -179,7 +179,7 @@ class TrainReply(Header):
 
 
 class LossesReply(Header):
-    """The mean loss of each model on a client's data; None where it is not finite."""
+    """Each model's mean loss on a client's data; None if not finite."""
 
     kind: Literal["measured"] = "measured"
     nonce: Token
@@ -188,7 +188,7 @@ class LossesReply(Header):
 
 
 class Refusal(Header):
-    """Why a node does not do what it was asked; it holds no text of its own."""
+    """Why a node declines a task; it contains no free text."""
 
     kind: Literal["refused"] = "refused"
     code: RefusalCode
@@ -198,9 +198,9 @@ AnyHeader = TypeVar("AnyHeader", bound=Header)
 
 
 def pack(models: Sequence[Model]) -> bytes:
-    """Return the body that holds these models, wherever they are."""
+    """Return the body with these models, from any device."""
     tensors = {
-        # Each its own memory: safetensors refuses tensors that share some, as tied layers may.
+        # Copied: safetensors rejects tensors that share memory, as tied layers may.
         f"{number}/{name}": tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for number, model in enumerate(models)
         for name, tensor in model.items()
@@ -209,26 +209,26 @@ def pack(models: Sequence[Model]) -> bytes:
 
 
 def encode(header: Header, body: bytes = b"") -> bytes:
-    """Return the message of a header and a body."""
+    """Return the message with a header and a body."""
     head = header.model_dump_json().encode()
     return b"".join((MAGIC, len(head).to_bytes(4, "big"), head, body))
 
 
 def decode(message: bytes, kind: type[AnyHeader]) -> tuple[AnyHeader, list[Model]]:
-    """Return the header, of this kind, and the models of a message.
+    """Return a message's header, of this kind, and its models.
 
     Raises:
-        Unreadable: whatever else the bytes are; nothing else is ever raised for them.
+        Unreadable: the bytes are anything else; no other error is ever raised for them.
     """
     head, models = _read(message, TypeAdapter(kind))
     return head, models
 
 
 def decode_reply(message: bytes, kind: type[AnyHeader]) -> tuple[AnyHeader | Refusal, list[Model]]:
-    """Return the header, of this kind or a refusal, and the models of a reply.
+    """Return a reply's header, of this kind or a refusal, and its models.
 
     Raises:
-        Unreadable: as `decode`.
+        Unreadable: as in `decode`.
     """
     either: Any = Annotated[kind | Refusal, Field(discriminator="kind")]
     head, models = _read(message, TypeAdapter(either))
@@ -236,10 +236,10 @@ def decode_reply(message: bytes, kind: type[AnyHeader]) -> tuple[AnyHeader | Ref
 
 
 def most_bytes(form: Form, models: int = 1) -> int:
-    """Return how many bytes a message with so many models of this form has at most."""
+    """Return the largest number of bytes of a message with this many models of this form."""
     layout = json.dumps({f"{models}/{name}": list(shape) for name, (shape, _) in form.items()})
     tensors = sum(shape.numel() * dtype.itemsize for shape, dtype in form.values())
-    # Beside its name and shape, safetensors writes a tensor's type and two positions: less than 128 bytes.
+    # Besides name and shape, safetensors writes a tensor's type and two positions: less than 128 bytes.
     return MOST_HEADER_BYTES + models * (tensors + len(layout) + 128 * len(form)) + 128
 
 
@@ -247,7 +247,7 @@ def _read(message: bytes, adapter: TypeAdapter[Any]) -> tuple[Any, list[Model]]:
     head, body = _cut(message)
     try:
         return adapter.validate_json(head), _unpack(body)
-    except Exception as error:  # whatever bytes may do to the readers of JSON and safetensors
+    except Exception as error:  # the readers of JSON and safetensors may raise anything
         raise Unreadable(type(error).__name__) from None
 
 
@@ -260,7 +260,7 @@ def _cut(message: bytes) -> tuple[bytes, bytes]:
 
 
 def _unpack(body: bytes) -> list[Model]:
-    """Return the models of a body, which must be numbered from 0 without a gap."""
+    """Return a body's models, which must be numbered from 0 without gaps."""
     models: dict[int, Model] = {}
     tensors: Mapping[str, torch.Tensor] = safetensors.torch.load(body) if body else {}
     for key, tensor in tensors.items():

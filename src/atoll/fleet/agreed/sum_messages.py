@@ -1,4 +1,4 @@
-"""What server and nodes send each other for a secure sum: a request and a reply for each of its five steps."""
+"""Messages of a secure sum: a request and a reply for each of its five steps."""
 
 from typing import Annotated, Literal
 
@@ -18,12 +18,12 @@ class SumRequest(Header):
     """Asks a node for a step of a secure sum.
 
     Attributes:
-        settings_digest: of the settings that a client's work depends on (`agreement.digest_of`).
-        nonce: of this call alone; the reply repeats it.
+        settings_digest: checksum of everything that a client's work depends on (`agreement.digest_of`).
+        nonce: unique to this call; repeated in the reply.
         token: of the sum.
         event: number of the event.
         repeat: number of the intra-cluster round within the event.
-        cluster: whose clients take part.
+        cluster: the clients' cluster.
     """
 
     settings_digest: Token
@@ -40,7 +40,7 @@ class SumRequest(Header):
 
 
 class KeysRequest(SumRequest):
-    """Asks for keys, made for this sum alone."""
+    """Asks for keys, which are used for this sum only."""
 
     kind: Literal["sum-keys"] = "sum-keys"
 
@@ -56,7 +56,7 @@ class SignedKeys(Header):
 
     @classmethod
     def of(cls, keys: Keys) -> "SignedKeys":
-        """Return keys as they are sent."""
+        """Return keys in the form in which they are sent."""
         sent = (keys.sealing, keys.masking, keys.commitment, keys.signature)
         sealing, masking, commitment, signature = (each.hex() for each in sent)
         return cls(name=keys.name, sealing=sealing, masking=masking, commitment=commitment, signature=signature)
@@ -69,11 +69,11 @@ class SignedKeys(Header):
 
 
 class SharesRequest(SumRequest):
-    """Tells all nodes' keys, and asks for a share for each other node.
+    """Sends all nodes' keys, and asks for a share for each other node.
 
     Attributes:
         keys: all nodes' keys.
-        threshold: how many nodes must answer in each step.
+        threshold: number of nodes that must answer in each step.
     """
 
     kind: Literal["sum-shares"] = "sum-shares"
@@ -82,13 +82,13 @@ class SharesRequest(SumRequest):
 
 
 class MaskedRequest(SumRequest):
-    """Brings shares, and asks for trainings of the node's clients, summed and masked; the body is the start model.
+    """Sends shares, and asks the node to train its clients and mask their sum; the body is the start model.
 
     Attributes:
-        drawn_as: what random numbers are keyed with in the event's place; differs in live asynchronous runs only.
+        drawn_as: replaces the event in the key of random numbers; differs only in live asynchronous runs.
         round: the event's round.
-        clients: who is to train.
-        shares: what each other node has dealt to this one.
+        clients: the clients to train.
+        shares: shares that other nodes dealt to this one.
     """
 
     kind: Literal["sum-masked"] = "sum-masked"
@@ -99,24 +99,24 @@ class MaskedRequest(SumRequest):
 
 
 class SurvivorsRequest(SumRequest):
-    """Tells whose masked numbers have come, and asks for a signature of it."""
+    """Sends the list of nodes whose masked numbers arrived, and asks for a signature of it."""
 
     kind: Literal["sum-survivors"] = "sum-survivors"
     survivors: tuple[Name, ...]
 
 
 class UnmaskRequest(SumRequest):
-    """Brings these signatures, and asks for one share of each node."""
+    """Sends these signatures, and asks for one share of each node."""
 
     kind: Literal["sum-unmask"] = "sum-unmask"
     signatures: ByNode
 
 
 class SumReply(Header):
-    """A node's answer in a step.
+    """A node's reply in a step.
 
     Attributes:
-        nonce: that of the request.
+        nonce: of the request.
     """
 
     nonce: Token
@@ -130,14 +130,14 @@ class KeysReply(SumReply):
 
 
 class SharesReply(SumReply):
-    """What a node deals to each other node, sealed."""
+    """A node's sealed shares for each other node."""
 
     kind: Literal["summed-shares"] = "summed-shares"
     shares: ByNode
 
 
 class WorkDone(Header):
-    """What a client did, as in `messages.TrainReply`."""
+    """A client's work, as in `messages.TrainReply`."""
 
     client: Count
     samples: Annotated[int, Field(ge=1, le=LARGEST)]
@@ -146,14 +146,14 @@ class WorkDone(Header):
 
 
 class MaskedReply(SumReply):
-    """What a node's clients did; the body is the sum of their updates as whole numbers, masked."""
+    """The work of a node's clients; the body is the masked sum of their updates as integers."""
 
     kind: Literal["summed-masked"] = "summed-masked"
     work: tuple[WorkDone, ...]
 
 
 class SurvivorsReply(SumReply):
-    """A node's signature of whose masked numbers have come."""
+    """A node's signature of the list of survivors."""
 
     kind: Literal["summed-survivors"] = "summed-survivors"
     signature: Bytes

@@ -1,14 +1,14 @@
-"""What a fleet is: nodes that carry out registered tasks, wherever they are."""
+"""A fleet: nodes that carry out registered tasks, wherever they are."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Properties = Mapping[str, str | int | float]
-"""What is certain about a node: ``{"client": 3}``, or ``{"clients": "0,4"}`` if it is several; nothing private.
+"""What is certain about a node, and not private: ``{"client": 3}``, or ``{"clients": "0,4"}`` for several.
 
-``public_key`` is a line as ssh-keygen writes it, where nodes are known by theirs. ``samples``, where its owner agreed
-on them, are those of each of its clients: ``{"clients": "0,4", "samples": "9,7"}``.
+``public_key`` is a line in ssh-keygen's format, if nodes have known keys. ``samples`` are those of each of its clients,
+if agreed on: ``{"clients": "0,4", "samples": "9,7"}``.
 """
 
 Reason = Literal["late", "gone", "failed", "too_large"]
@@ -16,20 +16,20 @@ Reason = Literal["late", "gone", "failed", "too_large"]
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no reply of a node.
+    """Why there is no reply from a node.
 
-    It holds no text of the node's own: an exception's message may tell what is private.
+    It contains no text from the node, since an error message may reveal private data.
 
     Attributes:
-        reason: ``late``: none by the timeout; ``gone``: the node is not there; ``failed``: its handler raised;
-            ``too_large``: the reply was refused unread.
+        reason: ``late``: none in time; ``gone``: the node is absent; ``failed``: its handler raised an error;
+            ``too_large``: the reply was rejected unread.
     """
 
     reason: Reason
 
 
 def clients_of(properties: Properties) -> tuple[int, ...]:
-    """Return the clients that a node stands for; empty if its transport does not know.
+    """Return a node's clients; empty if its transport does not know them.
 
     >>> clients_of({"client": 3}), clients_of({"clients": "0,4"})
     ((3,), (0, 4))
@@ -39,7 +39,7 @@ def clients_of(properties: Properties) -> tuple[int, ...]:
 
 
 def samples_of(properties: Properties) -> dict[int, int]:
-    """Return the samples of each client that a node's owner agreed on; empty if there is no such agreement.
+    """Return the agreed samples of a node's clients; empty without an agreement.
 
     >>> samples_of({"clients": "0,4", "samples": "40,70"}), samples_of({"client": 3})
     ({0: 40, 4: 70}, {})
@@ -50,29 +50,29 @@ def samples_of(properties: Properties) -> dict[int, int]:
 
 
 class Fleet(Protocol):
-    """Nodes that carry out tasks by name; safe to call from several threads."""
+    """Nodes that carry out tasks by name; thread-safe."""
 
     def nodes(self) -> dict[str, Properties]:
-        """Return the nodes that are there now, by name."""
+        """Return the nodes that are present, by name."""
         ...
 
     def allow(self, most: int) -> None:
-        """Take no reply from now on that has more bytes; one fails as ``too_large``."""
+        """Accept no larger replies from now on; they fail as ``too_large``."""
         ...
 
     def call(
         self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:
-        """Send a task to nodes; yield one reply or failure a node, as they come, the last by `timeout` seconds.
+        """Send a task to nodes; yield one reply or failure per node as they arrive, the last within `timeout` seconds.
 
         Args:
-            heads: what each node alone is sent, by its name; one that is not there fails as ``gone``.
-            task: name of a registered handler, which is given a node's head and then the payload.
-            payload: what all of them are sent.
+            heads: the part of the message for each node alone, by name; an absent node fails as ``gone``.
+            task: name of a registered handler, which receives a node's head and the payload.
+            payload: the part for all nodes.
             timeout: seconds from now.
         """
         ...
 
     def close(self) -> None:
-        """Release what it holds; the nodes stay."""
+        """Release resources; the nodes keep running."""
         ...

@@ -1,4 +1,4 @@
-"""Nothing is silent for long: what takes time says what it waits for, and since when."""
+"""Progress messages while waiting: what is waited for, and since when."""
 
 import threading
 import time
@@ -11,25 +11,25 @@ _going: list[object] = []
 
 
 class Waiting(str):
-    """A sentence on what is waited for; the next one says the same of a later time, and may take its place."""
+    """A sentence on what is waited for; the next one may replace it on the screen."""
 
 
 @contextmanager
 def waiting(
     tell: Callable[[str], None], what: Callable[[], str], every_seconds: float = EVERY_SECONDS
 ) -> Iterator[None]:
-    """Tell every few seconds what is waited for; of nested ones only the innermost does.
+    """Report every few seconds what is waited for; only the innermost of nested waits reports.
 
     Args:
-        tell: is given a `Waiting`, from another thread.
-        what: returns what is waited for now; an empty text is not told.
+        tell: receives a `Waiting`, from another thread.
+        what: returns what is waited for; an empty text is not reported.
         every_seconds: between two sentences, and before the first.
     """
     is_over, mine = threading.Event(), object()
 
     def repeat() -> None:
         last = time.monotonic()
-        while not is_over.wait(every_seconds / 5):  # oftener than it tells, for what begins in between
+        while not is_over.wait(every_seconds / 5):  # more often than it reports, for waits that start in between
             is_due = time.monotonic() - last >= every_seconds and _going[-1:] == [mine]
             if is_due and (sentence := what()):
                 last = time.monotonic()
@@ -47,7 +47,7 @@ def waiting(
 
 
 def passed(began: float) -> str:
-    """Return how long ago a time of `time.monotonic` was.
+    """Return the time since a `time.monotonic` value, in words.
 
     >>> passed(time.monotonic() - 200)
     '200 s'
@@ -56,7 +56,7 @@ def passed(began: float) -> str:
 
 
 def listed(names: Collection[str], most: int = 8) -> str:
-    """Return names for a sentence, not all if they are many.
+    """Return names for a sentence, shortened if there are many.
 
     >>> listed(["b", "a", "c"], most=2)
     'a, b and 1 more'

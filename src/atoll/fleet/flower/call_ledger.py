@@ -1,4 +1,4 @@
-"""What Flower's superlink knows of nodes and messages, for the guard before it; the only place that asks its state."""
+"""What Flower's superlink knows about nodes and messages, for the guard in front; the only access to its state."""
 
 import contextlib
 import sqlite3
@@ -12,7 +12,7 @@ from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, GuardedReply, GuardedRequ
 
 _Request = TypeVar("_Request")
 
-# Messages whose reply is waited for and whose parts are all there; a confirmed one has no parts any more.
+# Messages with an expected reply and complete parts; a confirmed message has no parts left.
 _WHOLE = """
 WITH RECURSIVE part(message_id, object_id) AS (
     SELECT message_id, message_id FROM message_ins WHERE created_at + ttl > :now
@@ -31,15 +31,15 @@ _GIVE_AGAIN = (
 
 
 class FlowerLedger:
-    """See `guard.Ledger`."""
+    """See `guard.CallLedger`."""
 
     def __init__(self, app: Any) -> None:
-        """Ask the state of this application of Flower's."""
+        """Use the state of this Flower application."""
         self._app = app
         self._state = app.state.linkstate_factory.state()
 
     def node_of(self, scope: Message) -> int | None:
-        """Return the node whose registered key has signed a request's headers, by Flower's own check."""
+        """Return the node whose registered key signed a request's headers, by Flower's own check."""
         from fastapi import HTTPException, Request
         from flwr.proto.fleet_pb2 import ActivateNodeRequest
         from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
@@ -56,20 +56,20 @@ class FlowerLedger:
         return None
 
     def asked(self, identifier: str) -> GuardedRequest | None:
-        """Return the message of this identifier, if its reply is still waited for."""
+        """Return the message with this identifier, if its reply is still expected."""
         from flwr.supercore.utils import int64_to_uint64
 
         row = self._state.get_valid_message_ins(identifier)
         return None if row is None else GuardedRequest(int64_to_uint64(row["dst_node_id"]), int(row["group_id"]))
 
     def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
-        """Delete messages and what has come in reply."""
+        """Delete messages and their replies."""
         self._state.delete_messages(set(messages))
         for identifier in (*messages, *replies):
             self._state.object_store.delete(identifier)
 
     def ready(self) -> set[int]:
-        """Return the nodes for which a message is there whole."""
+        """Return the nodes with a complete message."""
         from flwr.supercore.utils import int64_to_uint64
         from sqlalchemy import text
 
@@ -77,9 +77,9 @@ class FlowerLedger:
             return {int64_to_uint64(node) for (node,) in session.execute(text(_READY), {"now": time.time()})}
 
     def give_again(self, node: int) -> None:
-        """Let a node be given again what it was given and has not confirmed: the answer that brought it was lost.
+        """Deliver unconfirmed messages to a node again, since the answer that carried them was lost.
 
-        Not so where parts are missing: a server that went away while it sent them would keep the node from all else.
+        Incomplete messages are excluded: a server that died while sending one would block the node.
         """
         from flwr.supercore.utils import uint64_to_int64
         from sqlalchemy import text
@@ -88,13 +88,13 @@ class FlowerLedger:
             session.execute(text(_GIVE_AGAIN), {"node": uint64_to_int64(node), "now": time.time()})
 
     def forget_all(self) -> None:
-        """Delete all messages; the nodes that are registered stay."""
+        """Delete all messages; registered nodes are kept."""
         for run in self._state.get_run_info():
             self._state.cleanup_run(run.run_id)
         self._state.object_store.clear()
 
     def read_reply(self, body: bytes) -> GuardedReply | None:
-        """Return what a push-messages announces; None if it is not exactly one reply."""
+        """Return the reply that a push-messages call announces; None if it is not exactly one."""
         from flwr.common.constant import SUPERLINK_NODE_ID
         from flwr.proto.fleet_pb2 import PushMessagesRequest
 
@@ -108,14 +108,14 @@ class FlowerLedger:
         return GuardedReply(told.message_id, told.src_node_id, to_server, told.reply_to_message_id, parts)
 
     def read_part(self, body: bytes) -> tuple[str, int] | None:
-        """Return the identifier of what a push-object brings, and its bytes."""
+        """Return the identifier and bytes of a push-object call."""
         from flwr.proto.message_pb2 import PushObjectRequest
 
         request = _parsed(PushObjectRequest, body)
         return None if request is None else (request.object_id, len(request.object_content))
 
     def read_confirmed(self, body: bytes) -> str | None:
-        """Return the message that a confirm-message-received is about."""
+        """Return the message that a confirm-message-received call refers to."""
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
         request = _parsed(ConfirmMessageReceivedRequest, body)
@@ -123,7 +123,7 @@ class FlowerLedger:
 
 
 def compact(database: Path) -> None:
-    """Give the space of what was deleted back to the disk."""
+    """Return deleted space to the disk."""
     with contextlib.closing(sqlite3.connect(database)) as connection:
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -133,13 +133,13 @@ def _parsed(kind: type[_Request], body: bytes) -> Any:
     request: Any = kind()
     try:
         request.ParseFromString(body)
-    except Exception:  # whatever the parser makes of it
+    except Exception:  # the parser may raise anything
         return None
     return request
 
 
 def _names_of(tree: Any) -> tuple[str, ...]:
-    """Return the identifiers in a tree, its root's first, and no more than one over what a reply may have."""
+    """Return the identifiers in a tree, root first, at most one more than a reply may have."""
     names, waiting = list[str](), [tree]
     while waiting and len(names) <= PARTS_OF_A_REPLY:
         part = waiting.pop()

@@ -1,4 +1,4 @@
-"""Calls of Flower's superlink on this machine: who is registered, and the task that messages are sent by."""
+"""Calls to Flower's superlink on this machine: registering nodes, and the task that sends messages."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flwr.supercore.control.control_http_client import ControlHttpClient
     from flwr.supercore.runtime import RuntimeHttpClient
 
-# Flower wants an app to start a run; this one is empty: what runs is Atoll itself, on both sides.
+# Flower needs an app to start a run; this one is empty, since Atoll itself runs on both sides.
 _APP = """
 [project]
 name = "atoll"
@@ -51,7 +51,7 @@ def _address(configuration: FleetConfiguration) -> str:
 
 
 def _place(configuration: FleetConfiguration, token: str | None) -> dict[str, Any]:
-    """Return the arguments of a client: where the superlink is, and what to show it."""
+    """Return a client's arguments: the superlink's address and the secret."""
     from flwr.supercore.constant import TASK_TOKEN_HEADER
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
@@ -81,7 +81,7 @@ def runtime_client(configuration: FleetConfiguration, token: str | None = None) 
 
 
 def list_nodes(configuration: FleetConfiguration) -> "dict[str, NodeInfo]":
-    """Return what Flower knows of each node whose key is registered, by the name it has in ``fleet.toml``."""
+    """Return what Flower knows about each registered node, by its name in ``fleet.toml``."""
     from flwr.proto.control_pb2 import ListNodesRequest
 
     keys = {read_public_key(node.public_key): node.name for node in configuration.nodes}
@@ -91,7 +91,7 @@ def list_nodes(configuration: FleetConfiguration) -> "dict[str, NodeInfo]":
 
 
 def register_nodes(configuration: FleetConfiguration) -> dict[int, str]:
-    """Let Flower accept the keys in ``fleet.toml`` and no others; return the nodes' names by Flower's numbers."""
+    """Register exactly the keys in ``fleet.toml`` with Flower; return the nodes' names by Flower's numbers."""
     from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
 
     names = {read_public_key(node.public_key): node.name for node in configuration.nodes}
@@ -114,7 +114,7 @@ def let_nodes_in(configuration: FleetConfiguration) -> None:
 
 
 def forget(configuration: FleetConfiguration, messages: Sequence[str]) -> None:
-    """Let the superlink delete messages that nobody waits for any more, and what has come in reply."""
+    """Let the superlink delete messages that nobody waits for, and their replies."""
     _tell_guard(configuration, FORGET, list(messages))
 
 
@@ -128,12 +128,12 @@ def _tell_guard(configuration: FleetConfiguration, path: str, content: Any) -> N
 
 
 def begin_task(configuration: FleetConfiguration) -> tuple[int, str]:
-    """Start a Flower run and take its one task ourselves; return the run's number and the task's token.
+    """Start a Flower run and take its only task; return the run's number and the task's token.
 
-    Flower would start a process for the task; here the process that asks is the one that carries it out.
+    Flower would start a process for the task; here the calling process carries it out.
 
     Raises:
-        RunError: Flower gives no task.
+        RunError: Flower provides no task.
     """
     from flwr.common.constant import Status
     from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
@@ -144,7 +144,7 @@ def begin_task(configuration: FleetConfiguration) -> tuple[int, str]:
     app = _empty_app()
     with control_client(configuration) as control, runtime_client(configuration) as runtime:
         for run_id, run in control.ListRuns(ListRunsRequest()).run_dict.items():
-            if run.status.status != Status.FINISHED:  # of a server that was killed
+            if run.status.status != Status.FINISHED:  # left behind by a killed server
                 with contextlib.suppress(Exception):
                     control.StopRun(StopRunRequest(run_id=run_id))
         run_id = control.StartRun(StartRunRequest(fab=Fab(content=app))).run_id
@@ -152,12 +152,12 @@ def begin_task(configuration: FleetConfiguration) -> tuple[int, str]:
     if not run_id or not taken.token or taken.task.run_id != run_id:
         raise RunError("Flower's superlink started no run; its last words are in state/superlink.log")
     with runtime_client(configuration, taken.token) as runtime:
-        runtime.PullTaskInput(PullTaskInputRequest())  # which is what starts the task
+        runtime.PullTaskInput(PullTaskInputRequest())  # this starts the task
     return run_id, taken.token
 
 
 def _empty_app() -> bytes:
-    """Return an app of Flower's, with the same bytes every time."""
+    """Return an empty Flower app, always with the same bytes."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr(zipfile.ZipInfo("pyproject.toml"), _APP)
@@ -165,12 +165,12 @@ def _empty_app() -> bytes:
 
 
 def is_task_lost(error: Exception) -> bool:
-    """Whether Flower has given the task up: it heard nothing of us for a minute."""
+    """Return whether Flower has abandoned the task, after a minute without a heartbeat."""
     return status_of(error) in (401, 403)
 
 
 def status_of_nodes(configuration: FleetConfiguration) -> list[dict[str, Any]]:
-    """Return each node's name, clients, status (online, offline, registered, unknown) and since when, in UTC.
+    """Return each node's name, clients, status (online, offline, registered, unknown) and its last change (UTC).
 
     Raises:
         InputError: the server is not running.

@@ -1,4 +1,4 @@
-"""A fleet on Flower: tasks are messages through its superlink, pushed and pulled here rather than by its strategies."""
+"""A fleet on Flower: tasks are messages through its superlink, sent and received here instead of by its strategies."""
 
 import contextlib
 import threading
@@ -25,9 +25,9 @@ from atoll.support.errors import RunError
 
 POLL_SECONDS = 0.2
 _BEAT_SECONDS = 10.0
-# How long a call outlasts a superlink that is away.
+# How long a call waits for a superlink that is away.
 _PATIENCE = 60.0
-# Tasks that are answered with numbers alone; every other reply may be as long as a client's result.
+# Tasks with short replies; every other reply may be as large as a client's result.
 _NUMBERS = ("describe", "losses", "sum-keys", "sum-shares", "sum-survivors", "sum-unmask")
 _MOST_NUMBERS = MOST_HEADER_BYTES + OVERHEAD
 
@@ -35,15 +35,15 @@ _Result = TypeVar("_Result")
 
 
 class FlowerFleet:
-    """The nodes of a fleet's folder, reached through a superlink that runs while this is entered.
+    """The nodes of a fleet's folder, reached through a superlink that runs inside this context.
 
-    A node's name and its clients are those that its key has in ``fleet.toml``; what it says of itself changes neither.
-    A superlink that dies is started again, and messages under way are in its database. If it stays away so long that
-    Flower gives our task up, the next call begins another one.
+    A node's name and clients follow from its key in ``fleet.toml``, whatever it reports. A superlink that dies is
+    restarted, with pending messages in its database. If it is away so long that Flower abandons our task, the next call
+    starts a new one.
     """
 
     def __init__(self, configuration: FleetConfiguration, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Note whose fleet it is; nothing is started. `tell` is given what its operator should know."""
+        """Use this fleet; nothing is started. `tell` receives messages for the operator."""
         self.configuration = configuration
         self.superlink = Superlink(configuration, tell)
         self._most = configuration.max_mib * 2**20
@@ -54,7 +54,7 @@ class FlowerFleet:
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Start the superlink and let it accept the nodes' keys.
+        """Start the superlink and register the nodes' keys.
 
         Raises:
             InputError: a certificate has expired, or the port is in use.
@@ -62,7 +62,7 @@ class FlowerFleet:
         """
         with contextlib.ExitStack() as held:
             held.enter_context(self.superlink)
-            until = time.monotonic() + _PATIENCE  # it may die at once, and is started again
+            until = time.monotonic() + _PATIENCE  # it may die immediately, and is restarted
             with self._told():
                 self._names = self._insist(lambda: register_nodes(self.configuration), until)
                 self.superlink.open()
@@ -78,27 +78,27 @@ class FlowerFleet:
         self.close()
 
     def close(self) -> None:
-        """End the task and the superlink; the nodes go on asking for it."""
+        """End the task and the superlink; the nodes keep trying to reach it."""
         self._held.close()
 
     def allow(self, most: int) -> None:
-        """Take no reply from now on that has more bytes; nodes are not let send more to the superlink."""
+        """Accept no larger replies from now on; nodes cannot send more to the superlink."""
         self._most = min(most, self.configuration.max_mib * 2**20)
 
     def nodes(self) -> dict[str, Properties]:
-        """Return the nodes that are there now, with the client that each is (``clients``, with commas, if several)."""
+        """Return the nodes that are present, with their clients (comma-separated under ``clients`` for several)."""
         with self._told():
             return {name: self._properties[name] for name in self._online(time.monotonic() + _PATIENCE)}
 
     def call(
         self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
     ) -> Iterator[tuple[str, bytes | Failure]]:
-        """Send a task to nodes; yield one reply or failure a node, as they come, the last by `timeout` seconds.
+        """Send a task to nodes; yield one reply or failure per node as they arrive, the last within `timeout` seconds.
 
-        A node that dies fails as ``gone`` once Flower notices, within 90 seconds, or as ``late`` if that is sooner.
+        A node that dies fails as ``gone`` once Flower notices, within 90 s, or as ``late`` if the timeout is earlier.
 
         Raises:
-            RunError: the payload is longer than the fleet allows, or the superlink cannot be kept running.
+            RunError: the payload is larger than the fleet allows, or the superlink cannot be kept running.
         """
         until = time.monotonic() + timeout
         if len(payload) + max(map(len, heads.values()), default=0) > self.configuration.max_mib * 2**20:
@@ -109,7 +109,7 @@ class FlowerFleet:
             asked = self._with_task(lambda now: self._push(now, present, task, payload, until), until)
         except Exception as error:
             self.superlink.require_up()
-            if not _may_pass(error) and time.monotonic() < until:  # else Flower takes it no more
+            if not _may_pass(error) and time.monotonic() < until:  # otherwise Flower no longer accepts it
                 with self._told():
                     raise
             yield from ((name, Failure("late")) for name in heads)
@@ -123,7 +123,7 @@ class FlowerFleet:
                     time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
             yield from ((name, Failure("late")) for name in asked.names.values())
         finally:
-            with contextlib.suppress(Exception):  # what stays is deleted when the run ends
+            with contextlib.suppress(Exception):  # leftovers are deleted when the run ends
                 forget(self.configuration, sent)
 
     def _online(self, until: float) -> list[str]:
@@ -135,16 +135,16 @@ class FlowerFleet:
         return sorted(self._names[info.node_id] for info in reply.nodes if info.node_id in self._names)
 
     def _learn_keys(self) -> None:
-        """Learn of keys that have changed in ``fleet.toml`` since, whoever has registered them (`atoll fleet rotate`).
+        """Reload keys that changed in ``fleet.toml`` (`atoll fleet rotate`), whoever registered them.
 
-        A node keeps the clients that it had, for a run is planned with them.
+        A node keeps its clients, since the run is planned with them.
         """
         known = read_fleet(self.configuration.folder)
         numbers = {info.node_id: name for name, info in list_nodes(known).items()}
         self._names = {number: name for number, name in numbers.items() if name in self._properties}
 
     def _with_task(self, call: Callable[[PendingTask], _Result], until: float) -> _Result:
-        """Return what a call makes of the task, begun again if Flower has given it up."""
+        """Return the result of a call with the task, restarted if Flower has abandoned it."""
 
         def attempt() -> _Result:
             self.superlink.require_up()
@@ -166,7 +166,7 @@ class FlowerFleet:
             return self._task
 
     def _insist(self, call: Callable[[], _Result], until: float) -> _Result:
-        """As `wire.insist`, as long as there is hope."""
+        """Retry as `wire.insist` does, as long as it may succeed."""
 
         def attempt() -> _Result:
             try:
@@ -179,7 +179,7 @@ class FlowerFleet:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Tell what a call has failed of for good in a sentence."""
+        """Turn a call's permanent failure into one sentence."""
         import httpx
 
         try:
@@ -195,7 +195,7 @@ class FlowerFleet:
     def _push(
         self, task: PendingTask, heads: Mapping[str, bytes], name_of_task: str, payload: bytes, until: float
     ) -> PendingCall:
-        """Send a task to nodes that are there; the payload goes to the superlink once."""
+        """Send a task to present nodes; the payload is sent to the superlink once."""
         from flwr.common.constant import SUPERLINK_NODE_ID
         from flwr.proto.message_pb2 import PushObjectRequest
         from flwr.proto.node_pb2 import Node
@@ -227,7 +227,7 @@ class FlowerFleet:
         )
 
     def _pull(self, asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
-        """Yield the replies that are there; none while the superlink is away, failures if our task is lost."""
+        """Yield available replies; none while the superlink is away, failures if our task is lost."""
         try:
             yield from receive(asked)
         except Exception as error:
@@ -241,7 +241,7 @@ class FlowerFleet:
                     raise
 
     def _beat(self) -> None:
-        """Tell Flower that we are there, or it gives the task up after a minute."""
+        """Send Flower a heartbeat; without one it abandons the task after a minute."""
         from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 
         if (task := self._task) is not None:
@@ -252,14 +252,14 @@ class FlowerFleet:
         from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 
         if (task := self._task) is not None:
-            with contextlib.suppress(Exception):  # what is left of it is stopped when the next one begins
+            with contextlib.suppress(Exception):  # leftovers are stopped when the next one starts
                 task.client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
             task.client.close()
             self._task = None
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether a call may succeed later; a busy superlink may give a task up even while it is begun."""
+    """Return whether a call may succeed later; a busy superlink may abandon a task even while it starts."""
     return is_transient(error) or is_task_lost(error)
 
 

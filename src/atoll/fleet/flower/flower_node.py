@@ -1,7 +1,7 @@
-"""A node on Flower: it asks the superlink for messages and answers them in its own process.
+"""A node on Flower: it fetches messages from the superlink and answers them in its own process.
 
-Flower's supernode starts a new Python process for every message, with code that came over the network. Here only bytes
-come over the network; the process stays, and so do the imports and the data.
+Flower's supernode starts a Python process for every message, with code from the network. Here only data come over the
+network, and the process keeps its imports and data.
 """
 
 import contextlib
@@ -41,28 +41,28 @@ if TYPE_CHECKING:
     from flwr.app import Message
 
 Answer = Callable[[str, bytes], bytes]
-"""What a task's name and payload are answered with; whatever it raises, the server learns only that it failed."""
+"""Maps a task's name and payload to a reply; if it raises, the server only learns that it failed."""
 
 _POLL_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
-# The server puts a message's parts on the superlink right after it; after this long it has died over it.
+# The server uploads a message's parts right after it; after this long it must have died.
 _SENDING_SECONDS = 60.0
-# Once the node is known; what is garbled on the way is sent again.
+# Once the node is known; garbled calls are repeated.
 _insist = partial(insist, again=is_noise)
 
 
 def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str], None]) -> None:
-    """Answer the server's tasks until interrupted, whether or not the server is there.
+    """Answer the server's tasks until interrupted, whether or not the server is reachable.
 
     Args:
         configuration: of the node.
-        answer: carries a task out.
-        tell: shown to the node's owner: one line when the server is reached, and one a task that failed.
+        answer: carries out a task.
+        tell: receives lines for the node's owner: when the server is reached, and for every failed task.
 
     Raises:
-        InputError: the key or certificate cannot be used, or another process uses the same key here.
-        RunError: the server refuses the node, or is not the one whose authority the node trusts; or nothing can be
-            written beside ``node.toml``.
+        InputError: the key or certificate is unusable, or another process here uses the same key.
+        RunError: the server rejects the node, its certificate is not from the trusted authority, or the folder of
+            ``node.toml`` is not writable.
     """
     require_flower()
     key, authority = read_private_key(configuration.key), require_valid(configuration.authority)
@@ -92,7 +92,7 @@ def _only_one(configuration: NodeConfiguration, state: Path) -> Iterator[None]:
 def _answer_all(
     configuration: NodeConfiguration, link: PresenceLink, answer: Answer, tell: Callable[[str], None]
 ) -> None:
-    """Ask for messages and answer them, one after the other, for ever."""
+    """Fetch and answer messages one by one, forever."""
     state = _State(configuration)
     with waiting(tell, state.say):
         _answer_for_ever(configuration, link, answer, tell, state)
@@ -132,7 +132,7 @@ def _answer_for_ever(
         except Exception as error:
             if status_of(error) == UNKNOWN:
                 raise RunError(refusal(configuration, error)) from error
-            # Else the server is away, or has ended the run that the message was of: ask again.
+            # Otherwise the server is away, or has ended the message's run: ask again.
             if not is_noise(error) and status_of(error) is None:
                 if tls_fault(error) is not None:
                     raise RunError(refusal(configuration, error)) from error
@@ -142,12 +142,12 @@ def _answer_for_ever(
 
 
 def _pause(idle: float) -> float:
-    """Return how long to wait before asking again, never all at once; the superlink itself lets who asks wait."""
+    """Return the jittered time before the next request; the superlink itself lets callers wait."""
     return (_POLL_SECONDS if idle < 30 else _IDLE_SECONDS) * random.uniform(0.8, 1.2)
 
 
 def _receive(link: PresenceLink) -> "Message | None":
-    """Return the next message, read whole, or None."""
+    """Return the next complete message, or None."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
     from flwr.proto.node_pb2 import Node
@@ -161,7 +161,7 @@ def _receive(link: PresenceLink) -> "Message | None":
     for name in names_of(pulled.message_object_trees[0], PARTS_OF_A_TASK):
         request = PullObjectRequest(node=node, run_id=metadata.run_id, object_id=name)
         part = _insist(partial(link.client.PullObject, request), until)
-        while not part.object_available:  # the server is still sending it
+        while not part.object_available:  # the server is still uploading it
             if time.monotonic() > until or not part.object_found:
                 return None
             time.sleep(_POLL_SECONDS)
@@ -178,7 +178,7 @@ def _receive(link: PresenceLink) -> "Message | None":
 def _reply_to(
     asked: "Message", answer: Answer, configuration: NodeConfiguration, tell: Callable[[str], None]
 ) -> bytes | int:
-    """Return the answer, or why there is none; what went wrong is logged here and stays here."""
+    """Return the answer, or why there is none; errors are logged only here."""
     try:
         task, payload = read_task(asked)
         began = time.monotonic()
@@ -197,9 +197,9 @@ def _reply_to(
 
 
 def _send(link: PresenceLink, asked: "Message", reply: bytes | int, began: float) -> None:
-    """Send a reply, as long as the server waits for it; `began` is when it was asked, as of `time.monotonic`.
+    """Send a reply while the server waits for it; `began` is the time of the request (`time.monotonic`).
 
-    A superlink that was started again has forgotten which parts were announced, and is told again.
+    A restarted superlink has forgotten the announced parts, so they are announced again.
     """
     from flwr.proto.fleet_pb2 import PushMessagesRequest
     from flwr.proto.message_pb2 import PushObjectRequest

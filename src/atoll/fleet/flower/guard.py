@@ -1,7 +1,7 @@
-"""What stands before Flower's superlink: who is let in, how much each may send, and for whom each may speak.
+"""The guard in front of Flower's superlink: who may call, how much each may send, and for whom each may speak.
 
-Nothing of a body is read before the caller has shown the fleet's secret or signed with a registered key. A node may
-then make eight calls, as itself alone, and send no more than was asked of it.
+No body is read before the caller has presented the fleet's secret or signed with a registered key. A node may then
+make eight kinds of calls, only for itself, and send no more than requested.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from atoll.fleet.flower.refusals import Refusals
 
 HEADER = "x-atoll-secret"
 OPEN = "/atoll/open"
-"""With the secret: let nodes in. Before, they are told to try again later, rather than that they are unknown."""
+"""With the secret: admit nodes. Before that they are told to retry later, not that they are unknown."""
 FORGET = "/atoll/forget"
-"""With the secret and a JSON list of messages: nobody waits for their replies any more."""
-# What a reply takes besides its bytes: names, identifiers, lengths. Every other body of a node's is shorter.
+"""With the secret and a JSON list of messages: their replies are no longer expected."""
+# Overhead of a reply: names, identifiers, lengths. Every other body from a node is smaller.
 OVERHEAD = 64 * 1024
-# Of bodies that are being received or worked on, all nodes together; a longer one may come alone.
+# Total size of bodies being received or processed, over all nodes; a larger one may come alone.
 MOST_IN_FLIGHT = 64 * 2**20
 BODY_SECONDS, BYTES_A_SECOND = 20.0, 64 * 1024
-"""A body, or an answer's, takes no longer than this and its length at this rate."""
+"""Time limit for a body or an answer: this plus its length at this rate."""
 UNANNOUNCED = 409
-"""The status of a part of which no push-messages has told, as far as a superlink knows that was started again."""
+"""The status of a part that no push-messages call announced, as far as a restarted superlink knows."""
 # A reply, its content, and its one record.
 PARTS_OF_A_REPLY = 3
 
@@ -49,7 +49,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True)
 class GuardedRequest:
-    """A message that waits for its reply: of which node, and how many bytes that may have."""
+    """A message that awaits its reply: its node, and the largest size of the reply."""
 
     node: int
     most: int
@@ -57,7 +57,7 @@ class GuardedRequest:
 
 @dataclass(frozen=True)
 class GuardedReply:
-    """What a node says that it will send: from whom to whom, in reply to what, and the parts that will follow."""
+    """A node's announced reply: sender, recipient, the message that it answers, and the parts that will follow."""
 
     identifier: str
     source: int
@@ -67,44 +67,44 @@ class GuardedReply:
 
 
 class CallLedger(Protocol):
-    """What the guard asks of the superlink; each may take a while and is called in a thread."""
+    """What the guard needs from the superlink; calls may be slow and run in a thread."""
 
     def node_of(self, scope: Message) -> int | None:
-        """Return the node whose registered key has signed a request's headers."""
+        """Return the node whose registered key signed a request's headers."""
         ...
 
     def asked(self, identifier: str) -> GuardedRequest | None:
-        """Return the message of this identifier, if its reply is still waited for."""
+        """Return the message with this identifier, if its reply is still expected."""
         ...
 
     def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
-        """Delete messages and what has come in reply."""
+        """Delete messages and their replies."""
         ...
 
     def ready(self) -> Collection[int]:
-        """Return the nodes for which a message is there whole."""
+        """Return the nodes with a complete message."""
         ...
 
     def give_again(self, node: int) -> None:
-        """Let a node be given again what it was given and has not confirmed."""
+        """Deliver unconfirmed messages to a node again."""
         ...
 
     def read_reply(self, body: bytes) -> GuardedReply | None:
-        """Return what a push-messages announces; None if it is not exactly one reply."""
+        """Return the reply that a push-messages call announces; None if it is not exactly one."""
         ...
 
     def read_part(self, body: bytes) -> tuple[str, int] | None:
-        """Return the identifier of what a push-object brings, and its bytes."""
+        """Return the identifier and bytes of a push-object call."""
         ...
 
     def read_confirmed(self, body: bytes) -> str | None:
-        """Return the message that a confirm-message-received is about."""
+        """Return the message that a confirm-message-received call refers to."""
         ...
 
 
 @dataclass
 class _Push:
-    """A reply under way: which, to what, how many bytes all its parts may have, and those of each that has come."""
+    """A reply in transit: its message, the largest size of all parts, and the size of each received part."""
 
     reply: str
     to: str
@@ -119,10 +119,10 @@ class Guard:
     """An ASGI application around Flower's."""
 
     def __init__(self, app: App, secret: str, ledger: CallLedger, max_bytes: int, is_open: bool = True) -> None:
-        """Guard `app`; whoever has the secret may send `max_bytes` at once."""
+        """Guard `app`; callers with the secret may send `max_bytes` at once."""
         self._app, self._secret, self._ledger = app, secret.encode(), ledger
         self._max_bytes, self._is_open = max_bytes, is_open
-        self._pushes = dict[int, _Push]()  # a node sends one reply after the other
+        self._pushes = dict[int, _Push]()  # a node sends its replies one by one
         self._busy = set[int]()
         self._in_flight = 0
         self._holding = HeldReply(ledger.ready)
@@ -140,7 +140,7 @@ class Guard:
                 await _answer(send, status)
 
     async def _serve(self, scope: Message, receive: Receive, send: Send) -> int | None:
-        """Pass a request on, or return the status that it is answered with."""
+        """Pass on a request, or return the status to answer with."""
         path, headers = scope["path"], dict(scope["headers"])
         if hmac.compare_digest(headers.get(HEADER.encode(), b""), self._secret):
             return await self._serve_operator(path, headers, scope, receive, send)
@@ -155,7 +155,7 @@ class Guard:
             return 401
         if path not in (_PUSH_OBJECT, _PULL_OBJECT):
             return await self._serve_node(node, OVERHEAD, headers, scope, receive, send)
-        if node in self._busy:  # a request of a connection that was cut, mostly
+        if node in self._busy:  # usually a request on a connection that was cut
             return 503
         push = self._pushes.get(node)
         if path == _PUSH_OBJECT and push is None:
@@ -164,7 +164,7 @@ class Guard:
         with contextlib.ExitStack() as turn:
             turn.callback(self._busy.discard, node)
             limit = OVERHEAD + (push.most if push is not None and path == _PUSH_OBJECT else 0)
-            # The node may ask again as soon as it has its answer, which can be before this function ends.
+            # The node may call again as soon as it has its answer, possibly before this function ends.
             return await self._serve_node(node, limit, headers, scope, receive, _before_last(send, turn.close))
 
     async def _serve_operator(
@@ -212,12 +212,12 @@ class Guard:
             self._in_flight -= length
 
     def _check(self, path: str, node: int, body: bytes) -> int | None:
-        """Return the status that a node's call is refused with, if it is; who the caller says it is, Flower checks."""
+        """Return the status with which a node's call is rejected, if any; Flower checks the caller's identity."""
         if path == _PUSH:
             return self._check_reply(node, self._ledger.read_reply(body))
         if path == _PUSH_OBJECT:
             return self._check_part(self._pushes[node], self._ledger.read_part(body))
-        if path == _PULL:  # it asks for the next only when it is done with the last, or never had it
+        if path == _PULL:  # it requests the next message only after finishing the last one, or if it never got it
             self._ledger.give_again(node)
         if path == _CONFIRM:
             name = self._ledger.read_confirmed(body)
@@ -226,7 +226,7 @@ class Guard:
         return None
 
     def _check_reply(self, node: int, reply: GuardedReply | None) -> int | None:
-        """Take a reply that the node itself gives the server, to what it was asked, in as few parts as ours."""
+        """Accept a reply only from the node itself, to the server, to a pending request, in as few parts as ours."""
         if reply is None or len(reply.parts) > PARTS_OF_A_REPLY:
             return 400
         asked = self._ledger.asked(reply.to)
@@ -248,7 +248,7 @@ class Guard:
 
 
 def _length(headers: dict[bytes, bytes]) -> int | None:
-    """Return how long a body says that it is; None if it does not, as one that comes in chunks."""
+    """Return a body's declared length; None without one, as in chunked transfer."""
     if b"transfer-encoding" in headers:
         return None
     told = headers.get(b"content-length", b"0")
@@ -256,7 +256,7 @@ def _length(headers: dict[bytes, bytes]) -> int | None:
 
 
 async def _read(receive: Receive, length: int) -> bytes | None:
-    """Return a body; None if its sender is gone, or too slow."""
+    """Return a body; None if the sender is gone or too slow."""
     parts, left = list[bytes](), length
     try:
         async with asyncio.timeout(BODY_SECONDS + length / BYTES_A_SECOND):
@@ -273,7 +273,7 @@ async def _read(receive: Receive, length: int) -> bytes | None:
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read, and then what else comes, which is the end of the connection."""
+    """Return a receiver that replays a body, then passes on the end of the connection."""
     waiting = [body]
 
     async def replay() -> Message:
@@ -285,7 +285,7 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
 
 
 def _before_last(send: Send, do: Callable[[], None]) -> Send:
-    """Return what sends an answer, and does something before its last piece."""
+    """Return a sender that does something before the last piece of an answer."""
 
     async def send_piece(message: Message) -> None:
         if message["type"] == "http.response.body" and not message.get("more_body", False):
@@ -296,7 +296,7 @@ def _before_last(send: Send, do: Callable[[], None]) -> Send:
 
 
 def _in_pieces(send: Send) -> Send:
-    """Return what sends a long answer as its reader takes it, up to a time, so that it does not pile up."""
+    """Return a sender that sends a long answer at its reader's pace, with a time limit, so that it does not pile up."""
 
     async def send_pieces(message: Message) -> None:
         body, more = message.get("body", b""), message.get("more_body", False)

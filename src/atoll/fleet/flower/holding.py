@@ -1,25 +1,25 @@
-"""Nodes that ask for a message wait at the superlink until there is one, so that hundreds cost it next to nothing."""
+"""Nodes wait at the superlink until they have a message, so that hundreds of them cost almost nothing."""
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection
 
 HOLD_SECONDS = 15.0
-"""A node is answered by then: sooner than it, or a proxy before the superlink, gives the call up."""
+"""A node is answered within this time, before it, or a proxy in front of the superlink, gives up."""
 LOOK_SECONDS = 0.1
 
 
 class HeldReply:
-    """Who is waiting; one look for all of them tells whose message is there."""
+    """The waiting nodes; one query finds the messages of all."""
 
     def __init__(self, ready: Callable[[], Collection[int]]) -> None:
-        """Ask `ready`, in a thread, for which nodes a message is there whole."""
+        """Ask `ready`, in a thread, which nodes have a complete message."""
         self._ready = ready
         self._waiting = dict[int, asyncio.Event]()
         self._watcher: asyncio.Task[None] | None = None
 
     async def until_ready(self, node: int) -> None:
-        """Return once a node's message is there, or after a while; a node waits once, so its earlier call goes on."""
+        """Return when a node's message is complete, or after a while; a node's new call ends its earlier wait."""
         if (earlier := self._waiting.get(node)) is not None:
             earlier.set()
         mine = self._waiting[node] = asyncio.Event()

@@ -1,7 +1,7 @@
-"""Flower's superlink as a process of its own, which imports no PyTorch.
+"""Flower's superlink as a separate process, without PyTorch.
 
-It is Flower's own server with a guard in front. It ends when its standard input does, so that nothing stays behind when
-the process that started it is killed.
+It is Flower's own server with a guard in front. It ends with its standard input, so that nothing is left behind when
+the parent process is killed.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from typing import Any
 from atoll.fleet.flower.call_ledger import FlowerLedger, compact
 from atoll.fleet.flower.guard import Guard
 
-# Beside those of the nodes, which have two each: strangers', for the seconds until they are refused, and the server's.
+# Besides two for each node: for strangers until they are rejected, and for the server.
 _OTHER_CONNECTIONS = 256
 
 
 def _app_of(folder: Path, host: str, port: int, database: Path) -> Any:
-    """Return Flower's application with keys required, its database in the fleet's folder, starting no process."""
+    """Return Flower's application: keys required, database in the fleet's folder, no subprocesses."""
     import flwr.superlink.cli.flower_superlink  # noqa: F401  (the package's own name for it is a function)
     from flwr.superlink.main import create_app
 
@@ -54,9 +54,9 @@ def main() -> None:
     database.touch()
     database.chmod(0o600)
     app = _app_of(given.folder, given.host, given.port, database)
-    logging.getLogger("flwr").setLevel(logging.WARNING)  # it would write a line a message
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # it would write a line per message
     ledger = FlowerLedger(app)
-    if not given.open:  # whoever waited for messages under way is no more
+    if not given.open:  # whoever expected pending replies is gone
         ledger.forget_all()
         compact(database)
     uvicorn.run(
@@ -65,7 +65,7 @@ def main() -> None:
         port=given.port,
         http=Patient,
         ws="none",
-        timeout_keep_alive=75,  # whoever was refused is cut at once
+        timeout_keep_alive=75,  # rejected callers are cut off immediately
         limit_concurrency=_OTHER_CONNECTIONS + 4 * given.nodes,
         ssl_certfile=given.folder / "server.pem",
         ssl_keyfile=str(given.folder / "server.key"),

@@ -1,4 +1,4 @@
-"""A whole fleet on this machine, of real processes, for trying one out."""
+"""A fleet of real processes on this machine, for trying one out."""
 
 import contextlib
 import os
@@ -26,9 +26,9 @@ _PREFIX = "atoll-fleet-"
 
 @contextlib.contextmanager
 def own_place() -> Iterator[Path]:
-    """Yield an empty folder for a fleet; first delete those, with their keys, whose processes were killed."""
+    """Yield an empty folder for a fleet; first delete folders, with their keys, left by killed processes."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{LOCK}"):
-        with contextlib.suppress(InputError, RunError, OSError):  # it is in use, or another user's
+        with contextlib.suppress(InputError, RunError, OSError):  # in use, or owned by another user
             if os.getuid() == left.parent.lstat().st_uid:
                 with locked(left.parent):
                     shutil.rmtree(left.parent, ignore_errors=True)
@@ -47,9 +47,9 @@ def _temporary() -> Iterator[Path]:
 
 
 class LocalFleet:
-    """A superlink and nodes as processes of this machine, with TLS and keys; entered, they run.
+    """A superlink and nodes as processes on this machine, with TLS and keys, running inside this context.
 
-    A node that ends before it was ever there is an error; one that dies later is what a fleet must bear.
+    A node that ends before it was ever online is an error; one that dies later is tolerated.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class LocalFleet:
         """Write the fleet's folder and the clients' data into an empty folder.
 
         Args:
-            folder: where.
-            experiment: whose clients the nodes are.
-            nodes: how many; each has about as many clients as the others.
-            words: of ``atoll fleet node`` that name the experiment.
-            tell: is given what the operator should know, a sentence each.
+            folder: where to write.
+            experiment: the experiment whose clients they serve.
+            nodes: number of nodes, with about equally many clients.
+            words: arguments of ``atoll fleet node`` that name the experiment.
+            tell: receives messages for the operator.
         """
         clients = len(experiment.population)
         samples = tuple(experiment.population.sizes.tolist())
@@ -81,7 +81,7 @@ class LocalFleet:
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Start the superlink and the nodes; `nodes` shows when they are there."""
+        """Start the superlink and the nodes; `nodes` shows when they are online."""
         with contextlib.ExitStack() as held:
             held.enter_context(self.flower)
             held.callback(self._end_nodes)
@@ -97,7 +97,7 @@ class LocalFleet:
         self.close()
 
     def start(self, name: str) -> None:
-        """Start a node's process, or start it again."""
+        """Start or restart a node's process."""
         node = next(node for node in self.configuration.nodes if node.name == name)
         data = self._folder / "data"
         words = ["-m", "atoll", "fleet", "node", *self._words, "--attached"]
@@ -107,14 +107,14 @@ class LocalFleet:
             self.children[name] = start_child(words, log, environment(self.configuration.state))
 
     def log_of(self, name: str) -> Path:
-        """Return the file of what a node prints."""
+        """Return the file with a node's output."""
         return self.configuration.state / f"{name}.log"
 
     def nodes(self) -> dict[str, Properties]:
-        """Return the nodes that are there now.
+        """Return the nodes that are online.
 
         Raises:
-            RunError: a node ended before it was ever there; tells its last words.
+            RunError: a node ended before it was ever online; quotes its last output.
         """
         there = self.flower.nodes()
         self._seen |= there.keys()
@@ -125,7 +125,7 @@ class LocalFleet:
         return there
 
     def allow(self, most: int) -> None:
-        """Take no longer replies; see `FlowerFleet.allow`."""
+        """Limit the size of replies; see `FlowerFleet.allow`."""
         self.flower.allow(most)
 
     def call(
@@ -139,7 +139,7 @@ class LocalFleet:
         self._held.close()
 
     def _end_nodes(self) -> None:
-        """End the nodes together: each says goodbye to the superlink."""
+        """End the nodes together; each signs off from the superlink."""
         for child in self.children.values():
             with contextlib.suppress(ProcessLookupError):
                 child.terminate()

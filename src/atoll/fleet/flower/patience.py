@@ -1,4 +1,4 @@
-"""Connections that do not wait for ever: how long and how large a request's head may be, and one request at a time."""
+"""Connections with limits: time and size of a request's head, and one request at a time."""
 
 import asyncio
 from typing import Any
@@ -7,31 +7,31 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 10.0
 MOST_HEAD_BYTES = 32 * 1024
-# That whoever is refused has to read why, whatever it still sends.
+# Time for a rejected caller to read the reason, whatever it still sends.
 LINGER_SECONDS = 0.5
 
 
 class Patient(HttpToolsProtocol):
-    """A connection that is cut if its caller dawdles over a request's head, or sends requests together.
+    """A connection that is cut if its caller is slow with a request's head, or pipelines requests.
 
-    uvicorn waits for a head without end, keeps whatever is sent of it, and queues what comes together.
+    uvicorn waits for a head without limit, keeps everything sent so far, and queues pipelined requests.
     """
 
     _late: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait."""
+        """Start the timer."""
         super().connection_made(transport)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop the timer."""
         self._expect_nothing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come, if it is not more than a head may be."""
+        """Process data, unless a head grows too large."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -41,8 +41,8 @@ class Patient(HttpToolsProtocol):
                 self.transport.abort()
 
     def on_message_begin(self) -> None:
-        """Wait for another head on the same connection."""
-        if self.pipeline:  # one may come early: a caller can have the whole answer before the server has closed it
+        """Start the timer for the next head on the same connection."""
+        if self.pipeline:  # one may come early: a caller can have the complete answer before the server has closed it
             self.transport.abort()
         self._expect_head()
         super().on_message_begin()
@@ -59,12 +59,12 @@ class Patient(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note a request's end."""
+        """Record the end of a request."""
         if not self.transport.is_closing():
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or cut the connection: closing alone would read on to the end of TLS."""
+        """Wait for the next request, or cut the connection: closing alone would keep reading until TLS ends."""
         super().on_response_complete()
         if self.transport.is_closing():
             self.loop.call_later(LINGER_SECONDS if self.cycle.more_body else HEAD_SECONDS, self.transport.abort)

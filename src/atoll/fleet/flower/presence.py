@@ -1,4 +1,4 @@
-"""A node's presence on the superlink: its connection, its announcement and goodbye, and why it may be refused."""
+"""A node's presence on the superlink: connecting, signing on and off, and why it may be rejected."""
 
 import contextlib
 import time
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
 _BEAT_SECONDS = 20.0
-# Flower counts a node as gone after twice this; it is long enough for a network that is away for a minute.
+# Flower counts a node as gone after twice this time; long enough for a minute without network.
 _INTERVAL = 45.0
 _FOREVER, _AGAIN_SECONDS = float("inf"), 1.0
-# How long a node that was cut off may be counted as there, and a little.
+# How long a disconnected node may count as online, with a margin.
 _GONE_SECONDS = 2 * _INTERVAL + 15
-# A clock that is less off is not what a node is refused for.
+# A smaller clock difference is not why a node is rejected.
 _APART_SECONDS = BACK_SECONDS - 10
 UNKNOWN, _TAKEN = 401, 412
-"""What the superlink says to a key that is not registered, and to one whose node is there already."""
+"""The superlink's answers to an unregistered key, and to a key whose node is already online."""
 _WAITING = (
     "the server counts it as there, since it was cut off or another machine has its key; trying again for up to "
     f"{_GONE_SECONDS:.0f} s"
@@ -37,14 +37,14 @@ _WAITING = (
 
 @dataclass(frozen=True)
 class PresenceLink:
-    """A connection on which the node is known."""
+    """A connection on which the node is signed on."""
 
     client: "FleetHttpClient"
     node_id: int
 
 
 def client_of(configuration: NodeConfiguration, key: Any, authority: bytes) -> "FleetHttpClient":
-    """Return a connection to the superlink, whose calls are signed with the node's key."""
+    """Return a connection to the superlink whose calls are signed with the node's key."""
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
@@ -56,13 +56,13 @@ def client_of(configuration: NodeConfiguration, key: Any, authority: bytes) -> "
 def linked(
     configuration: NodeConfiguration, client: "FleetHttpClient", key: Any, note: Path, tell: Callable[[str], None]
 ) -> Iterator[PresenceLink]:
-    """Announce the node to the server, and its leaving.
+    """Sign the node on, and off at the end.
 
-    A node that was killed counts as there for a while, and Flower refuses another with its key. The node notes its
-    number until its goodbye was heard, so that when it comes back it can say that the one before it is gone.
+    A killed node counts as online for a while, and Flower rejects another one with its key. The node stores its number
+    until it has signed off, so that after a restart it can sign off its predecessor.
 
     Raises:
-        RunError: the server refuses the node, or its number cannot be noted.
+        RunError: the server rejects the node, or its number cannot be stored.
     """
     from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
@@ -73,7 +73,7 @@ def linked(
 
     def activate() -> int:
         if note.exists():
-            with contextlib.suppress(Exception):  # it had left properly, or the server has forgotten it
+            with contextlib.suppress(Exception):  # it had signed off properly, or the server has forgotten it
                 client.DeactivateNode(DeactivateNodeRequest(node_id=int(note.read_text())))
         return client.ActivateNode(request).node_id
 
@@ -97,7 +97,7 @@ def linked(
 
 
 def _insist_while_taken(activate: Callable[[], int], say: Callable[[], None]) -> int:
-    """Return the node's number, trying again while the server is away, and while it counts the node as there."""
+    """Return the node's number, retrying while the server is away or still counts the node as online."""
     until = None
     while True:
         try:
@@ -112,7 +112,7 @@ def _insist_while_taken(activate: Callable[[], int], say: Callable[[], None]) ->
 
 
 def refusal(configuration: NodeConfiguration, error: Exception) -> str:
-    """Say in one sentence why the server cannot be worked with."""
+    """Return in one sentence why the server cannot be used."""
     import httpx
 
     if (fault := tls_fault(error)) is not None:

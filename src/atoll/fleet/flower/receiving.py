@@ -1,4 +1,4 @@
-"""Tasks that were sent to nodes, and their replies as they come, part by part."""
+"""Pending tasks, and their replies as they arrive part by part."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PendingTask:
-    """Flower's run and task, which messages are sent by."""
+    """Flower's run and task that send messages."""
 
     run_id: int
     client: "RuntimeHttpClient"
@@ -22,7 +22,7 @@ class PendingTask:
 
 @dataclass
 class _Arriving:
-    """A reply whose parts are not all there yet."""
+    """A reply with missing parts."""
 
     identifier: str
     missing: list[str]
@@ -35,7 +35,7 @@ class _Arriving:
 
 @dataclass(frozen=True)
 class PendingCall:
-    """What was sent by a task and is not answered yet: nodes and replies by the message's identifier."""
+    """Unanswered messages of a task: nodes and replies by message identifier."""
 
     task: PendingTask
     names: dict[str, str]
@@ -44,7 +44,7 @@ class PendingCall:
 
 
 def receive(asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
-    """Yield what has come meanwhile, by the node's name: each reply that is whole, or why there is none."""
+    """Yield new arrivals by node name: each complete reply, or why there is none."""
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
     client = asked.task.client
@@ -69,7 +69,7 @@ def receive(asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
 
 
 def _fetch(task: PendingTask, arriving: _Arriving, most: int) -> bool:
-    """Read the parts of a reply that are there; return whether it is whole, or longer than it may be."""
+    """Read a reply's available parts; return whether it is complete or too large."""
     from flwr.common.constant import SUPERLINK_NODE_ID
     from flwr.proto.message_pb2 import PullObjectRequest
     from flwr.proto.node_pb2 import Node
@@ -85,7 +85,7 @@ def _fetch(task: PendingTask, arriving: _Arriving, most: int) -> bool:
 
 
 def _confirm(task: PendingTask, identifier: str) -> None:
-    """Let the superlink forget a reply that was read."""
+    """Let the superlink delete a reply after reading it."""
     from flwr.common.constant import SUPERLINK_NODE_ID
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
     from flwr.proto.node_pb2 import Node

@@ -1,32 +1,32 @@
-"""Calls that the guard refuses, a line now and then: what for, how often, and from where."""
+"""Log lines about calls that the guard rejects: reason, number and origin."""
 
 import time
 from collections import Counter
 from collections.abc import Callable
 
 MARK = "refused: "
-"""How a line begins; the server passes such lines of its superlink's on to its operator."""
+"""Prefix of such lines in the superlink's log, which the server passes on to its operator."""
 _EVERY_SECONDS = 10.0
 _MOST_PLACES, _SHOWN = 1000, 3
 _MEANING = {401: "no known key", 403: "not its own", 404: "no such call", 408: "too slow", 413: "too long"}
-_USUAL = frozenset({409, 503})  # of honest nodes too: a superlink that was started again, or is not open yet
+_USUAL = frozenset({409, 503})  # honest nodes get these too: the superlink was restarted, or is not open yet
 
 
 class Refusals:
-    """Counts refused calls and writes a line of them, at most one in ten seconds."""
+    """Counts rejected calls and writes a line about them at most every ten seconds."""
 
     def __init__(
         self,
         write: Callable[[str], None] = lambda line: print(line, flush=True),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write by this."""
+        """Use this function to write lines."""
         self._write, self._clock = write, clock
         self._counts = Counter[tuple[int, str]]()
         self._next = clock()
 
     def add(self, status: int, address: str) -> None:
-        """Count a call, by the status that it was answered with and where it came from."""
+        """Count a call by its status and origin."""
         if status in _USUAL:
             return
         key = status, address if len(self._counts) < _MOST_PLACES else "others"

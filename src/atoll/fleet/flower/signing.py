@@ -1,4 +1,4 @@
-"""How a node shows its key with each call; Flower's own way, but for the time that is signed."""
+"""How a node signs each call: as in Flower, except for the signed time."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 BACK_SECONDS = 150.0
-"""Flower takes times from 305 s ago to 5 s ahead: one between leaves a node's clock as much room to both sides."""
+"""Flower accepts times from 305 s ago to 5 s ahead; a time in the middle allows a node's clock to be off either way."""
 
 
 class Signing:
-    """Adds a node's key, and the time signed with it, to calls."""
+    """Adds a node's key and a signed time to calls."""
 
     def __init__(self, key: Any) -> None:
         """Sign with this private key."""

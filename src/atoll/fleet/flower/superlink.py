@@ -1,4 +1,4 @@
-"""Flower's superlink, started, kept running and ended."""
+"""Starting, supervising and ending Flower's superlink."""
 
 import contextlib
 import os
@@ -22,20 +22,20 @@ from atoll.support.errors import InputError, RunError, reason_of
 from atoll.support.files import make_folder, write_atomically
 
 START_SECONDS = 60.0
-# A superlink that dies more often than this in a minute has a reason that starting it again will not remove.
+# If a superlink dies more often than this in a minute, restarting will not help.
 _RESTARTS = 8
-_ROOM = 1 << 16  # bytes that its database takes at least to go on
-_MOST_LOG_BYTES = 1 << 20  # that are read of its log at once
+_ROOM = 1 << 16  # smallest free space for its database, in bytes
+_MOST_LOG_BYTES = 1 << 20  # of its log that are read at once
 
 
 class Superlink:
-    """Flower's superlink as a child process, started again when it dies; entered, it serves.
+    """Flower's superlink as a child process, restarted when it dies; it runs inside this context.
 
-    Its state is a database in the fleet's folder, so that who is registered, and messages under way, outlive it.
+    Its database is in the fleet's folder, so registered nodes and pending messages survive a restart.
     """
 
     def __init__(self, configuration: FleetConfiguration, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Note what is to be served; nothing is started. `tell` is given a sentence when it dies or refuses calls."""
+        """Use this configuration; nothing is started. `tell` receives a sentence when it dies or rejects calls."""
         self.configuration = configuration
         self._tell = tell
         self._log = configuration.state / "superlink.log"
@@ -84,36 +84,36 @@ class Superlink:
 
     @property
     def pid(self) -> int:
-        """The process as it is now; another one after a restart."""
+        """The current process; it changes with a restart."""
         assert self._child is not None
         return self._child.pid
 
     def open(self) -> None:
-        """Let nodes in, now and after a restart; call it when their keys are registered."""
+        """Admit nodes, now and after a restart; call it when their keys are registered."""
         self._is_open = True
         insist(lambda: let_nodes_in(self.configuration), time.monotonic() + START_SECONDS)
 
     def require_up(self) -> None:
-        """Make sure that it is kept running.
+        """Check that it is kept running.
 
         Raises:
-            RunError: it died again and again.
+            RunError: it died repeatedly.
         """
         if self._fault is not None:
             raise self._fault
 
     def bear(self, error: Exception) -> None:
-        """Make sure that what a call has failed of may pass.
+        """Check that a call's failure may be temporary.
 
         Raises:
-            RunError: it died again and again, or its disk is full.
+            RunError: it died repeatedly, or its disk is full.
         """
         self.require_up()
         if status_of(error) == BROKEN:
             self._require_room()
 
     def fault_of(self, error: Exception) -> RunError:
-        """Return what is to be told of a call that failed for good."""
+        """Return the error for a call that failed permanently."""
         status = status_of(error)
         what = f"does not answer ({error})" if status is None else f"answers with the HTTP status {status}"
         return RunError(f"Flower's superlink {what}; its last words are in {self._log}")
@@ -143,7 +143,7 @@ class Superlink:
             self._child = start_child(words, log, environment(configuration.state))
 
     def _pass_on(self) -> None:
-        """Tell what it has refused since the last look; most of its log is for whoever looks for a fault."""
+        """Report what it rejected since the last check; the rest of its log is for debugging."""
         with contextlib.suppress(OSError), open(self._log, "rb") as log:
             log.seek(self._read)
             *whole, _ = log.read(_MOST_LOG_BYTES).split(b"\n")
@@ -163,17 +163,17 @@ class Superlink:
                 self._give_up(f"ended {len(starts)} times in a minute")
                 return
             self._tell(f"Flower's superlink ended (status {status}) and is started again; its last words: {self._log}")
-            end_child(self._child)  # which closes our end of its standard input
+            end_child(self._child)  # this closes our end of its standard input
             try:
                 self._start()
             except OSError as error:
                 self._give_up(f"cannot be started again ({reason_of(error)})")
                 return
-            if self._is_over.is_set():  # it was ended between the two
+            if self._is_over.is_set():  # it ended in between
                 end_child(self._child)
 
     def _give_up(self, why: str) -> None:
-        """Let the next call fail, of a full disk if it is that."""
+        """Let the next call fail, naming a full disk if that is the reason."""
         try:
             self._require_room()
             self._fault = RunError(f"Flower's superlink {why}; its last words are in {self._log}")
@@ -182,9 +182,9 @@ class Superlink:
 
 
 def start_child(words: Sequence[str], log: IO[bytes] | int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start Python with these words, in a session of its own, so that Ctrl-C reaches us alone.
+    """Start Python with these arguments in its own session, so that Ctrl-C only reaches this process.
 
-    The child is to end with its standard input, which we hold: it then ends with us however we end.
+    The child must end with its standard input, which we hold, so that it never outlives us.
     """
     return subprocess.Popen(
         [sys.executable, *words],
@@ -197,7 +197,7 @@ def start_child(words: Sequence[str], log: IO[bytes] | int, variables: Mapping[s
 
 
 def end_child(child: subprocess.Popen[bytes], patience: float = 5.0) -> None:
-    """End a child that ends with its standard input, in the end by force."""
+    """End a child by closing its standard input, if necessary by force."""
     if child.stdin is not None:
         with contextlib.suppress(OSError):
             child.stdin.close()
@@ -209,17 +209,17 @@ def end_child(child: subprocess.Popen[bytes], patience: float = 5.0) -> None:
 
 
 def free_port() -> int:
-    """Return a port of this machine's that nothing listens on now."""
+    """Return a free port on this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def require_free(host: str, port: int) -> None:
-    """Make sure that a port can be listened on.
+    """Check that a port can be listened on.
 
     Raises:
-        InputError: it is in use, or the address is not this machine's.
+        InputError: the port is in use, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -1,8 +1,7 @@
-"""Tasks and replies as Flower's messages, and its HTTP calls; only names that flwr 1.41 and 1.42 have are used.
+"""Tasks and replies as Flower messages, and HTTP calls; uses only names that exist in flwr 1.41 and 1.42.
 
-A message holds one record with the task's name and what one node alone is sent, and one with the payload, so that the
-payload that several nodes are sent is stored once. A reply holds one record of bytes, or a number that says why there
-is none.
+A message holds one record with the task's name and the part for one node, and one with the payload, so that a payload
+for several nodes is stored once. A reply holds one record of bytes, or a code that says why there is none.
 """
 
 import contextlib
@@ -19,34 +18,34 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from atoll.fleet.agreed.transport import Failure
 
 if TYPE_CHECKING:
-    from flwr.app import Message, Metadata
+    from flwr.app import Message
     from flwr.proto.message_pb2 import ObjectTree
 
 _Result = TypeVar("_Result")
 
 TASK, PAYLOAD, REPLY = "atoll.task", "atoll.payload", "atoll.reply"
-FAILED, TOO_LARGE = 2, 1001  # the first is Flower's own
-"""Why a node sends no reply: its handler raised, or the reply is longer than allowed."""
+FAILED, TOO_LARGE = 2, 1001  # the first one is set by Flower
+"""Why a node sends no reply: its handler raised an error, or the reply is too large."""
 
 # A message, its content, and its two records.
 PARTS_OF_A_TASK = 4
 BROKEN = 500
-"""What Flower answers if its database cannot be written, among other things."""
+"""Flower's answer if its database cannot be written, among other failures."""
 _TRANSIENT = (BROKEN, 502, 503, 504)
-# What OpenSSL says of a side that speaks plaintext.
+# OpenSSL's error for a side that speaks plaintext.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 def prepare(home: Path) -> None:
-    """Set what Flower reads when it is imported: no telemetry, no update check, no installing, its files in `home`."""
+    """Set variables before Flower is imported: no telemetry, update checks or installations, files in `home`."""
     os.environ.update(environment(home))
-    # Its log would mix with ours; what matters comes as an exception.
+    # Its log would mix with ours; what matters is raised as an exception.
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the variables of `prepare`; machines on loopback are never asked for through a proxy."""
+    """Return the variables of `prepare`; loopback addresses never go through a proxy."""
     direct = [word for word in os.environ.get("NO_PROXY", "").split(",") if word]
     return {
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -60,11 +59,11 @@ def environment(home: Path) -> dict[str, str]:
 def make_task(
     run_id: int, node_id: int, task: str, payload: bytes, seconds: float, most: int, head: bytes = b""
 ) -> "Message":
-    """Return the message of a task, which is dropped after `seconds`; its reply may have `most` bytes.
+    """Return a task's message, which expires after `seconds`; its reply may have `most` bytes.
 
-    `head` is for this node alone.
+    `head` is the part for this node alone.
 
-    Its identifier is the digest of its content, so a number that nobody can guess keeps other nodes from answering it.
+    Its identifier is the digest of its content; a random number in it keeps other nodes from answering.
     """
     from flwr.app import ConfigRecord, Metadata, RecordDict
     from flwr.app.message import make_message
@@ -80,9 +79,9 @@ def make_task(
 
 
 def make_reply(asked: "Message", reply: bytes | int, seconds: float) -> "Message":
-    """Return the message of a reply, or of the number that says why there is none, so many seconds after it was asked.
+    """Return a reply's message, or that of a code for its absence, this many seconds after the request.
 
-    Its times are on the clock of who asked, so that it does not matter if the clocks are apart.
+    Its times refer to the caller's clock, so clocks need not agree.
     """
     from flwr.app import ConfigRecord, Error, Metadata, RecordDict
     from flwr.app.message import make_message
@@ -99,10 +98,10 @@ def make_reply(asked: "Message", reply: bytes | int, seconds: float) -> "Message
 
 
 def read_task(message: "Message") -> tuple[str, bytes]:
-    """Return a message's task, and its head with the payload after it.
+    """Return a message's task, and its head followed by the payload.
 
     Raises:
-        ValueError: it is another's message.
+        ValueError: it is not such a message.
     """
     try:
         task, head = message.content[TASK]["name"], message.content[TASK]["head"]
@@ -115,7 +114,7 @@ def read_task(message: "Message") -> tuple[str, bytes]:
 
 
 def most_of(message: "Message") -> int:
-    """Return how many bytes the reply to a message may have."""
+    """Return the largest size of the reply to a message."""
     told = message.metadata.group_id
     return int(told) if told.isascii() and told.isdigit() else 0
 
@@ -133,7 +132,7 @@ def read_reply(message: "Message") -> bytes | Failure:
 
 @dataclass(frozen=True)
 class WireContent:
-    """A message as it travels: without its content, the identifiers of its parts, and the parts by identifier."""
+    """A message as sent: its envelope, the identifiers of its parts, and the parts by identifier."""
 
     message: Any
     tree: "ObjectTree"
@@ -141,7 +140,7 @@ class WireContent:
 
 
 def pack(message: "Message") -> WireContent:
-    """Return a message as it travels, and give it its identifier, which is the digest of its content."""
+    """Return a message as sent, and set its identifier, the digest of its content."""
     from flwr.app.message import remove_content_from_message
     from flwr.common.serde import message_to_proto
     from flwr.supercore.inflatable.inflatable_object import (
@@ -158,7 +157,7 @@ def pack(message: "Message") -> WireContent:
 
 
 def names_of(tree: "ObjectTree", most: int) -> list[str]:
-    """Return the identifiers in a tree, but no more than one over what is allowed."""
+    """Return the identifiers in a tree, at most one more than allowed."""
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
     ids = []
@@ -170,7 +169,7 @@ def names_of(tree: "ObjectTree", most: int) -> list[str]:
 
 
 def join_parts(identifier: str, parts: Mapping[str, bytes]) -> "Message":
-    """Return the message that has these parts.
+    """Return the message with these parts.
 
     Raises:
         ValueError: they do not make a message.
@@ -180,7 +179,7 @@ def join_parts(identifier: str, parts: Mapping[str, bytes]) -> "Message":
 
     try:
         message = inflate_object_from_contents(identifier, dict(parts))
-    except Exception as error:  # whatever Flower makes of what a node sent
+    except Exception as error:  # Flower may raise anything for what a node sent
         raise ValueError("not a message") from error
     if not isinstance(message, Message):
         raise ValueError("not a message")
@@ -188,22 +187,15 @@ def join_parts(identifier: str, parts: Mapping[str, bytes]) -> "Message":
     return message
 
 
-def metadata_of(message: Any) -> "Metadata":
-    """Return the metadata of a message as it travels."""
-    from flwr.common.serde import message_from_proto
-
-    return message_from_proto(message).metadata
-
-
 def status_of(error: Exception) -> int | None:
-    """Return the HTTP status that a call failed with, if it was one."""
+    """Return the HTTP status of a failed call, if it had one."""
     import httpx
 
     return error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether a call may succeed later: the network or a server was away, and no certificate is to blame."""
+    """Return whether a call may succeed later: the network or a server was away, and no certificate was at fault."""
     import httpx
 
     if isinstance(error, httpx.HTTPStatusError):
@@ -212,9 +204,9 @@ def is_transient(error: Exception) -> bool:
 
 
 def is_noise(error: Exception) -> bool:
-    """Whether a call may succeed later, to a side that has shown its certificate before.
+    """Return whether a call may succeed later, to a side that has shown its certificate before.
 
-    Of bytes that were changed on the way OpenSSL may say what it says of a side that speaks no TLS.
+    For garbled bytes OpenSSL may report the same as for a side that does not speak TLS.
     """
     import httpx
 
@@ -223,9 +215,9 @@ def is_noise(error: Exception) -> bool:
 
 
 def tls_fault(error: BaseException | None) -> str | None:
-    """Return what is wrong with the other side's certificate or protocol, if that is what a call failed of.
+    """Return what is wrong with the other side's certificate or protocol, if that made a call fail.
 
-    A connection that is cut while it is being encrypted is none: the network was away.
+    A connection cut during the handshake does not count: the network was away.
     """
     for each in _causes(error):
         if isinstance(each, ssl.SSLCertVerificationError):
@@ -248,9 +240,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def insist(
     call: Callable[[], _Result], until: float, pause: float = 0.5, again: Callable[[Exception], bool] = is_transient
 ) -> _Result:
-    """Return a call's result, trying again while the other side is away, up to a time of `time.monotonic`.
+    """Return a call's result, retrying while the other side is away, until a `time.monotonic` time.
 
-    `again` tells which failures are of that kind.
+    `again` decides which failures are retried.
 
     Raises:
         httpx.HTTPError: the last failure.
@@ -266,14 +258,14 @@ def insist(
 
 @contextlib.contextmanager
 def beating(beat: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call `beat` every so many seconds in another thread; it goes on while the other side is away."""
+    """Call `beat` periodically in another thread, even while the other side is away."""
     import threading
 
     is_over = threading.Event()
 
     def run() -> None:
         while not is_over.wait(seconds):
-            with contextlib.suppress(Exception):  # the calls of the main thread meet the same and tell it
+            with contextlib.suppress(Exception):  # calls in the main thread meet the same failure and report it
                 beat()
 
     thread = threading.Thread(target=run, name="heartbeat", daemon=True)

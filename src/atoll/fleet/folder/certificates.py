@@ -1,4 +1,4 @@
-"""A fleet's certificates and keys: an authority, the server's certificate, one key pair a node."""
+"""A fleet's certificates and keys: an authority, the server's certificate, and one key pair per node."""
 
 import ipaddress
 import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-# A certificate that begins now is not valid yet where a clock is slow.
+# Backdated, for machines with a slow clock.
 _SLACK = timedelta(hours=1)
 
 
@@ -28,10 +28,10 @@ class Certified:
 
 
 def require_flower() -> None:
-    """Make sure that the optional packages of a fleet are there.
+    """Check that the optional packages for fleets are installed.
 
     Raises:
-        InputError: they are not; says how to install them.
+        InputError: they are not installed; says how to install them.
     """
     load_extra("flwr", "fleet", "a fleet", "Flower")
 
@@ -56,7 +56,7 @@ def make_authority(days: int) -> Certified:
 def make_server_certificate(
     authority: Certified, hosts: Sequence[str], days: int, today: datetime | None = None
 ) -> Certified:
-    """Return a certificate for these host names and addresses, signed by the authority, valid from today on."""
+    """Return a certificate for these host names and addresses, signed by the authority and valid from today."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -76,7 +76,7 @@ def make_server_certificate(
 
 
 def make_key_pair(comment: str) -> tuple[bytes, str]:
-    """Return a node's private key (OpenSSH, without a password) and its public key, a line as ssh-keygen writes it."""
+    """Return a node's private key (OpenSSH, without a password), and its public key in ssh-keygen's format."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
     key = _new_key()
@@ -89,7 +89,7 @@ def read_private_key(path: Path) -> "ec.EllipticCurvePrivateKey":
     """Return a node's private key.
 
     Raises:
-        InputError: it cannot be read, has a password, or is no key on a NIST curve.
+        InputError: it cannot be read, has a password, or is not a key on a NIST curve.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -98,7 +98,7 @@ def read_private_key(path: Path) -> "ec.EllipticCurvePrivateKey":
         key = load_ssh_private_key(path.read_bytes(), None)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    except Exception as error:  # whatever the parser makes of it
+    except Exception as error:  # the parser may raise anything
         raise InputError(f"{path}: is not a private key in OpenSSH format without a password") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{path}: must be a key on the curve P-384, as atoll fleet init makes it")
@@ -106,15 +106,15 @@ def read_private_key(path: Path) -> "ec.EllipticCurvePrivateKey":
 
 
 def is_shared(path: Path) -> bool:
-    """Whether others on this machine may read a file that is its owner's alone."""
+    """Return whether other users of this machine can read a private file."""
     return os.name == "posix" and bool(path.stat().st_mode & 0o077)
 
 
 def read_public_key(line: str) -> bytes:
-    """Return a public key, given as a line that ssh-keygen writes, as PEM, which is what Flower registers.
+    """Return a public key in ssh-keygen's format as PEM, which Flower registers.
 
     Raises:
-        InputError: it is no public key on a NIST curve.
+        InputError: it is not a public key on a NIST curve.
     """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -122,17 +122,17 @@ def read_public_key(line: str) -> bytes:
 
 
 def load_public_key(line: str) -> "ec.EllipticCurvePublicKey":
-    """Return a public key, given as a line that ssh-keygen writes.
+    """Return a public key from a line in ssh-keygen's format.
 
     Raises:
-        InputError: it is no public key on a NIST curve.
+        InputError: it is not a public key on a NIST curve.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
     try:
         key = load_ssh_public_key(line.encode())
-    except Exception as error:  # whatever the parser makes of it
+    except Exception as error:  # the parser may raise anything
         raise InputError(f"public_key = {line[:40]!r}...: is not a public key in OpenSSH format") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError(f"public_key = {line[:40]!r}...: must be a key on the curve P-384")
@@ -140,10 +140,10 @@ def load_public_key(line: str) -> "ec.EllipticCurvePublicKey":
 
 
 def require_valid(path: Path) -> bytes:
-    """Return a certificate, as PEM, that is valid today.
+    """Return a certificate (PEM), which must be valid today.
 
     Raises:
-        InputError: it cannot be read, has expired, or is not valid yet; names the date.
+        InputError: it cannot be read, has expired, or is not yet valid; names the date.
     """
     from cryptography import x509
 
@@ -173,7 +173,7 @@ def valid_until(path: Path) -> datetime:
     """Return when a certificate expires.
 
     Raises:
-        InputError: as `require_valid`.
+        InputError: as in `require_valid`.
     """
     from cryptography import x509
 
@@ -189,7 +189,7 @@ def _new_key() -> "ec.EllipticCurvePrivateKey":
 def _builder(
     name: "x509.Name", issuer: "x509.Name", key: "ec.EllipticCurvePrivateKey", days: int, today: datetime
 ) -> "x509.CertificateBuilder":
-    """Return what every certificate has."""
+    """Return a builder with the common fields of all certificates."""
     from cryptography import x509
 
     return (

@@ -1,4 +1,4 @@
-"""A fleet's folder, as the server and the nodes read it; ``atoll fleet init`` writes it (`atoll.fleet.folder.init`).
+"""A fleet's folder as server and nodes read it; ``atoll fleet init`` writes it (`atoll.fleet.folder.init`).
 
 ::
 
@@ -40,14 +40,13 @@ _Kind = TypeVar("_Kind", bound=_Section)
 
 
 class RegisteredNode(_Section):
-    """A node whose key the server accepts; its name and its clients hang on the key, not on what the node says.
+    """A node whose key the server accepts; the key determines its name and clients, not what the node says.
 
     Attributes:
-        name: what it is called.
-        clients: of the experiment that it is.
-        public_key: who has its private one is the node.
-        samples: how many each of its clients counts for, as agreed with its owner; None: as many as it says, within
-            bounds.
+        name: the node's name.
+        clients: its clients in the experiment.
+        public_key: whoever has the private key is the node.
+        samples: samples of each of its clients, as agreed with its owner; None: as reported, within bounds.
     """
 
     name: str = Field(pattern=r"^[\w.-]{1,64}$")
@@ -63,15 +62,15 @@ class RegisteredNode(_Section):
 
 
 class FleetConfiguration(_Section):
-    """The server's side, ``fleet.toml``.
+    """The server's configuration, ``fleet.toml``.
 
     Attributes:
-        folder: where the file lies.
+        folder: of the file.
         host: the name or address that nodes call.
-        listen: the address that is listened on; 127.0.0.1 behind a proxy.
-        port: the one port, HTTPS.
-        max_mib: the longest reply, MiB.
-        nodes: whose keys are accepted.
+        listen: the address to listen on; 127.0.0.1 behind a proxy.
+        port: the HTTPS port.
+        max_mib: largest reply, MiB.
+        nodes: nodes whose keys are accepted.
     """
 
     folder: Path
@@ -83,7 +82,7 @@ class FleetConfiguration(_Section):
 
     @property
     def local_host(self) -> str:
-        """Where this machine reaches the server."""
+        """The server's address on this machine."""
         return "127.0.0.1" if self.listen in ("0.0.0.0", "::") else self.listen
 
     @property
@@ -93,7 +92,7 @@ class FleetConfiguration(_Section):
 
     @property
     def secret(self) -> str:
-        """What opens everything but the nodes' own API."""
+        """The secret for everything but the nodes' API."""
         return read_file(self.folder / "secret").decode().strip()
 
 
@@ -101,9 +100,9 @@ class Reports(_Section):
     """How a node's reports are made private (`fleet.node.noise_added.Hidden`).
 
     Attributes:
-        noise: the noise's standard deviation, over what is told at most.
-        most_samples: a client's samples count as no more.
-        most_loss: losses above count as this; None: losses are told as they are.
+        noise: standard deviation relative to the bound.
+        most_samples: bound on a client's samples.
+        most_loss: bound on losses; None: losses are reported unchanged.
     """
 
     noise: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -112,23 +111,21 @@ class Reports(_Section):
 
 
 class NodeConfiguration(_Section):
-    """A node's side, ``node.toml``.
+    """A node's configuration, ``node.toml``.
 
     Attributes:
-        folder: where the file lies.
+        folder: of the file.
         server: host and port.
-        name: the node's, for messages only.
-        clients: of the experiment that it is, mostly one.
-        max_mib: the longest reply it sends, MiB.
-        most_trainings: how often it trains each of its clients, in all runs in which their work is the same; None: any
-            number.
-        most_losses: how many losses of models it answers of each; None: those that three whole runs ask for.
-        most_epsilon: what all that it tells of each of its clients may cost, in all runs together; None:
-            ``privacy.epsilon`` of the owner's copy.
-        delta: the probability that ``most_epsilon`` may be exceeded with.
-        reports: how samples, classes and losses are made private; None: they are told as they are.
-        allow: settings that the server may choose, such as ``local.lr`` or ``method.*``; else the owner's copy of the
-            experiment says them.
+        name: the node's name, used only in messages.
+        clients: its clients in the experiment, usually one.
+        max_mib: largest reply that it sends, MiB.
+        most_trainings: trainings of each client, over all runs with the same client work; None: unlimited.
+        most_losses: reported losses of each client; None: those of three whole runs.
+        most_epsilon: privacy budget of each client over all runs; None: ``privacy.epsilon`` of the owner's copy.
+        delta: the delta at which epsilon is computed.
+        reports: how samples, classes and losses are made private; None: they are not.
+        allow: settings that the server may choose, such as ``local.lr`` or ``method.*``; all others come from the
+            owner's copy of the experiment.
     """
 
     folder: Path
@@ -160,7 +157,7 @@ class NodeConfiguration(_Section):
 
     @property
     def budget(self) -> WorkBudget:
-        """How much it does for each of its clients."""
+        """Limits on its work for each client."""
         return WorkBudget(self.most_trainings, self.most_losses, self.most_epsilon, self.delta)
 
     @property
@@ -183,7 +180,7 @@ def read_fleet(folder: Path) -> FleetConfiguration:
     """Return the server's configuration.
 
     Raises:
-        InputError: it is not there, or something in it is wrong: names the file and the key.
+        InputError: it is missing or invalid; names the file and the key.
     """
     path = folder if folder.name == FILE else folder / FILE
     configuration = _checked(FleetConfiguration, path)
@@ -200,7 +197,7 @@ def read_node(path: Path) -> NodeConfiguration:
     """Return a node's configuration.
 
     Raises:
-        InputError: it is not there, or something in it is wrong: names the file and the key.
+        InputError: it is missing or invalid; names the file and the key.
     """
     return _checked(NodeConfiguration, path / "node.toml" if path.is_dir() else path)
 
@@ -218,7 +215,7 @@ def _checked(kind: type[_Kind], path: Path) -> _Kind:
 
 
 def read_file(path: Path) -> bytes:
-    """Return what one of the fleet's files holds.
+    """Return the content of one of the fleet's files.
 
     Raises:
         InputError: it cannot be read.

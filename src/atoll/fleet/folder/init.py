@@ -25,10 +25,10 @@ AUTHORITY_DAYS = 3650
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """What a new fleet shall be: see `FleetConfiguration`; the server's certificate is valid for `days`.
+    """The layout of a new fleet, see `FleetConfiguration`; the server's certificate is valid for `days`.
 
-    Clients go to nodes in turn, so that with as many clients as nodes node K is client K. `samples` are those of each
-    client, where they are agreed on.
+    Clients are assigned to nodes in turn, so that with as many clients as nodes, node K serves client K. `samples` are
+    each client's, if agreed on.
     """
 
     nodes: int
@@ -42,11 +42,11 @@ class FleetPlan:
 
 
 def init_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
-    """Write a new fleet's folder. Private files are readable by their owner only.
+    """Write a new fleet's folder. Private files are readable only by their owner.
 
     Raises:
-        InputError: the folder is there and not empty.
-        RunError: it cannot be written; then it is removed again.
+        InputError: the folder exists and is not empty.
+        RunError: it cannot be written, and is removed again.
     """
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise InputError(f"{folder}: is not an empty folder, and nothing is overwritten; give another one")
@@ -76,11 +76,11 @@ def _write_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
 
 
 def renew_certificate(folder: Path, days: int) -> None:
-    """Write a new certificate for the server, signed by the same authority; nodes need nothing new.
+    """Write a new certificate for the server, signed by the same authority; nodes need no change.
 
     Raises:
-        InputError: the fleet's files, ``ca.key`` among them, are not there, or the authority has expired.
-        RunError: they cannot be written; the old ones stay.
+        InputError: the fleet's files, such as ``ca.key``, are missing, or the authority has expired.
+        RunError: the files cannot be written; the old ones are kept.
     """
     fleet = read_fleet(folder)
     authority = Certified(require_valid(fleet.folder / "ca.pem"), read_file(fleet.folder / "ca.key"))
@@ -89,11 +89,11 @@ def renew_certificate(folder: Path, days: int) -> None:
     key.unlink(missing_ok=True)
     write_new(key, server.key, 0o600)
     write_atomically(fleet.folder / "server.pem", server.certificate)
-    key.replace(fleet.folder / "server.key")  # which takes no room, so that a full disk leaves both as they were
+    key.replace(fleet.folder / "server.key")  # renaming needs no space, so a full disk leaves both unchanged
 
 
 def _hosts(host: str) -> list[str]:
-    """Return what the server is called by nodes and on its own machine."""
+    """Return the server's names, for nodes and on its own machine."""
     return list(dict.fromkeys([host, "localhost", "127.0.0.1", "::1"]))
 
 

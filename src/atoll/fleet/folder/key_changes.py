@@ -1,4 +1,4 @@
-"""A fleet's keys after it was made: one that is taken back, and one in the place of another."""
+"""Changes of a fleet's keys: revoking one, and replacing one."""
 
 import tomllib
 from pathlib import Path
@@ -14,7 +14,7 @@ from atoll.support.files import write_atomically, write_new
 
 
 def revoke(folder: Path, name: str) -> FleetConfiguration:
-    """Take a node's row out of ``fleet.toml``; return what is left. Comments in the file are lost.
+    """Remove a node from ``fleet.toml``; return the new configuration. Comments in the file are lost.
 
     Raises:
         InputError: there is no such node.
@@ -27,7 +27,7 @@ def revoke(folder: Path, name: str) -> FleetConfiguration:
 
 
 def rotate(folder: Path, name: str) -> tuple[FleetConfiguration, Path]:
-    """Give a node a new key in the place of its old one; return the new configuration and the private key's file.
+    """Replace a node's key; return the new configuration and the private key's file.
 
     Raises:
         InputError: there is no such node.
@@ -42,19 +42,19 @@ def rotate(folder: Path, name: str) -> tuple[FleetConfiguration, Path]:
     write_new(new, private, 0o600)
     write_atomically(path, tomli_w.dumps(table).encode())
     _tell_peers(path.parent, table)
-    new.replace(key)  # which takes no room, so that a full disk leaves the old key in both places
+    new.replace(key)  # renaming needs no space, so a full disk leaves the old key in both places
     return read_fleet(folder), key
 
 
 def _tell_peers(folder: Path, table: dict[str, Any]) -> None:
-    """Write ``peers.toml`` anew in nodes' folders on this machine; owners who have theirs elsewhere must be told."""
+    """Rewrite ``peers.toml`` in the nodes' folders on this machine; owners elsewhere must be informed."""
     for row in table["nodes"]:
         if (place := folder / "nodes" / row["name"]).is_dir():
             write_atomically(place / PEERS, peers_as_toml(table["nodes"]))
 
 
 def _find(folder: Path, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """Return the file, its table, and the row of a node."""
+    """Return the file, its table, and a node's row."""
     path = read_fleet(folder).folder / FILE
     table = tomllib.loads(path.read_text())
     for row in table["nodes"]:

@@ -1,4 +1,4 @@
-"""Whom nodes of a fleet know each other by: their public keys, which an owner must not have from the server alone.
+"""The public keys by which nodes recognise each other; an owner must not get them from the server alone.
 
 ::
 
@@ -36,15 +36,15 @@ class _Peers(BaseModel):
 
 
 def peers_as_toml(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return ``peers.toml`` of the nodes of ``fleet.toml``."""
+    """Return ``peers.toml`` for the nodes in ``fleet.toml``."""
     return tomli_w.dumps({"nodes": [{key: row[key] for key in ("name", "public_key")} for row in rows]}).encode()
 
 
 def read_identity(name: str, key: Path, peers: Path) -> Identity | None:
-    """Return who a node is to others; None without ``peers.toml``.
+    """Return a node's identity; None without ``peers.toml``.
 
     Raises:
-        InputError: a file that is damaged, or that has another key of this node, or none.
+        InputError: the file is damaged, or has another key for this node, or none.
     """
     if not peers.exists():
         return None
@@ -57,10 +57,10 @@ def read_identity(name: str, key: Path, peers: Path) -> Identity | None:
 
 
 def public_keys(nodes: Mapping[str, Properties]) -> "dict[str, EllipticCurvePublicKey]":
-    """Return the public keys of nodes that a fleet's transport knows them by.
+    """Return the public keys by which a fleet's transport knows its nodes.
 
     Raises:
-        InputError: it knows them by none.
+        InputError: it knows none.
     """
     if without := sorted(name for name, known in nodes.items() if "public_key" not in known):
         raise InputError(f"secure.sums = true: the public key of node {without[0]!r} is not known")

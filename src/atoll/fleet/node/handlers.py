@@ -1,4 +1,4 @@
-"""What a node can be asked, by name: to describe itself, to train, to measure models. Nothing else, no code."""
+"""The tasks that a node answers, by name: describe itself, train, measure models. Nothing else, and no code."""
 
 import logging
 import time
@@ -38,10 +38,10 @@ _LOG = logging.getLogger("atoll.fleet")
 
 
 def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[str], None] = _LOG.info) -> bytes:
-    """Carry out a task on a node; what a transport calls. It never raises for what it is sent.
+    """Carry out a task on a node; called by a transport. It never raises, whatever it receives.
 
-    Whatever goes wrong, only a `Refusal` goes to the server. What was raised is logged here, for the node's owner:
-    its text may hold what is private. The owner is told of every task in a line: when, what, and how often so far.
+    Whatever goes wrong, the server only gets a `Refusal`. Errors are logged here for the node's owner, since their text
+    may be private. The owner sees a line for every task: when, what, and how often so far.
     """
     code: RefusalCode
     try:
@@ -53,9 +53,9 @@ def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[
         code, told = refused.code, str(refused)
     except Unreadable:
         code = told = "unreadable"
-    except AtollError as error:  # mostly a disk that is full
+    except AtollError as error:  # usually a full disk
         code, told = "failed", f"{error}"
-    except Exception:  # whatever a user's model or optimiser may raise
+    except Exception:  # a user's model or optimiser may raise anything
         _LOG.exception("the task %r failed", task)
         code = told = "failed"
     else:
@@ -66,7 +66,7 @@ def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[
 
 
 def describe(side: Side, store: Store, payload: bytes) -> Done:
-    """Say what the node holds, as far as its owner lets it."""
+    """Describe the node, within what its owner allows."""
     request, _ = decode(payload, DescribeRequest)
     site = agreed(side, request.settings_digest, request.settings)
     reports = tuple(report(site, store, client) for client in site.clients)
@@ -80,7 +80,7 @@ def describe(side: Side, store: Store, payload: bytes) -> Done:
 
 
 def train(side: Side, store: Store, payload: bytes) -> Done:
-    """Train a client from the model in the payload; send its model back, and keep what it keeps."""
+    """Train a client from the model in the payload; reply with its message, and store its state."""
     request, models = decode(payload, TrainRequest)
     site = agreed(side, request.settings_digest)
     if site.agreement.fixed is not None:
@@ -110,7 +110,7 @@ def train(side: Side, store: Store, payload: bytes) -> Done:
 
 
 def _train(site: Node, store: Store, request: TrainRequest, client: int, start: Model) -> ClientUpdate:
-    """Return what a client sends, trained from what it kept after the task that is named, where it keeps anything."""
+    """Return a client's message, trained with its state from the named task, if it keeps one."""
     task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
     if not site.agreement.keeps_state:
         return site.trainer.send(task)
@@ -129,7 +129,7 @@ def _train(site: Node, store: Store, request: TrainRequest, client: int, start: 
 
 
 def losses(side: Side, store: Store, payload: bytes) -> Done:
-    """Measure the models in the payload on a client's samples, if the method asks for the losses of so many."""
+    """Measure the models in the payload on a client's samples, if the method needs as many losses."""
     request, models = decode(payload, LossesRequest)
     site = agreed(side, request.settings_digest)
     client = require_client(site, request.client)

@@ -1,4 +1,4 @@
-"""What a node is: its owner's copy of the settings, its clients' samples, and what it says of them."""
+"""A node: its owner's copy of the settings, its clients' samples, and what it reports about them."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -44,14 +44,14 @@ from atoll.support.errors import InputError
 
 @dataclass(frozen=True)
 class Reporting:
-    """What a node's owner lets the server know besides the number of samples; by default nothing.
+    """What a node reports besides the number of samples; nothing by default.
 
     Attributes:
         class_counts: whether samples of each class are reported.
-        epsilon: they are reported by randomised response with this epsilon (`private.respond`); None: exactly.
+        epsilon: of the randomised response that reports them; None: they are exact.
         utc_offset: hours from UTC where the node is.
-        slots: of the day in which it can train, as `faults.slots_per_day` counts them.
-        hidden: how samples, classes and losses are made private; None: they are told as they are.
+        slots: slots of the day in which it can train, as counted by `faults.slots_per_day`.
+        hidden: how samples, classes and losses are made private; None: they are not.
     """
 
     class_counts: bool = False
@@ -61,7 +61,7 @@ class Reporting:
     hidden: Hidden | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that no server would take."""
+        """Reject values that no server would accept."""
         if self.epsilon is not None and not 0 < self.epsilon < np.inf:
             raise InputError(f"epsilon = {self.epsilon}: must be greater than 0 and finite")
         if self.epsilon is not None and not self.class_counts:
@@ -78,25 +78,25 @@ class Reporting:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node's side of an experiment. No code comes from the server, and no setting but as `sites` lets it; no sample
-    goes to it.
+    """A node's side of an experiment. The server sends no code and only the settings that `sites` allows, and receives
+    no samples.
 
     Attributes:
-        agreement: what the server must have in common with the node.
-        clients: the clients that it is.
-        population: their samples, and one stand-in sample for each client that is elsewhere.
+        agreement: what it must share with the server.
+        clients: the node's clients.
+        population: their samples, and one stand-in sample for every other client.
         trainer: trains them.
-        steps: local steps of a task, as the method's rule says.
-        batch_size: samples a step, as the method's rule says.
+        steps: local steps of a task.
+        batch_size: samples per step.
         device: where it trains.
-        reporting: what it says of them.
-        measures: of how many models its owner's copy of the method asks the losses at a time; 0: it asks for none.
-        budget: how much of its work it does.
+        reporting: what it reports about them.
+        measures: models whose losses the owner's copy of the method needs at a time; 0: none.
+        budget: limits on its work.
         counted_as: the digest under which its work is counted.
-        told: what the server has set of its settings, for its owner to read.
-        cost: what a training costs its client, which trusts nobody; None: it adds no noise.
-        chooses: tells a cluster at random in the place of losses; None: losses are told.
-        sums: secure sums that it takes part in; None: its clients' models leave it one by one.
+        told: settings that the server has chosen, for the owner to read.
+        cost: privacy cost of a training, with clients that trust nobody; None: it adds no noise.
+        chooses: reports a random cluster instead of losses; None: losses are reported.
+        sums: secure sums in progress; None: updates leave the node one by one.
     """
 
     agreement: Agreement
@@ -117,7 +117,7 @@ class Node:
 
     @property
     def hides_losses(self) -> Choosing | Hidden | None:
-        """What losses are told as; None: as they are."""
+        """How losses are made private; None: they are not."""
         hidden = self.reporting.hidden
         return self.chooses or (hidden if hidden is not None and hidden.most_loss is not None else None)
 
@@ -125,7 +125,7 @@ class Node:
         """Return itself, if the server's settings have its digest.
 
         Raises:
-            Refused: they have another one.
+            Refused: the digests differ.
         """
         if digest != self.agreement.digest:
             raise Refused("wrong_settings", "the server's settings are others than this node's")
@@ -133,11 +133,11 @@ class Node:
 
 
 class Side(Protocol):
-    """Whoever can be asked for tasks: one `Node`, or as many as an owner's settings make (`sites.Sites`)."""
+    """Something that carries out tasks: one `Node`, or one for each of an owner's runs (`sites.Sites`)."""
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """The clients that it is."""
+        """Its clients."""
         ...
 
     def find(self, digest: str, told: Mapping[str, Any] | None = None) -> Node:
@@ -145,10 +145,10 @@ class Side(Protocol):
 
         Args:
             digest: of the server's settings.
-            told: these settings, where they come with it (`terms.announce`).
+            told: these settings, if announced (`terms.announce`).
 
         Raises:
-            Refused: there is none.
+            Refused: there is no such node.
         """
         ...
 
@@ -164,16 +164,16 @@ def open_site(
     """Return a node's side of an experiment.
 
     Args:
-        settings: the owner's own copy.
-        folder: holds the client's samples (`read_shard`); for several clients, each one's in ``client-NUMBER``.
-        client: its number in the experiment, or the numbers of several.
-        reporting: what it says of them; None: the number of samples.
-        budget: how much it does; without a number of losses, those that `tally.RUNS` whole runs ask for.
-        identity: who it is to other nodes, for secure sums.
+        settings: the owner's copy.
+        folder: holds the client's samples (`read_shard`); several clients have one folder each, ``client-NUMBER``.
+        client: the client's number in the experiment, or several.
+        reporting: what it reports about them; None: the number of samples.
+        budget: limits on its work; without a limit on losses, those of `work_count.RUNS` whole runs.
+        identity: its identity toward other nodes, for secure sums.
 
     Raises:
-        InputError: samples that are missing or do not fit the model, a number that no client has, or settings that
-            cannot run on a fleet.
+        InputError: samples are missing or do not fit the model, no client has this number, or the settings cannot run
+            on a fleet.
     """
     require_fleet(settings)
     clients = (client,) if isinstance(client, int) else tuple(client)
@@ -194,7 +194,7 @@ def open_site(
     method = make_method(settings, np.where(own, population.sizes, population.sizes.max() + 1), module)
     agreement = agree(settings, population.data, module, method)
     device = require_device(settings.run.device)
-    # Tolerant: the server is to say why a result is refused, not to guess it from a failure.
+    # Tolerant: the server should reject a bad result for its reason, not for a failure.
     trainer = make_chain(settings, method, place(module, device), population, device, tolerant=True)
     measures = 0 if method.assign is as_scheduled else method.schedule.clusters
     budget = budget or WorkBudget()
@@ -223,7 +223,7 @@ def open_site(
 
 
 def _open_sums(agreement: Agreement, identity: Identity | None) -> OpenSums | None:
-    """Return what takes part in secure sums; None where there are none."""
+    """Return the node's side of secure sums; None without them."""
     if agreement.fixed is None:
         return None
     if identity is None:
@@ -235,22 +235,22 @@ def _open_sums(agreement: Agreement, identity: Identity | None) -> OpenSums | No
 
 
 def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
-    """Return the method as a node needs it: its local rule, its trainer, what travels, and whether losses are asked.
+    """Return the method as a node needs it: local rule, trainer, stages, and whether losses are needed.
 
-    A node knows neither the other clients nor the network, so the method is made with stand-ins of the same number.
+    A node knows neither the other clients nor the network, so it uses stand-ins in the same number.
 
     Args:
         settings: all settings.
-        sizes: samples of each client, [clients]; stand-ins for those that are elsewhere.
+        sizes: samples of each client, [clients]; stand-ins for other nodes' clients.
         module: the initial model.
 
     Raises:
-        InputError: settings that do not go together.
+        InputError: settings are incompatible.
     """
     section, clients = settings.method, len(sizes)
     clusters = min(settings.clustering.clusters, clients)
     rule = make_rule(settings)
-    # A user's own method may do anything with the number of rounds, and data are split for each of them.
+    # A user's method may depend on the number of rounds in any way, and resampling splits data by round.
     all_rounds = ":" in section.name or section.get("resample")
     given: Mapping[str, Any] = {
         **dict(section),
@@ -274,7 +274,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
 
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
-    """Return a population in which these clients hold these samples, and each other client the first of them."""
+    """Return a population in which these clients hold these samples, and every other client the first one."""
     first, *others = shards.values()
     data = Dataset(
         name=first.name,
@@ -303,7 +303,7 @@ def _stand_in_network(clients: int, clusters: int) -> Network:
 
 
 def _stand_in_clients(sizes: Ids) -> Population:
-    """Return clients of these sizes that all hold the same sample, which nobody trains on."""
+    """Return clients of these sizes that all hold one dummy sample."""
     nothing = np.zeros((1, 1), np.float32)
     data = Dataset("stand-in", nothing, nothing[0], nothing, nothing[0], classes=0, loss="squared")
     return Population(data, np.broadcast_to(np.int32(0), sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))

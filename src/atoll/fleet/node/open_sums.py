@@ -1,4 +1,4 @@
-"""The secure sums that a node takes part in: in memory only, so that a restart leaves their secrets nowhere."""
+"""A node's secure sums, kept only in memory, so that their secrets do not outlive a restart."""
 
 from threading import Lock
 
@@ -6,19 +6,19 @@ from atoll.aggregation.fixed_point import FixedPoint
 from atoll.secure.participant import Identity, Participant
 from atoll.secure.roster import Instance, NotSummed
 
-_MOST = 1000  # under way at a time; the oldest are dropped, and then refused
+_MOST = 1000  # in progress at a time; the oldest are dropped, and then declined
 
 
 class OpenSums:
-    """A node's side of all its secure sums; safe to use from several threads.
+    """A node's side of all its secure sums; thread-safe.
 
     Attributes:
-        identity: who the node is to others.
-        fixed: as what updates are summed.
+        identity: the node's identity toward other nodes.
+        fixed: the fixed-point format.
     """
 
     def __init__(self, identity: Identity, fixed: FixedPoint) -> None:
-        """Take part in none yet."""
+        """Start without sums."""
         self.identity = identity
         self.fixed = fixed
         self._open: dict[str, Participant] = {}
@@ -28,7 +28,7 @@ class OpenSums:
         """Return the node's side of a new sum.
 
         Raises:
-            NotSummed: it is none.
+            NotSummed: the sum is invalid.
         """
         with self._lock:
             if instance.token in self._open:
@@ -40,10 +40,10 @@ class OpenSums:
             return made
 
     def find(self, instance: Instance) -> Participant:
-        """Return the node's side of a sum that it has begun.
+        """Return the node's side of a sum in progress.
 
         Raises:
-            NotSummed: there is none; the node may have been restarted since.
+            NotSummed: there is no such sum; the node may have been restarted.
         """
         with self._lock:
             found = self._open.get(instance.token)

@@ -1,4 +1,4 @@
-"""A node's side of secure sums: its clients' updates leave it summed as whole numbers, and masked."""
+"""A node's side of secure sums: its clients' updates leave it summed as integers and masked."""
 
 import time
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ Request = TypeVar("Request", bound=SumRequest)
 
 
 def make_keys(side: Side, store: Store, payload: bytes) -> Done:
-    """Make keys for a sum, and sign them."""
+    """Make and sign keys for a sum."""
     request, _, _, sums = _open(side, payload, KeysRequest)
     with _refusing():
         keys = sums.begin(request.instance).advertise()
@@ -45,7 +45,7 @@ def make_keys(side: Side, store: Store, payload: bytes) -> Done:
 
 
 def deal_shares(side: Side, store: Store, payload: bytes) -> Done:
-    """Deal shares of this node's secrets to the others, if their keys are theirs."""
+    """Deal shares of this node's secrets to the other nodes, if their keys are genuine."""
     request, _, _, sums = _open(side, payload, SharesRequest)
     with _refusing():
         dealt = sums.find(request.instance).deal([each.keys for each in request.keys], request.threshold)
@@ -54,7 +54,7 @@ def deal_shares(side: Side, store: Store, payload: bytes) -> Done:
 
 
 def train_masked(side: Side, store: Store, payload: bytes) -> Done:
-    """Train clients from the model in the payload; send the sum of their updates, masked."""
+    """Train clients from the model in the payload; reply with the masked sum of their updates."""
     request, models, site, sums = _open(side, payload, MaskedRequest)
     if len(set(request.clients)) < len(request.clients):
         raise Refused("wrong_client", "a client twice in one sum")
@@ -73,7 +73,7 @@ def train_masked(side: Side, store: Store, payload: bytes) -> Done:
 
 
 def sign_survivors(side: Side, store: Store, payload: bytes) -> Done:
-    """Sign whose masked numbers have come."""
+    """Sign the list of nodes whose masked numbers arrived."""
     request, _, _, sums = _open(side, payload, SurvivorsRequest)
     with _refusing():
         signature = sums.find(request.instance).sign_survivors(request.survivors)
@@ -82,7 +82,7 @@ def sign_survivors(side: Side, store: Store, payload: bytes) -> Done:
 
 
 def unmask(side: Side, store: Store, payload: bytes) -> Done:
-    """Give away one share of each node."""
+    """Reveal one share of each node."""
     request, _, _, sums = _open(side, payload, UnmaskRequest)
     with _refusing():
         signatures = {name: bytes.fromhex(each) for name, each in request.signatures.items()}
@@ -104,7 +104,7 @@ SUMMING: dict[str, Handler] = {
 
 
 def _open(side: Side, payload: bytes, kind: type[Request]) -> tuple[Request, list[Model], Node, OpenSums]:
-    """Return a request, its models, whose it is, and the sums that this node takes part in."""
+    """Return a request, its models, the node, and its secure sums."""
     request, models = decode(payload, kind)
     site = agreed(side, request.settings_digest)
     if site.sums is None:
@@ -114,7 +114,7 @@ def _open(side: Side, payload: bytes, kind: type[Request]) -> tuple[Request, lis
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Refuse what is not summed, and why."""
+    """Decline, with the reason, what cannot be summed."""
     try:
         yield
     except NotSummed as error:
@@ -124,7 +124,7 @@ def _refusing() -> Iterator[None]:
 
 
 def _train_all(site: Node, store: Store, request: MaskedRequest, start: Model) -> tuple[Model, list[WorkDone]]:
-    """Return the weighted sum of all clients' updates as whole numbers, and what each of them did."""
+    """Return the weighted integer sum of all clients' updates, and each client's work."""
     fixed = site.agreement.fixed
     assert fixed is not None, "a node takes part in sums only then"
     total, work, weight = Model(), list[WorkDone](), 0
@@ -140,7 +140,7 @@ def _train_all(site: Node, store: Store, request: MaskedRequest, start: Model) -
 
 
 def _train(site: Node, store: Store, request: MaskedRequest, client: int, start: Model) -> tuple[Model, WorkDone]:
-    """Return a client's update as whole numbers, and what it did."""
+    """Return a client's update as integers, and its work."""
     assert site.agreement.fixed is not None, "as above"
     count(site, store, client, trainings=1)
     task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)

@@ -1,4 +1,4 @@
-"""A client's samples as files: ``inputs.npy``, ``targets.npy``, and ``form.json`` unless the data set is at hand."""
+"""A client's samples as files: ``inputs.npy``, ``targets.npy``, and ``form.json`` unless the data set is available."""
 
 import io
 from dataclasses import asdict
@@ -28,18 +28,18 @@ Array = npt.NDArray[Any]
 
 
 def shard_folder(folder: Path, client: int) -> Path:
-    """Return where `write_shards` puts a client's samples."""
+    """Return the folder in which `write_shards` stores a client's samples."""
     return folder / f"client-{client}"
 
 
 def write_shards(experiment: "Experiment", folder: Path) -> list[Path]:
-    """Write each client's samples of a simulated population to a folder of its own; return these, by client.
+    """Write each client's samples of a simulated population to its own folder; return the folders by client.
 
-    Turned copies are written as such, and values as they are in the pool, so that a client's training on its folder
-    gives the bits that it gives in simulation.
+    Rotated copies are stored rotated, and values as in the pool, so that training from the folder is bit-identical to
+    simulation.
 
     Raises:
-        InputError: the settings cannot run on a fleet, or a folder cannot be made.
+        InputError: the settings cannot run on a fleet, or a folder cannot be created.
         RunError: a file cannot be written.
     """
     require_fleet(experiment.settings)
@@ -63,11 +63,11 @@ def write_shards(experiment: "Experiment", folder: Path) -> list[Path]:
 def read_shard(settings: Settings, folder: Path) -> Dataset:
     """Return the samples of a client's folder as a data set without test samples.
 
-    Inputs are numbers [samples, *shape]; targets are whole numbers from 0 to classes - 1, or real ones for regression.
-    Without ``form.json`` their form is that of the data set that the settings name.
+    Inputs have shape [samples, *shape]; targets are integers from 0 to classes - 1, or real numbers for regression.
+    Without ``form.json`` their form is that of the data set in the settings.
 
     Raises:
-        InputError: a folder or file is missing or no array of numbers, or it does not fit the form; names the file.
+        InputError: a folder or file is missing, is not an array of numbers, or does not fit the form; names the file.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder; it must hold the client's {INPUTS} and {TARGETS}")
@@ -85,7 +85,7 @@ def read_shard(settings: Settings, folder: Path) -> Dataset:
         name=settings.data.dataset,
         inputs=inputs,
         targets=targets,
-        test_inputs=inputs[:1],  # a node tests nothing; every data set has a test sample
+        test_inputs=inputs[:1],  # unused, but every data set needs a test sample
         test_targets=targets[:1],
         classes=form.classes,
         scale=form.scale,

@@ -18,7 +18,7 @@ class WorkBudget:
     Attributes:
         trainings: training tasks; None: unlimited.
         losses: reported losses, each of one model on the client's data; None: unlimited.
-        epsilon: privacy budget of everything reported about a client, over all runs (`epsilon_ledger`); None: unlimited.
+        epsilon: privacy budget of a client over all runs (`epsilon_ledger`); None: unlimited.
         delta: the delta at which epsilon is computed.
     """
 

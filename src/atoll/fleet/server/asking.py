@@ -1,4 +1,4 @@
-"""What one node is sent of a task: nothing of another client. The models, which all are sent, come after it."""
+"""The part of a task that only one node receives, with nothing about other clients; the models follow it."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,13 +10,13 @@ from atoll.local.models import Model
 
 
 def head_to_train(digest: str, cohort: Cohort, asked: Expected, resumable: Iterable[Mapping[int, Model]]) -> bytes:
-    """Return what a node is sent to train one of its clients.
+    """Return the header that asks a node to train one of its clients.
 
     Args:
-        digest: the agreement's.
-        cohort: that the client is of.
-        asked: what its reply is held against.
-        resumable: what clients keep by each checkpoint that there is.
+        digest: of the agreement.
+        cohort: the client's cohort.
+        asked: what the reply is checked against.
+        resumable: client states in each existing checkpoint.
     """
     client, state = asked.client, cohort.states.get(asked.client)
     named = [name_of(states[client]) for states in resumable if client in states]
@@ -36,5 +36,5 @@ def head_to_train(digest: str, cohort: Cohort, asked: Expected, resumable: Itera
 
 
 def head_to_measure(digest: str, round_: int, asked: Expected) -> bytes:
-    """Return what a node is sent to measure models on the data of one of its clients."""
+    """Return the header that asks a node to measure models on one of its clients' data."""
     return encode(LossesRequest(settings_digest=digest, nonce=asked.nonce, round=round_, client=asked.client))

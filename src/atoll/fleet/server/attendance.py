@@ -1,8 +1,8 @@
-"""Who is asked: a node that never answers costs everybody the deadline, so it is left alone for a while.
+"""Who is asked: a node that never answers makes everyone wait for the deadline, so it is skipped for a while.
 
-A client that was late so many times in a row is not asked the next 4 times that it would be, after one more late answer
-the next 8, and so on up to 64; good results halve that again. It goes by how often a client would be asked, not by the
-clock, and is noted event by event, so that a resumed run asks whom it would have asked.
+After a number of late answers in a row, a client is skipped the next 4 times, after one more late answer the next 8
+times, and so on up to 64; good results halve the pause. Pauses count requests, not seconds, and are recorded event by
+event, so that a resumed run asks the same clients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ _Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class Standing:
-    """How a client has answered.
+    """A client's record of answers.
 
     Attributes:
-        strikes: late answers in a row.
-        pause: how many times it is not asked, from now on.
-        doublings: of the next pause.
+        strikes: consecutive late answers.
+        pause: how many more times it is skipped.
+        doublings: how often the next pause is doubled.
     """
 
     strikes: int = 0
@@ -38,7 +38,7 @@ class Standing:
 
 
 class Noted(BaseModel):
-    """A line of ``strikes.jsonl``: the standing of each client that has one, after an event."""
+    """A line of ``strikes.jsonl``: clients' standings after an event."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     event: _Count
@@ -46,10 +46,10 @@ class Noted(BaseModel):
 
 
 class Attendance:
-    """Says who is asked, by how they answered; safe to use from several threads."""
+    """Decides who is asked, from earlier answers; thread-safe."""
 
     def __init__(self, strikes: int | None = None, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Put aside whoever is late so many times in a row, and say so; None: nobody ever."""
+        """Set aside clients after this many consecutive late answers, and report it; None: never."""
         self.strikes = strikes
         self._tell = tell
         self._standings: dict[int, Standing] = {}
@@ -58,11 +58,11 @@ class Attendance:
         self._lock = Lock()
 
     def begin(self, path: Path, events_done: int) -> None:
-        """Go on from how clients stood after so many events, and note there how they stand after later ones.
+        """Restore the standings after this many events, and record later ones in the same file.
 
         Raises:
             InputError: the file is damaged.
-            RunError: it cannot be written.
+            RunError: the file cannot be written.
         """
         self._path = path
         try:
@@ -78,7 +78,7 @@ class Attendance:
         self._noted = dict(self._standings)
 
     def note(self, event: int) -> None:
-        """Note how clients stand after an event, if that has changed.
+        """Record the standings after an event, if they changed.
 
         Raises:
             RunError: the file cannot be written.
@@ -91,7 +91,7 @@ class Attendance:
             self._noted = now
 
     def take_turn(self, groups: Sequence[Ids]) -> list[set[int]]:
-        """Return those of each group that are not asked this time; nobody, if it were all of all groups."""
+        """Return the clients of each group that are skipped this time; none, if that would be everyone."""
         with self._lock:
             aside = {client for client, standing in self._standings.items() if standing.pause}
             spared = [aside.intersection(group.tolist()) for group in groups]
@@ -102,14 +102,14 @@ class Attendance:
             return spared
 
     def take(self, late: Mapping[int, str], answered: set[int], good: set[int]) -> None:
-        """Count how clients answered a call.
+        """Record the answers to a call.
 
-        Where nobody answered nobody is blamed: it is this side, or the network, that is away.
+        If nobody answered, nobody is blamed: the fault is on this side or in the network.
 
         Args:
-            late: those who did not answer in time, with their nodes.
-            answered: those who did, whatever they sent.
-            good: those whose result counts.
+            late: clients that did not answer in time, with their nodes.
+            answered: clients that did, whatever they sent.
+            good: clients whose results count.
         """
         if self.strikes is None:
             return
@@ -125,23 +125,23 @@ class Attendance:
             )
 
     def let_back(self, clients: set[int]) -> None:
-        """Ask these again, which have shown that they are there."""
+        """Stop skipping these clients, which have shown that they are there."""
         with self._lock:
             for client in clients & self._standings.keys():
                 self._change(client, pause=0)
 
     def of(self, client: int) -> Standing:
-        """Return how a client stands."""
+        """Return a client's standing."""
         return self._standings.get(client, Standing())
 
     def _strike(self, client: int) -> bool:
-        """Count a late answer; return whether the client is now put aside."""
+        """Count a late answer; return whether the client is now set aside."""
         before = self.of(client)
         self._change(client, strikes=before.strikes + 1)
         if before.strikes + 1 < (self.strikes or 0):
             return False
         pause = FIRST_PAUSE << before.doublings
-        # One more late answer puts it aside again.
+        # One more late answer sets it aside again.
         self._change(client, strikes=before.strikes, pause=pause, doublings=min(before.doublings + 1, MOST_DOUBLINGS))
         return True
 
@@ -154,7 +154,7 @@ class Attendance:
 
 
 def read_strikes(path: Path) -> dict[int, Standing]:
-    """Return how clients stand in a run: those that have been late, by its ``strikes.jsonl``.
+    """Return the standings of clients that have been late in a run, from its ``strikes.jsonl``.
 
     Raises:
         InputError: the file is damaged.

@@ -1,4 +1,4 @@
-"""What nodes report and what was measured of them, as the files of clients that settings name."""
+"""Reported and measured data about clients, and the client files that settings can name."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.dealing.partition import exact_counts
+from atoll.data.dealing.class_counts import exact_counts
 from atoll.data.population import Population, Stated, slot_table
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.randomised_response import estimate
@@ -23,15 +23,15 @@ from atoll.support.files import write_atomically
 
 @dataclass(frozen=True, eq=False)
 class ReportedTable:
-    """What is known about the clients, one row each.
+    """Known data about the clients, one row each.
 
     Attributes:
-        samples: how many each holds, [clients]; NaN where it is not known.
-        utc_offset: hours, [clients]; NaN where it is not known.
-        slots: of the day in which each can train; None where it is not known.
-        seconds_per_sample: of training, [clients]; NaN where it is not known.
-        upload_seconds: of a round trip beside training, [clients]; NaN where it is not known.
-        class_counts: samples of each class, or unbiased estimates of them, [clients, classes]; None unless all tell.
+        samples: number of samples, [clients]; NaN if unknown.
+        utc_offset: hours, [clients]; NaN if unknown.
+        slots: slots of the day in which each client can train; None if unknown.
+        seconds_per_sample: training time, [clients]; NaN if unknown.
+        upload_seconds: round-trip time without training, [clients]; NaN if unknown.
+        class_counts: samples of each class, or unbiased estimates, [clients, classes]; None unless all report them.
     """
 
     samples: Floats
@@ -45,7 +45,7 @@ class ReportedTable:
 def reported_table(
     reports: Mapping[int, ClientReport], clients: int, measured: MeasuredTimes | None = None
 ) -> ReportedTable:
-    """Return what nodes reported of `clients` clients; what was measured here takes precedence."""
+    """Return reported data about `clients` clients; measurements made here take precedence."""
     rows = [reports.get(client) for client in range(clients)]
     reported = _column(rows, "seconds_per_sample")
     here = np.full(clients, np.nan) if measured is None else measured.seconds_per_sample
@@ -60,19 +60,19 @@ def reported_table(
 
 
 def only_samples(table: ReportedTable) -> ReportedTable:
-    """Return the table as if clients had told nothing but their samples."""
+    """Return the table as if clients had reported only their samples."""
     clients = len(table.samples)
     return replace(table, utc_offset=np.full(clients, np.nan), slots=(None,) * clients, class_counts=None)
 
 
 def as_reported(population: Population, table: ReportedTable) -> Population:
-    """Return the population with what its clients report instead of what was assumed; itself if that is the same.
+    """Return the population with reported instead of assumed data; itself if they agree.
 
-    Client by client, where both are known: samples, UTC offset, slots. Class counts are taken if all clients tell
-    them: estimates are clipped at 0 and rounded so that they sum to the client's samples.
+    Samples, UTC offsets and slots are replaced client by client where known. Class counts are used if all clients
+    report them: estimates are clipped at 0 and rounded so that they sum to the client's samples.
 
     Raises:
-        InputError: another number of classes than the data have.
+        InputError: the number of classes differs from the data's.
     """
     sizes = np.where(np.isnan(table.samples), population.sizes, table.samples).astype(np.int64)
     counts = None
@@ -91,14 +91,14 @@ def as_reported(population: Population, table: ReportedTable) -> Population:
 
 
 def write_tables(table: ReportedTable, folder: Path, clusters: int) -> dict[str, Path]:
-    """Write the files that settings take, and return their paths by the setting that takes each.
+    """Write the files that settings accept, and return each path by its setting.
 
-    - ``data.clients_file``: client, and utc_offset and slots where all clients tell them;
-    - ``network.clients_file``: client, and samples and seconds_per_sample where all are known;
-    - ``network.file``: the same upload seconds to each of so many aggregators, if all are known.
+    - ``data.clients_file``: client, and utc_offset and slots if all clients report them;
+    - ``network.clients_file``: client, and samples and seconds_per_sample if all are known;
+    - ``network.file``: the same upload seconds to every aggregator, if all are known.
 
     Raises:
-        InputError: the folder cannot be made.
+        InputError: the folder cannot be created.
         RunError: a file cannot be written.
     """
     try:
@@ -123,7 +123,7 @@ def write_tables(table: ReportedTable, folder: Path, clusters: int) -> dict[str,
 
 
 def _whole_counts(estimates: Floats, sizes: Ids) -> Ids:
-    """Return counts of at least 0 that sum to the sizes, in the estimates' proportions, [clients, classes]."""
+    """Return non-negative counts that sum to the sizes, in proportion to the estimates, [clients, classes]."""
     clipped = np.maximum(estimates, 0.0)
     clipped[clipped.sum(axis=1) == 0] = 1.0  # nothing is known about them
     shares = clipped / clipped.sum(axis=1, keepdims=True)
@@ -132,7 +132,7 @@ def _whole_counts(estimates: Floats, sizes: Ids) -> Ids:
 
 
 def _attributes(population: Population, table: ReportedTable) -> dict[str, npt.NDArray[Any] | None]:
-    """Return the columns in which each client's report, or else the population, says something; None where not."""
+    """Return each column from the clients' reports, or else from the population; None where neither has it."""
     known, offset, slots = population.attributes, table.utc_offset, None
     with_slots = np.array([row is not None for row in table.slots])
     if np.isnan(offset).any():
@@ -150,7 +150,7 @@ def _agree(attributes: Mapping[str, npt.NDArray[Any]], population: Population) -
 
 
 def _write(path: Path, columns: Mapping[str, list[str]]) -> Path | None:
-    """Write the columns that have cells; no file if none has."""
+    """Write the columns that have cells; no file without any."""
     known = {name: cells for name, cells in columns.items() if cells}
     if not known:
         return None
@@ -163,7 +163,7 @@ def _write(path: Path, columns: Mapping[str, list[str]]) -> Path | None:
 
 
 def _cells(values: Floats, whole: bool = False) -> list[str]:
-    """Return a column's cells, exactly; none if a client's value is not known."""
+    """Return a column's exact cells; none if a client's value is unknown."""
     if np.isnan(values).any():
         return []
     return [str(int(value)) if whole else repr(float(value)) for value in values]

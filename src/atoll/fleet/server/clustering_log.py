@@ -1,4 +1,4 @@
-"""``clusterings.jsonl``: the clustering and samples by which each part of a live run was planned."""
+"""``clusterings.jsonl``: the clustering and samples behind each part of a live run's plan."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,20 +18,20 @@ Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
 
 
 class Clustered(BaseModel):
-    """A line of ``clusterings.jsonl``: what the plan is based on from an event on.
+    """A line of ``clusterings.jsonl``: the basis of the plan from an event on.
 
     Attributes:
-        event: the first event that it holds for; work under way then ends as it began.
+        event: the first event that it applies to; work already under way is not affected.
         round: of that event.
-        clusters: their number; None where the method has no clustering, as below.
+        clusters: number of clusters; None, here and below, if the method has no clustering.
         labels: each client's cluster, -1 for none.
         hours: UTC time of day at which each cluster trains; None: any.
-        samples: of each client.
-        moved: clients whose cluster is another than before.
-        kept: why the clustering stayed what it was; None: it was made anew.
-        seconds_per_sample: of training, measured so far, by client; None where nothing is known.
-        compute_seconds: of one local training, likewise.
-        upload_seconds: of a round trip beside training, likewise.
+        samples: each client's number of samples.
+        moved: clients whose cluster changed.
+        kept: why the clustering was kept; None: it is new.
+        seconds_per_sample: measured training time by client; None if unknown.
+        compute_seconds: of one local training, in the same way.
+        upload_seconds: round-trip time without training, in the same way.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -49,7 +49,7 @@ class Clustered(BaseModel):
 
 
 def as_told(known: ReportedClients, line: Clustered) -> ReportedClients:
-    """Return what clients report, with the samples and the clustering of a line."""
+    """Return the reported clients, with a line's samples and clustering."""
     population = known.population
     sizes = np.array(line.samples, np.int64)
     if not np.array_equal(sizes, population.sizes):
@@ -62,15 +62,15 @@ def as_told(known: ReportedClients, line: Clustered) -> ReportedClients:
 
 
 def cells_of(seconds: Floats) -> Seconds:
-    """Return seconds as they stand in a line."""
+    """Return seconds as written in a line."""
     return [None if np.isnan(value) else float(value) for value in seconds]
 
 
 def read_clusterings(path: Path, clients: int) -> list[Clustered]:
-    """Return the lines of a run, without one torn by a crash.
+    """Return a run's lines, without one torn by a crash.
 
     Raises:
-        InputError: names the line that is damaged.
+        InputError: a line is damaged; names it.
     """
     lines: list[Clustered] = []
     try:

@@ -1,4 +1,4 @@
-"""One cohort's secure sum as the server knows it: who was asked, what became of it."""
+"""One cohort's secure sum on the server's side."""
 
 import math
 import secrets
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Summation:
-    """A secure sum under way.
+    """A secure sum in progress.
 
     Attributes:
-        cohort: of whom.
-        nodes: the clients of each node that takes part.
+        cohort: the clients whose updates are summed.
+        nodes: clients by participating node.
         collector: the server's side of the protocol.
         form: of the models.
-        masked_form: of what nodes send.
-        fixed: as what updates are summed.
-        samples: that each client must say it weighs as; of others any number.
-        told: what the last step has given.
-        reasons: why nodes are out of it.
-        work: what the clients of each node did whose masked numbers have come.
-        seconds: that this took, from asking to the reply.
-        why: why it comes to nothing; an empty text if it may.
+        masked_form: of the nodes' messages.
+        fixed: the fixed-point format.
+        samples: the number of samples that each client must report; any number for clients not listed.
+        told: result of the last step.
+        reasons: why nodes dropped out.
+        work: work of each node whose masked numbers arrived.
+        seconds: from request to reply, by node.
+        why: why the sum failed; empty if it has not.
     """
 
     cohort: Cohort
@@ -57,16 +57,16 @@ class Summation:
 
     @property
     def clients(self) -> set[int]:
-        """The clients whose updates are in the sum; nobody's where there is none."""
+        """The clients whose updates are in the sum; empty without a sum."""
         return set() if self.why else {client for node in self.summed for client in self.nodes[node]}
 
     @property
     def summed(self) -> tuple[str, ...]:
-        """The nodes whose masked numbers have come."""
+        """The nodes whose masked numbers arrived."""
         return self.collector.summed
 
     def finish(self) -> None:
-        """Make sure that the total is one that honest nodes can have."""
+        """Check that honest nodes could have produced the total."""
         if self.why:
             return
         total, clients = self.told.view(np.int64), self.clients
@@ -76,14 +76,14 @@ class Summation:
             self.why = "it is larger than all updates can be, so some node has not masked what it should"
 
     def reason_of(self, client: int) -> Reason | None:
-        """Return why nothing of a client counts; None if it does."""
+        """Return why a client's update does not count; None if it does."""
         if client in self.clients:
             return None
         node = next((name for name, clients in self.nodes.items() if client in clients), None)
         return "gone" if node is None else self.reasons.get(node, "too_few")
 
     def update(self, aside: set[int]) -> ClusterUpdate:
-        """Return the cluster's update: the total, and who is in it; `aside` were not asked."""
+        """Return the cluster's update: the total and who is in it; clients in `aside` were skipped."""
         clients, everyone = self.clients, self.cohort.clients.tolist()
         answered = np.array([client in clients for client in everyone], bool)
         reasons = ("aside" if client in aside else self.reason_of(client) for client in everyone)
@@ -102,15 +102,15 @@ def begin(
     known: "Mapping[str, EllipticCurvePublicKey]",
     samples: Mapping[int, int],
 ) -> Summation:
-    """Return the secure sum of a cohort, not begun yet.
+    """Return a cohort's secure sum, not yet started.
 
     Args:
-        cohort: of whom.
-        nodes: the node of each client that has one; each other counts as a node that is lost.
-        aside: clients that are not asked; neither are the others of the same node.
+        cohort: the clients.
+        nodes: each client's node; a client without one counts as a lost node.
+        aside: clients that are skipped, together with all others on the same node.
         agreement: with the nodes.
-        known: nodes' public keys.
-        samples: that each client said it holds.
+        known: the nodes' public keys.
+        samples: reported number of samples by client.
     """
     fixed = agreement.fixed
     assert fixed is not None, "else nothing is summed"

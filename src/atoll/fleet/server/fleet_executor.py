@@ -1,4 +1,4 @@
-"""Clients on machines of their own: cohorts are trained where the data are."""
+"""The executor for a fleet: cohorts train where their data are."""
 
 import math
 import secrets
@@ -34,25 +34,25 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class _Collected(Generic[Result]):
-    """What a group of clients sent back: good results by client, and how many are missing or refused, by reason."""
+    """A group's replies: good results by client, and numbers of missing or rejected ones by reason."""
 
     results: dict[int, Result]
     refused: Counter[str]
 
 
 class FleetExecutor:
-    """Trains clients on the nodes of a fleet; safe to call from several threads.
+    """Trains clients on the nodes of a fleet; thread-safe.
 
-    All cohorts are asked at once, and waited for until a deadline. Every reply is checked before it counts; whoever has
-    no good one by then is left out, and combine rules see the others' weights only. With all clients there the bits are
-    those of `Serial`, on processors of one kind and with the same packages; the losses of models, which nodes measure
-    in batches of their own, agree to rounding.
+    All cohorts are asked at once, with one deadline. Every reply is checked before it counts; clients without a good
+    reply by then are left out, and combine rules see only the others' weights. If all clients answer, results are
+    bit-identical to `Serial` on the same kind of processor with the same packages; measured losses agree to rounding,
+    since nodes use batches of their own.
 
     Attributes:
-        nodes: the node of each client that has been there.
-        measured: how long each client took so far.
-        left_out: names of nodes that are not asked, since they describe what cannot be.
-        refused: results of trainings and of losses that are missing or were refused so far, by reason
+        nodes: the node of each client seen so far.
+        measured: measured time of each client.
+        left_out: names of nodes that are never asked, since their descriptions are impossible.
+        refused: number of missing or rejected results so far, by reason
             (`fleet.server.replies.REASONS`).
     """
 
@@ -72,14 +72,14 @@ class FleetExecutor:
         """Train on this fleet.
 
         Args:
-            fleet: carries tasks to nodes; it is closed with the executor.
-            nodes: the node of each client that is there; others may come later, if the fleet knows who they are.
-            agreement: what the nodes must have in common with this side (`fleet.agreed.agreement.agree`).
-            deadline_seconds: that a call may take, from asking to the last reply.
-            samples: how many each client said that it holds; of others any number is taken.
-            is_sound: tells whether what replies were combined to can be used; else none of them counts.
-            attendance: says who is asked; None: everybody, always.
-            notices: is given what is refused; None: nobody is told.
+            fleet: delivers tasks to nodes; closed with the executor.
+            nodes: each present client's node; others may join later, if the fleet knows them.
+            agreement: what the nodes must share with this side (`fleet.agreed.agreement.agree`).
+            deadline_seconds: from the request to the last reply.
+            samples: reported number of samples by client; any number is accepted for clients not listed.
+            is_sound: whether a combined model can be used; otherwise none of its replies counts.
+            attendance: decides who is asked; None: everyone, always.
+            notices: records rejected replies; None: nothing is recorded.
         """
         self.fleet = fleet
         self.nodes = dict(nodes)
@@ -99,7 +99,7 @@ class FleetExecutor:
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return each cluster's update, in their order; replies are checked more strictly than simulated results.
+        """Return each cluster's update, in order; replies are checked more strictly than simulated results.
 
         Raises:
             RunError: the combine rule fails.
@@ -126,11 +126,11 @@ class FleetExecutor:
             ]
             if not bad:
                 return updates
-            for replies in bad:  # the others are combined again, since their share of the event is now another
+            for replies in bad:  # the others are combined again, since their share of the event has changed
                 self._leave_out(replies)
 
     def carries_through(self, combine: Combine) -> bool:
-        """Return False: in every intra-cluster round other clients may answer."""
+        """Return False: different clients may answer in every intra-cluster round."""
         return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -153,15 +153,15 @@ class FleetExecutor:
         return table
 
     def keep_resumable(self, states: Sequence[Mapping[int, Model]]) -> None:
-        """Let nodes drop what clients keep but for these: `State.clients` of each checkpoint that there is."""
+        """Let nodes drop all client states but these: `State.clients` of each existing checkpoint."""
         self._resumable = tuple(states)
 
     def close(self) -> None:
-        """Leave the fleet; the nodes stay."""
+        """Leave the fleet; the nodes keep running."""
         self.fleet.close()
 
     def _sent(self, model: Model) -> Model:
-        """Return what nodes need of a model: not where updates are clipped at the server."""
+        """Return the tensors that nodes need, without the server's clipping norm."""
         return {name: tensor for name, tensor in model.items() if name in self.agreement.form}
 
     def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
@@ -188,7 +188,7 @@ class FleetExecutor:
         )
 
     def _split(self, clients: Ids) -> list[dict[str, int]]:
-        """Return the clients by node, in as many groups as a node has clients; those without a node are left out."""
+        """Return groups of clients by node, at most one client per node; clients without a node are left out."""
         nodes = self._find(clients.tolist())
         groups: list[dict[str, int]] = []
         for client, node in nodes.items():
@@ -199,7 +199,7 @@ class FleetExecutor:
         return groups
 
     def _find(self, clients: Sequence[int]) -> dict[int, str]:
-        """Return the node of each client that has one, after looking for new nodes if some have none."""
+        """Return each client's node, looking for new nodes if some clients have none."""
         if any(client not in self.nodes for client in clients):
             there = {name: known for name, known in self.fleet.nodes().items() if name not in self.left_out}
             present = {client: name for name, known in there.items() for client in clients_of(known)}
@@ -214,7 +214,7 @@ class FleetExecutor:
         read: Callable[[Expected, Reply], Result | Reason],
         aside: Sequence[set[int]],
     ) -> list[_Collected[Result]]:
-        """Make the calls; return, by number, what each group of clients sent back.
+        """Make the calls; return each group's replies, by number.
 
         Only a client's first reply counts.
         """
@@ -247,7 +247,7 @@ class FleetExecutor:
     def _sum(
         self, secure: SecureSums, cohorts: Sequence[Cohort], bodies: Sequence[bytes], aside: Sequence[set[int]]
     ) -> list[ClusterUpdate]:
-        """Return each cluster's sum, of which nobody learns who has added what."""
+        """Return each cluster's sum without revealing any single update."""
         nodes = self._find([client for cohort in cohorts for client in cohort.clients.tolist()])
         known = public_keys(self.fleet.nodes())
         sums = [
@@ -270,7 +270,7 @@ class FleetExecutor:
         return updates
 
     def _note(self, summed: Summation, aside: set[int]) -> None:
-        """Tell why nothing of a cohort counts, and take note of who did not answer, and how long others took."""
+        """Report a failed sum, and record missing answers and measured times."""
         if summed.why:
             where = f"event {summed.cohort.event}, cluster {summed.cohort.cluster}"
             self.notices.say(f"{where}: no secure sum, so nothing of this cohort counts: {summed.why}")
@@ -285,14 +285,14 @@ class FleetExecutor:
                 self.measured.add(each.client, each.passed, each.seconds, summed.seconds[node])
 
     def _take_attendance(self, settled: Mapping[tuple[int, int], str]) -> None:
-        """Count who answered, and who was late; whose node is not there was neither."""
+        """Record who answered and who was late; clients whose node is gone are neither."""
         late = {client: self.nodes[client] for (_, client), reason in settled.items() if reason == "late"}
         came = {client: reason for (_, client), reason in settled.items() if reason not in ("late", "gone")}
-        came.pop(-1, None)  # who was not asked
+        came.pop(-1, None)  # clients that were not asked
         self.attendance.take(late, set(came), {client for client, reason in came.items() if not reason})
 
     def _leave_out(self, replies: _Collected[CheckedUpdate]) -> None:
-        """Let those count as refused who spoil what results are combined to; all, where each alone is sound."""
+        """Reject unsound replies; if each alone is sound, reject all."""
         results = replies.results
         unsound = [client for client, result in results.items() if not self.is_sound(result.outcome.model)]
         for client in unsound or list(results):
@@ -322,7 +322,7 @@ def _read_losses(asked: Expected, reply: Reply) -> Floats | Reason:
 def _average_all(
     cohorts: Sequence[Cohort], combine: Combine, collected: Sequence[_Collected[CheckedUpdate]]
 ) -> list[ClusterUpdate]:
-    """Combine each cohort's results; whom an event has lost counts in none of its clusters."""
+    """Combine each cohort's results; a client lost to an event counts in none of its clusters."""
     lost: Counter[int] = Counter()
     answered = []
     for cohort, replies in zip(cohorts, collected, strict=True):
@@ -335,7 +335,7 @@ def _average_all(
 
 
 def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:
-    """Combine the results of those who answered, in the clients' order."""
+    """Combine the available results in client order."""
     if not answered.any():
         return ClusterUpdate(cohort.start, math.nan, 0.0, replies.refused, answered)
     there = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])

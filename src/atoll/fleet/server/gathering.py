@@ -1,4 +1,4 @@
-"""Several calls to a fleet at once, all over by a deadline, whatever the transport does."""
+"""Concurrent calls to a fleet, all finished by a deadline, whatever the transport does."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from atoll.fleet.agreed.transport import Failure, Fleet
 from atoll.fleet.agreed.waiting import listed, passed, waiting
 from atoll.fleet.server.replies import Expected
 
-GRACE_SECONDS = 5.0  # beyond the deadline, for a transport to say that it has passed
+GRACE_SECONDS = 5.0  # after the deadline, for the transport to report it
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,11 +18,11 @@ class Call:
     """One task to several nodes.
 
     Attributes:
-        number: what the caller knows it by.
+        number: identifies the call to its caller.
         task: the handler's name.
-        heads: what each node alone is sent.
-        payload: what all of them are sent.
-        asked: what each node's reply is held against.
+        heads: the part of the message for each node alone.
+        payload: the part for all nodes.
+        asked: what each node's reply is checked against.
     """
 
     number: int
@@ -34,12 +34,12 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What came of a node.
+    """What arrived from a node.
 
     Attributes:
-        call: to which.
+        call: the call that it answers.
         sender: the node's name, as the transport knows it.
-        content: bytes, or why there are none.
+        content: bytes, or the reason for a failure.
         seconds: since the call.
     """
 
@@ -52,11 +52,10 @@ class Reply:
 def gather(
     fleet: Fleet, calls: Sequence[Call], timeout: float, tell: Callable[[str], None] = lambda _: None
 ) -> Iterator[Reply]:
-    """Make all calls at once; yield what comes, until every node that was asked has replied or it is too late.
+    """Make all calls at once; yield replies until every node has answered or the time is over.
 
-    A reply that nobody waits for, a second one for example, is yielded too. What is missing in the end is a failure,
-    ``late``. A transport that does not keep its timeout is left to itself, shortly after. `tell` is given now and then
-    who is waited for.
+    Unexpected replies, such as a second one, are yielded too. A missing reply is yielded as the failure ``late``. A
+    transport that ignores its timeout is abandoned shortly after. `tell` is told now and then which nodes are missing.
 
     Raises:
         Exception: whatever the transport raised.
@@ -64,17 +63,17 @@ def gather(
     began = time.monotonic()
     came: Queue[tuple[Call, str, bytes | Failure] | Exception | None] = Queue()
 
-    def run_events(call: Call) -> None:
+    def carry(call: Call) -> None:
         try:
             for sender, content in fleet.call(call.heads, call.task, call.payload, timeout):
                 came.put((call, sender, content))
-        except Exception as error:  # raised again where it can be seen
+        except Exception as error:  # raised again in the caller's thread
             came.put(error)
         finally:
             came.put(None)
 
     for call in calls:
-        Thread(target=run_events, args=(call,), daemon=True, name=f"call-{call.number}").start()
+        Thread(target=carry, args=(call,), daemon=True, name=f"call-{call.number}").start()
     missing = {(id(call), name): call for call in calls for name in call.asked}
 
     def who() -> str:

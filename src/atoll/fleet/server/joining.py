@@ -1,4 +1,4 @@
-"""Before a run: which nodes are there, which clients they are, and what they say of themselves."""
+"""Before a run: which nodes are present, which clients they serve, and how they describe themselves."""
 
 import secrets
 import time
@@ -16,9 +16,9 @@ from atoll.support.errors import RunError
 
 CLOCKS_APART_SECONDS = 3600.0
 _DESCRIBING_SECONDS = 60.0
-_MOST_HOURS = 999_999.9  # that a sentence tells of a clock
+_MOST_HOURS = 999_999.9  # of clock difference that is worth a sentence
 _LONGEST_PAUSE = 30.0
-_SHOWN = 8  # clients at most that a sentence lists
+_SHOWN = 8  # most clients that a sentence lists
 _WORDS = {
     "wrong_settings": "has other settings than this experiment",
     "not_allowed": "has other settings than this experiment, which its owner does not let the server change; its own "
@@ -34,8 +34,8 @@ class Unfit:
     """Why a node cannot take part.
 
     Attributes:
-        why: what it does, a verb first.
-        is_description: whether it says what cannot be; else it may be mended, and is waited for.
+        why: what it does wrong, beginning with a verb.
+        is_description: whether its description is impossible; otherwise the fault may be fixed, so it is waited for.
     """
 
     why: str
@@ -44,13 +44,13 @@ class Unfit:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """The clients that are there.
+    """The clients that are present.
 
     Attributes:
         nodes: each client's node.
-        reports: what nodes say of each client.
-        left_out: names of nodes that are there, but describe what cannot be.
-        warnings: what the user should know, a sentence each.
+        reports: each client's report.
+        left_out: names of present nodes with impossible descriptions.
+        warnings: one sentence each for the user.
     """
 
     nodes: dict[int, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Joined:
 
     @property
     def samples(self) -> dict[int, int]:
-        """How many samples each client says that it holds."""
+        """Reported number of samples by client."""
         return {client: report.samples for client, report in self.reports.items()}
 
 
@@ -72,21 +72,21 @@ def wait_for_nodes(
     tell: Callable[[str], None] = lambda _: None,
     poll_seconds: float = 1.0,
 ) -> Joined:
-    """Return the nodes, once there are enough.
+    """Wait until enough nodes are present, and return them.
 
     Args:
-        fleet: who may be there.
-        agreement: what they must have in common with this side.
-        nodes: how many must be there; None: those of all clients. More are never waited for than there are clients.
-        wait_seconds: how long to wait for them.
-        tell: is given a sentence whenever something has changed while it waits.
-        poll_seconds: between two looks.
+        fleet: the nodes.
+        agreement: what they must share with this side.
+        nodes: required number of nodes; None: those of all clients. Never more than there are clients.
+        wait_seconds: longest wait.
+        tell: given a sentence whenever something changes.
+        poll_seconds: between two checks.
 
-    A node whose description cannot be is refused; once the time is over, the run begins without it, if nobody else is
-    missing.
+    A node with an impossible description is rejected; when the time is over, the run starts without it, if nobody else
+    is missing.
 
     Raises:
-        RunError: too few nodes were there in time; names the clients that are missing.
+        RunError: too few nodes were present in time; names the missing clients.
     """
     began, news = time.monotonic(), [""]
 
@@ -118,7 +118,9 @@ def _wait(
         left = max(until - time.monotonic(), 0.0)
         strangers = patience.due(name for name in there if name not in known)
         described = _describe(fleet, agreement, strangers, min(max(left, 1.0), _DESCRIBING_SECONDS))
-        for name in (name for name in strangers if name in described):  # not as they came: who is first must not vary
+        for name in (
+            name for name in strangers if name in described
+        ):  # in a fixed order: the first one must not depend on timing
             fit = _check(described[name], there[name], agreement, known)
             if isinstance(fit, Unfit):
                 refused[name] = fit
@@ -149,7 +151,7 @@ def _wait(
 
 
 class _Patience:
-    """Asks a node that is unfit again, but ever less often: its owner reads a line each time."""
+    """Asks an unfit node again, less and less often, since its owner sees a line each time."""
 
     def __init__(self, first_seconds: float) -> None:
         self._first = first_seconds
@@ -175,16 +177,16 @@ def ask_again(
     timeout: float,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[int, ClientReport]:
-    """Return what nodes now say of their clients, in a run that is under way.
+    """Return the nodes' current reports during a run.
 
-    Whoever gives no proper answer in time is left out, and so is a node that says what cannot be.
+    Nodes without a proper answer in time, or with an impossible one, are left out.
 
     Args:
         fleet: the nodes.
-        agreement: what they have in common with this side.
-        nodes: the node of each client.
+        agreement: what they share with this side.
+        nodes: each client's node.
         timeout: seconds to wait.
-        tell: is given a sentence for each that is left out.
+        tell: given a sentence for each node that is left out.
     """
     there = fleet.nodes()
     names = [name for name in dict.fromkeys(nodes.values()) if name in there]
@@ -201,7 +203,7 @@ def ask_again(
 def _describe(
     fleet: Fleet, agreement: Agreement, names: Sequence[str], timeout: float
 ) -> "dict[str, DescribeReply | Unfit]":
-    """Ask nodes what they hold; return each node's reply, or why there is none."""
+    """Ask nodes for descriptions; return each reply, or why there is none."""
     nonce = secrets.token_hex(16)
     request = encode(DescribeRequest(settings_digest=agreement.digest, nonce=nonce, settings=dict(agreement.told)))
     replies = fleet.call(dict.fromkeys(names, request), "describe", b"", timeout) if names else ()
@@ -225,7 +227,7 @@ def _improper(reason: str) -> str:
 def _check(
     reply: DescribeReply | Unfit, properties: Properties, agreement: Agreement, known: Mapping[str, DescribeReply]
 ) -> DescribeReply | Unfit:
-    """Return a node's description, or why it is unfit; `known` are those of nodes that were there before."""
+    """Return a node's description, or why it is unfit; `known` holds earlier nodes' descriptions."""
     if isinstance(reply, Unfit):
         return reply
     registered, seen = clients_of(properties), set[int]()
@@ -251,7 +253,7 @@ def _check(
 
 
 def _contradicts(report: ClientReport, classes: int) -> str | None:
-    """Say what a report has that no honest one has, if it has any."""
+    """Return what in a report cannot be honest; empty if nothing."""
     counts = report.class_counts
     if counts is None:
         return None
@@ -265,7 +267,7 @@ def _contradicts(report: ClientReport, classes: int) -> str | None:
 
 
 def _join(known: Mapping[str, DescribeReply]) -> Joined:
-    """Put together which node is which client."""
+    """Collect which node serves which client."""
     joined = Joined()
     for name, reply in known.items():
         for report in reply.clients:
@@ -282,7 +284,7 @@ def _missing(joined: Joined, clients: int, refused: Mapping[str, Unfit]) -> str:
 
 
 def _warn(name: str, reply: DescribeReply) -> list[str]:
-    """Return what may be surprising about a run with this node."""
+    """Return warnings about a run with this node."""
     warnings = []
     if abs(apart := reply.utc - time.time()) >= CLOCKS_APART_SECONDS:
         ahead, hours = "ahead of" if apart > 0 else "behind", min(abs(apart) / 3600, _MOST_HOURS)

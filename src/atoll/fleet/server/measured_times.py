@@ -1,4 +1,4 @@
-"""How long clients take, measured while they work."""
+"""Measured times of clients."""
 
 from threading import Lock
 from typing import Any
@@ -7,18 +7,18 @@ import numpy as np
 
 from atoll.support.arrays import Floats, Ids
 
-_KEPT = 0.8  # of the weight of earlier replies, with each new one: five count, so that who becomes slow is seen soon
+_KEPT = 0.8  # decay of earlier replies' weight: about five count, so a client that slows down is noticed soon
 
 
 class MeasuredTimes:
-    """Means over the good replies of each client, of which later ones weigh more; safe to use from several threads.
+    """Weighted means over each client's good replies, with more weight on recent ones; thread-safe.
 
-    A reply's weight is 0.8 to the power of how many came after it. A client's own clock is asked for durations only,
-    and believed up to the time that passed here.
+    A reply with n later ones has weight 0.8^n. Only durations are taken from a client's clock, capped at the time that
+    passed here.
     """
 
     def __init__(self, clients: int) -> None:
-        """Begin without measurements of so many clients."""
+        """Start without measurements, for this many clients."""
         self._lock = Lock()
         self._replies = np.zeros(clients, np.int64)
         self._weights = np.zeros(clients)
@@ -27,13 +27,13 @@ class MeasuredTimes:
         self._sending = np.zeros(clients)
 
     def add(self, client: int, passed: int, seconds: float, round_trip: float) -> None:
-        """Count a training.
+        """Add a training.
 
         Args:
-            client: who trained.
+            client: the client.
             passed: samples in all its batches.
-            seconds: that the node says it trained.
-            round_trip: seconds from asking to the reply.
+            seconds: training time reported by the node.
+            round_trip: seconds from request to reply.
         """
         computing = min(seconds, round_trip)
         with self._lock:
@@ -47,7 +47,7 @@ class MeasuredTimes:
                 sums[client] = _KEPT * sums[client] + new
 
     def remember(self, seconds_per_sample: Floats, compute_seconds: Floats, upload_seconds: Floats) -> None:
-        """Count what these properties were in an earlier part of the run as one reply a client; NaN: not known."""
+        """Restore these properties from an earlier part of the run, as one reply per client; NaN: unknown."""
         known = ~np.isnan(compute_seconds)
         with self._lock:
             self._replies[known] += 1
@@ -60,30 +60,30 @@ class MeasuredTimes:
 
     @property
     def replies(self) -> Ids:
-        """How many trainings were counted, [clients]."""
+        """Number of trainings, [clients]."""
         with self._lock:
             return self._replies.copy()
 
     @property
     def seconds_per_sample(self) -> Floats:
-        """Seconds of training on one sample, zeta_i, [clients]; NaN where nothing is known."""
+        """Seconds of training on one sample, zeta_i, [clients]; NaN if unknown."""
         with self._lock:
             return _divide(self._computing, self._samples)
 
     @property
     def compute_seconds(self) -> Floats:
-        """Seconds of one local training, L^c_i, [clients]; NaN where nothing is known."""
+        """Seconds of one local training, L^c_i, [clients]; NaN if unknown."""
         with self._lock:
             return _divide(self._computing, self._weights)
 
     @property
     def upload_seconds(self) -> Floats:
-        """Seconds of a round trip besides training: download, waiting, upload; [clients], NaN where unknown."""
+        """Seconds of a round trip besides training: download, waiting, upload; [clients], NaN if unknown."""
         with self._lock:
             return _divide(self._sending, self._weights)
 
     def as_dict(self) -> dict[str, list[Any]]:
-        """Return what was measured by name, one value a client, as ``measured.json`` has it; None where unknown."""
+        """Return the measurements by name, one value per client, as in ``measured.json``; None if unknown."""
         return {
             "replies": self.replies.tolist(),
             "seconds_per_sample": _cells(self.seconds_per_sample),

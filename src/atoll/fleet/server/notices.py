@@ -1,34 +1,34 @@
-"""What the server's operator is told of replies that were refused: a line a node and event."""
+"""Notices to the server's operator about rejected replies: one line per node and event."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from threading import Lock
 
-_SILENT = frozenset({"late", "gone", "aside"})  # nothing came: told when it begins, and not in every event
-_SHOWN = 20  # nodes at most that are told of an event
+_SILENT = frozenset({"late", "gone", "aside"})  # no reply: reported when it starts, not in every event
+_SHOWN = 20  # most nodes that are listed per event
 
 
 class Notices:
-    """Collects refusals until an event is over; safe to use from several threads.
+    """Collects rejections until an event is over; thread-safe.
 
     Attributes:
-        say: tells the operator a sentence at once.
+        say: reports a sentence immediately.
     """
 
     def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Tell them by this."""
+        """Report through `say`."""
         self.say = tell
         self._refused: dict[str, Counter[str]] = defaultdict(Counter)
         self._silent: dict[str, frozenset[str]] = {}
         self._lock = Lock()
 
     def add(self, node: str, reason: str, count: int = 1) -> None:
-        """Note that results of a node do not count."""
+        """Record that a node's results do not count."""
         with self._lock:
             self._refused[node][reason] += count
 
     def tell(self, event: int) -> None:
-        """Tell what was refused since the last event."""
+        """Report what was rejected since the last event."""
         with self._lock:
             refused, self._refused = self._refused, defaultdict(Counter)
             silent = {node: frozenset(_SILENT & reasons.keys()) for node, reasons in refused.items()}
@@ -42,7 +42,7 @@ class Notices:
             self.say(f"event {event}: refused {total} of {len(others)} more nodes")
 
     def forget(self, node: str) -> None:
-        """Note that a good result of a node has come, so that its next silence is news."""
+        """Record a good result of a node, so that its next silence is reported."""
         with self._lock:
             self._silent.pop(node, None)
 

@@ -1,4 +1,4 @@
-"""What is believed of clients' reports: no single one may outweigh, or end, what plans are made of."""
+"""Plausible client reports: no single report may dominate or break a plan."""
 
 from collections.abc import Mapping
 from statistics import median_low
@@ -6,23 +6,23 @@ from statistics import median_low
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.support.errors import InputError
 
-MOST_SLOTS = 1440  # of a day, where no clustering says how many: one a minute
+MOST_SLOTS = 1440  # slots in a day if no clustering sets their number: one a minute
 
 
 def believe(
     reports: Mapping[int, ClientReport], agreed: Mapping[int, int], samples_limit: float | None, slots: int = MOST_SLOTS
 ) -> tuple[dict[int, ClientReport], dict[int, str]]:
-    """Return the reports as plans may use them, and by client what was not believed.
+    """Return the reports that plans use, and by client what was corrected.
 
-    A client counts for the samples that its owner agreed on (``fleet.toml``), else for as many as it says, but at most
-    `samples_limit` times the median. A client that lists slots of the day that there are not counts as always there:
-    without it, nobody's slots would be known.
+    A client's samples are those agreed on in ``fleet.toml``, or else the reported ones, capped at `samples_limit` times
+    the median. A client that lists impossible slots of the day counts as always available, since otherwise nobody's
+    slots could be used.
 
     Args:
-        reports: what nodes say, by client.
-        agreed: samples agreed on, by client; others' are not known.
-        samples_limit: a multiple of the median; None: whatever they say is believed.
-        slots: of the day, how many there are.
+        reports: by client.
+        agreed: agreed samples by client, where known.
+        samples_limit: a multiple of the median; None: no cap.
+        slots: number of slots in a day.
     """
     believed, remarks = {}, {}
     most = _most(reports, agreed, samples_limit)
@@ -45,10 +45,10 @@ def believe(
 
 
 def require_own_weights(reports: Mapping[int, ClientReport], believed: Mapping[int, ClientReport]) -> None:
-    """Refuse clients that count for other samples than they say, in secure sums, which nodes weigh themselves.
+    """Reject clients with corrected samples in secure sums, where nodes weight their own updates.
 
     Raises:
-        InputError: names the first one.
+        InputError: there is such a client; names the first.
     """
     for client, report in reports.items():
         if (counted := believed[client].samples) != report.samples:
@@ -60,9 +60,9 @@ def require_own_weights(reports: Mapping[int, ClientReport], believed: Mapping[i
 
 
 def _most(reports: Mapping[int, ClientReport], agreed: Mapping[int, int], limit: float | None) -> int | None:
-    """Return the most samples that a client counts for on its own word; None: any number.
+    """Return the cap on samples that only the client itself reports; None: no cap.
 
-    The lower of two medians, so that of two clients the one that says more is not its own measure.
+    The lower median, so that with two clients the larger report does not set its own cap.
     """
     if limit is None or not reports:
         return None

@@ -1,4 +1,4 @@
-"""Plans of live runs: based on what clients report, and revised by what was measured of them."""
+"""Plans of live runs, based on clients' reports and revised from measurements."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ from atoll.settings.signatures import asks_for
 from atoll.support.errors import InputError
 from atoll.support.files import append_line, line_as_bytes, write_atomically
 
-_ASKING_SECONDS = 10.0  # nodes that are busy for longer keep their last report
+_ASKING_SECONDS = 10.0  # nodes that are busy longer keep their last report
 _CLASSES = "class counts"
 _GOES_BY = {
     "timezone": "UTC offsets",
@@ -41,10 +41,10 @@ _CANNOT = {
 
 
 def require_reclustering(experiment: Experiment) -> None:
-    """Refuse `fleet.recluster_every` where clusters cannot depend on measurements.
+    """Reject `fleet.recluster_every` if clusters cannot depend on measurements.
 
     Raises:
-        InputError: names what does not go with it.
+        InputError: names the incompatible setting.
     """
     settings = experiment.settings
     if settings.fleet.recluster_every is None:
@@ -71,8 +71,8 @@ class Planner:
     """Makes a live run's plan, and revises it every `fleet.recluster_every` rounds.
 
     Attributes:
-        experiment: with what clients reported when the run began.
-        warnings: what the user should know, a sentence each.
+        experiment: with the clients' reports at the start of the run.
+        warnings: one sentence each for the user.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class Planner:
         resume: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Plan by reports, or, for a resumed run, as it was planned when it began.
+        """Plan from reports, or restore the plan of a resumed run.
 
         Args:
-            experiment: what is run.
-            executor: on the fleet; measures clients.
-            joined: who is there.
-            path: of the file with a line for each clustering.
-            resume: whether the file is that of the run.
-            tell: is given a sentence whenever clients are clustered anew.
+            experiment: the run.
+            executor: the fleet's, which measures clients.
+            joined: the clients that are present.
+            path: file with a line per clustering.
+            resume: whether the file belongs to this run.
+            tell: given a sentence at every re-clustering.
 
         Raises:
-            InputError: a client does not report what re-clustering goes by, or says what cannot be; or the file is
-                damaged.
+            InputError: a client does not report what re-clustering needs, or reports something impossible; or the
+                file is damaged.
         """
         self._executor = executor
         self._reports = dict(joined.reports)
@@ -123,11 +123,11 @@ class Planner:
             self._method = self.experiment.method
 
     def begin(self, events_done: int) -> None:
-        """Take the plan that was in force after so many events, and drop later lines.
+        """Restore the plan in force after this many events, and drop later lines.
 
         Raises:
-            InputError: the file ends before, or does not fit the run.
-            RunError: it cannot be written.
+            InputError: the file is too short, or does not fit the run.
+            RunError: the file cannot be written.
         """
         kept = [line for line in self._lines if line.event <= events_done]
         if not kept:
@@ -145,7 +145,7 @@ class Planner:
             self._method = self._made(self.experiment.given(known))
 
     def method(self, events_done: int) -> Method:
-        """Return the method with the plan for what comes after so many events, revised if it is time."""
+        """Return the method with the plan for what follows this many events, revised if it is time."""
         schedule, every = self.experiment.method.schedule, self.experiment.settings.fleet.recluster_every
         if every is None or not self._lines[-1].event < events_done < len(schedule):
             return self._method
@@ -155,7 +155,7 @@ class Planner:
         return self._method
 
     def _plan_anew(self, events_done: int) -> None:
-        """Cluster by what is known now; where that is impossible, the clustering stays, and the file says why."""
+        """Cluster by current knowledge; if that fails, keep the clustering and record why."""
         before, outcome = self._lines[-1], None
         try:
             experiment = self._anew()
@@ -174,10 +174,10 @@ class Planner:
         self._tell(f"after round {line.round}: {outcome}")
 
     def _anew(self) -> Experiment:
-        """Return the experiment by what clients report and what was measured so far.
+        """Return the experiment with current reports and measurements.
 
         Raises:
-            InputError: there is no such clustering.
+            InputError: no clustering is possible.
         """
         executor, base = self._executor, self.experiment
         said = ask_again(executor.fleet, executor.agreement, executor.nodes, _ASKING_SECONDS, self._tell)
@@ -191,10 +191,10 @@ class Planner:
         return base.given(ReportedClients(population, None, network))
 
     def _made(self, experiment: Experiment) -> Method:
-        """Return the method with a plan that can take the place of the first.
+        """Return the method with a plan that can replace the first.
 
         Raises:
-            InputError: it has other clusters or events.
+            InputError: its clusters or events differ.
         """
         made, first = experiment.method, self.experiment.method
         for name, new, old in (
@@ -206,7 +206,7 @@ class Planner:
         return made
 
     def _table(self, warn: Callable[[str], None]) -> ReportedTable:
-        """Return what is believed of the reports; warn of what is not, once for each client and reason."""
+        """Return the plausible reports; warn once per client and reason about corrections."""
         executor, clustering = self._executor, self._settings.clustering
         agreed = {k: n for known in executor.fleet.nodes().values() for k, n in samples_of(known).items()}
         slots = clustering.clusters if clustering.method == "availability" else MOST_SLOTS
@@ -244,7 +244,7 @@ def _given(experiment: Experiment, known: ReportedClients) -> Experiment:
 
 
 def _with_earlier(report: ClientReport, before: ClientReport | None) -> ClientReport:
-    """Return a report with what it no longer tells as it was told before, since plans need it of all clients."""
+    """Return a report with missing values filled in from the earlier one, since plans need them from all clients."""
     if before is None:
         return report
     kept = {name: told for name, told in before if getattr(report, name) is None and name != "epsilon"}
@@ -254,10 +254,10 @@ def _with_earlier(report: ClientReport, before: ClientReport | None) -> ClientRe
 
 
 def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> list[str]:
-    """Say which client does not report what the clustering goes by, if one does not.
+    """Return which client does not report what the clustering needs; empty if all do.
 
     Raises:
-        InputError: clusters are to be made anew by it.
+        InputError: re-clustering needs it.
     """
     settings, known = experiment.settings, experiment.population.attributes
     name = settings.clustering.method
@@ -277,18 +277,18 @@ def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> li
     client = int(np.argmin(complete))
     node = f" (node {joined.nodes[client]!r})" if client in joined.nodes else ", whose node is not there,"
     sentence = f"clustering.method = {name!r} goes by {what}, which client {client}{node} does not report"
-    if settings.fleet.recluster_every is not None and name != "feduc":  # which goes by what is measured as well
+    if settings.fleet.recluster_every is not None and name != "feduc":  # which uses measurements as well
         raise InputError(f"fleet.recluster_every = {settings.fleet.recluster_every}: {sentence}")
     return [f"{sentence}; what the experiment file makes of them is taken for all clients"]
 
 
 def _measured_network(network: Network, measured: MeasuredTimes) -> Network:
-    """Return the network with measured seconds, the upload's the same to each aggregator; the rest as it was.
+    """Return the network with measured seconds, with the same upload time to every aggregator.
 
-    Clients that were not measured yet take the median of the others.
+    Clients without measurements get the median of the others.
 
     Raises:
-        InputError: nobody was.
+        InputError: no client was measured.
     """
     if not measured.replies.any():
         raise InputError("no client has been measured yet")

@@ -1,4 +1,4 @@
-"""Replies of nodes, which may be anything: what is accepted, and why the rest is not."""
+"""Checks of nodes' replies, which may be anything: what is accepted, and why the rest is rejected."""
 
 import math
 from dataclasses import dataclass
@@ -46,25 +46,25 @@ Reason = (
 )
 """Why there is no result from a client.
 
-- ``late``, ``gone``, ``failed``: nothing came in time, the node is not there, its work raised;
-- ``aside``: it was not asked, since it was late too often (`fleet.server.attendance`);
-- ``oversized``, ``unreadable``: more bytes than the model can have, no message;
-- ``wrong_sender``: about another client than was asked, or from another node than its own;
-- ``wrong_event``, ``repeated``: an answer to another event, or to another call than this one;
-- ``wrong_count``: other samples than reported; ``wrong_form``: other names, shapes or types, or bytes that
-  `travel.codec` does not decode;
-- ``not_finite``, ``too_large``: a NaN or an infinity; a number of the model beyond 1e12, a loss beyond 1e15, an update
-  longer than allowed;
-- ``unsound``: its model gives no finite losses; or what it was combined to with others does not, although each does;
-- ``unknown_task``, ``wrong_settings``, ``wrong_client``: said by the node itself, as may be ``unreadable``, ``failed``;
-- ``not_allowed``: said by the node: its owner does not let the server change what it has changed;
-- ``no_state``: said by the node, which no longer has what its client kept: its store was deleted or damaged;
-- ``not_needed``, ``over_budget``: said by the node: its owner's copy of the method asks for no such losses, or not for
-  those of so many models; or its owner lets it do no more;
-- ``replayed``, ``wrong_keys``, ``too_few``: said by the node of a secure sum: it has answered this step before, or
-  knows of no such sum; its own or others' keys, shares or signatures are not what they should be; fewer nodes take part
-  than it asks for. ``too_few`` is also said of a cohort of whom too many were lost, so that nobody's result counts;
-- ``out_of_range``: said by the node: an update that `secure.range` does not hold.
+- ``late``, ``gone``, ``failed``: no reply in time, the node is absent, its task raised an error;
+- ``aside``: it was skipped, since it was late too often (`fleet.server.attendance`);
+- ``oversized``, ``unreadable``: more bytes than the model can have, not a message;
+- ``wrong_sender``: about a client that was not asked, or not from the client's node;
+- ``wrong_event``, ``repeated``: an answer to another event, or to another call;
+- ``wrong_count``: the number of samples differs from the report; ``wrong_form``: other names, shapes or types, or bytes
+  that a stage cannot decode;
+- ``not_finite``, ``too_large``: a NaN or an infinity; a model value beyond 1e12, a loss beyond 1e15, an update beyond
+  the largest norm;
+- ``unsound``: its model gives no finite losses, or the combined model does not although each single one does;
+- ``unknown_task``, ``wrong_settings``, ``wrong_client``: reported by the node, as ``unreadable`` and ``failed`` may be;
+- ``not_allowed``: reported by the node: its owner does not allow the server's changes;
+- ``no_state``: reported by the node: the client's state is missing, since its store was deleted or damaged;
+- ``not_needed``, ``over_budget``: reported by the node: the owner's copy of the method does not need these losses, or
+  those of as many models; or its owner's limit is reached;
+- ``replayed``, ``wrong_keys``, ``too_few``: reported by the node of a secure sum: it has answered this step before, or
+  does not know the sum; keys, shares or signatures are wrong; fewer nodes take part than it requires. ``too_few`` also
+  stands for a cohort that lost too many clients, so that nobody's result counts;
+- ``out_of_range``: reported by the node: an update does not fit into `secure.range`.
 """
 
 REASONS: tuple[Reason, ...] = (
@@ -98,21 +98,21 @@ REASONS: tuple[Reason, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What one client was asked; all that its reply is held against.
+    """What one client was asked: everything that its reply is checked against.
 
     Attributes:
-        node: the client's.
-        client: its number.
+        node: the client's node.
+        client: the client's number.
         nonce: of the call.
-        event: the event's number.
-        repeat: the intra-cluster round's.
-        start: the model that it was sent; None where losses were asked.
-        form: of its update, before any stage.
-        samples: how many it said that it holds; None: it was not asked.
-        max_update_norm: the longest update that is taken; None: any.
-        models: how many models it was to measure.
-        state: what stands for what it then keeps, where clients keep anything.
-        stages: what becomes of its update, in order.
+        event: number of the event.
+        repeat: number of the intra-cluster round.
+        start: the start model; None for losses.
+        form: of the update before the first stage.
+        samples: reported number of samples; None: unknown.
+        max_update_norm: largest accepted norm of an update; None: any.
+        models: number of models to measure.
+        state: placeholder for the client's new state, where clients keep one.
+        stages: that the update passes through, in order.
     """
 
     node: str
@@ -130,18 +130,18 @@ class Expected:
 
     @property
     def sent_form(self) -> Form:
-        """The form of what it must send."""
+        """Form of the message."""
         return sent_form(self.stages, self.form)
 
     @property
     def tells_loss(self) -> bool:
-        """Whether it tells its training loss."""
+        """Whether the client reports its training loss."""
         return all(stage.tells_loss for stage in self.stages)
 
 
 @dataclass(frozen=True, eq=False)
 class CheckedUpdate:
-    """A client's result that passed the checks, the time it took there, and the samples in all its batches."""
+    """A client's accepted result, its training time, and the samples in all its batches."""
 
     outcome: ClientUpdate
     seconds: float
@@ -149,11 +149,11 @@ class CheckedUpdate:
 
 
 def read_trained(asked: Expected, sender: str, reply: bytes | base.Failure) -> CheckedUpdate | Reason:
-    """Return a client's result, or why it is refused.
+    """Return a client's result, or why it is rejected.
 
-    It is taken if it is no longer than its form can be, readable, from the client's own node, for this client, event
-    and call, with the number of samples that it reported before, with exactly the tensors of the form, all finite and
-    none absurdly large, and its update no longer than allowed.
+    It is accepted if it is not too large for its form, readable, from the client's own node, for this client, event and
+    call, with the number of samples reported before, with exactly the tensors of the form, all finite and none absurdly
+    large, and if the norm of its update is within the limit.
     """
     opened = _open(asked, sender, reply, TrainReply, most_bytes(asked.sent_form))
     if isinstance(opened, str):
@@ -184,7 +184,7 @@ def read_trained(asked: Expected, sender: str, reply: bytes | base.Failure) -> C
 
 
 def read_losses(asked: Expected, sender: str, reply: bytes | base.Failure) -> Floats | Reason:
-    """Return the losses that a client measured, [models], or why they are refused."""
+    """Return the losses that a client measured, [models], or why they are rejected."""
     opened = _open(asked, sender, reply, LossesReply, most_bytes({}))
     if isinstance(opened, str):
         return opened
@@ -200,12 +200,12 @@ def read_losses(asked: Expected, sender: str, reply: bytes | base.Failure) -> Fl
 
 
 def open_reply(reply: bytes, kind: type[AnyHeader], most: int) -> tuple[AnyHeader, list[Model]] | Reason:
-    """Return a reply's header and models, or why they are refused.
+    """Return a reply's header and models, or why they are rejected.
 
     Args:
-        reply: what came.
+        reply: the bytes.
         kind: of the header.
-        most: bytes that it may have.
+        most: largest number of bytes.
     """
     if len(reply) > most:
         return "oversized"

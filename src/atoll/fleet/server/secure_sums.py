@@ -1,4 +1,4 @@
-"""Cohorts whose nodes send no model, only masked sums: the server's side of secure sums on a fleet."""
+"""The server's side of secure sums on a fleet: nodes send masked sums and no models."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -40,12 +40,12 @@ class ProtocolStep:
     """A step of the protocol.
 
     Attributes:
-        task: the handler's name at nodes.
-        request: the request's header.
-        fields: what it tells a node besides, of a summation.
-        reply: the reply's header.
-        read: what the reply says, given its models and by whom it was sent, or why it is refused.
-        take: takes what nodes have said.
+        task: name of the nodes' handler.
+        request: header of the request.
+        fields: further fields of the request to a node, from a summation.
+        reply: header of the reply.
+        read: returns a reply's content, given its sender and models, or why it is rejected.
+        take: passes the nodes' replies on.
     """
 
     task: str
@@ -79,7 +79,7 @@ def _to_train(summation: Summation, node: str) -> Fields:
 
 
 def _read_masked(summation: Summation, node: str, head: MaskedReply, models: list[Model]) -> Any:
-    """Return a node's masked numbers, if its clients are those who were asked, with the samples that they weigh as."""
+    """Return a node's masked numbers, if its clients and their samples are as expected."""
     if tuple(each.client for each in head.work) != summation.nodes[node]:
         return "wrong_sender"
     if any(each.samples != summation.samples.get(each.client, each.samples) for each in head.work):
@@ -113,21 +113,21 @@ STEPS = (
 
 
 class SecureSums:
-    """Carries secure sums out, all of a call at once; safe to use from several threads."""
+    """Carries out secure sums, all sums of a call concurrently; thread-safe."""
 
     def __init__(self, fleet: Fleet, agreement: Agreement, deadline_seconds: float) -> None:
-        """Ask the nodes of a fleet, and wait so long for each step."""
+        """Use the nodes of a fleet, with this deadline for each step."""
         self._fleet, self._agreement, self._deadline = fleet, agreement, deadline_seconds
 
     def carry_out(
         self, sums: Sequence[Summation], bodies: Sequence[bytes], tell: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Bring sums to their end: each has its `total` then, or a sentence that says `why` not.
+        """Carry out sums; afterwards each has a `total`, or the reason `why` not.
 
         Args:
-            sums: not begun yet.
-            bodies: the packed start model of each.
-            tell: is given now and then who is waited for.
+            sums: not yet started.
+            bodies: each sum's packed start model.
+            tell: told now and then which nodes are missing.
         """
         for step in STEPS:
             going = [number for number, each in enumerate(sums) if not each.why]
@@ -146,14 +146,14 @@ class SecureSums:
     def _ask(
         self, step: ProtocolStep, sums: Mapping[int, Summation], bodies: Sequence[bytes], tell: Callable[[str], None]
     ) -> dict[int, dict[str, Any]]:
-        """Ask the nodes that are left in each sum; return what they say, by the sum's number and their name."""
+        """Ask the remaining nodes of each sum; return replies by sum and node."""
         calls = [self._call(step, number, each, bodies[number]) for number, each in sums.items()]
         told: dict[int, dict[str, Any]] = {number: {} for number in sums}
         for reply in gather(self._fleet, [call for call in calls if call.asked], self._deadline, tell):
             summation, node = sums[reply.call.number], reply.sender
             asked = reply.call.asked.get(node)
             if asked is None or node in told[reply.call.number] or node in summation.reasons:
-                continue  # who was not asked, or speaks twice, changes nothing
+                continue  # unexpected and repeated replies change nothing
             said = self._read(step, summation, asked, reply)
             if isinstance(said, str):
                 summation.reasons[node] = said  # type: ignore[assignment]  # one of `Reason`
@@ -178,7 +178,7 @@ class SecureSums:
         return Call(number, step.task, heads, body if step.request is MaskedRequest else b"", asked)
 
     def _read(self, step: ProtocolStep, summation: Summation, asked: Expected, reply: Reply) -> Any:
-        """Return what a reply says, or why it is refused: a text."""
+        """Return a reply's content, or, as a text, why it is rejected."""
         content = reply.content
         if isinstance(content, Failure):
             return "oversized" if content.reason == "too_large" else content.reason

@@ -1,4 +1,4 @@
-"""Whether what a fleet's replies were combined to can be used: each may pass the checks, and the mean be no model."""
+"""Whether a combined model can be used: each reply may pass the checks although their mean is useless."""
 
 import math
 from threading import Lock
@@ -11,19 +11,18 @@ from atoll.local.models import Model
 from atoll.local.weights import is_bounded, is_finite
 
 _SAMPLES = 32
-_TAME = 1e3  # numbers up to here do not overflow in products of a few layers, whatever sample they meet
+_TAME = 1e3  # values up to this do not overflow in a few layers' products, whatever the sample
 
 
 class Soundness:
-    """Tells whether a model is finite, and gives finite losses where the server measures it.
+    """Tests whether a model is finite and gives finite losses on the server's data.
 
-    A normalisation's variance below zero, or layers whose products overflow, are finite numbers and no model. A few of
-    the server's samples show that, and all of them are measured where large numbers might hide from these. Safe to use
-    from several threads.
+    Finite numbers may still be useless, such as a negative variance in a normalisation layer or layers whose products
+    overflow. A few of the server's samples reveal that; all of them are used if large numbers might hide. Thread-safe.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
-        """Measure with this evaluator, which nobody else may use."""
+        """Measure with this evaluator, which must not be shared."""
         self._evaluator = evaluator
         self._rows = evaluator.rows[:_SAMPLES].astype(np.int32)
         self._lock = Lock()

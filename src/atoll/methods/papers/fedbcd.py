@@ -18,7 +18,7 @@ from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_epochs
-from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
+from atoll.schedules.events import Clock, Event, Schedule, make_event
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 
@@ -90,23 +90,8 @@ def exchanging(
     for index in range(rounds * len(turns)):
         cohort, up, down = turns[index % len(turns)]
         began, now = now, now + (clock.event_seconds(cohort, now) if clock else 1.0)
-        events.append(
-            Event(
-                index=index,
-                round=index // len(turns),
-                seconds=now,
-                active=(0,),
-                began=(began,),
-                cohort=cohort,
-                clusters=np.zeros(len(cohort), np.int64),
-                weights=np.ones(len(cohort)),
-                server=Mix(published=((0, 1.0),)),
-                starts=((0, FROM_SERVER),),
-                staleness=(0,),
-                models_down=down,
-                models_up=up,
-            )
-        )
+        weights, number = np.ones(len(cohort)), index // len(turns)
+        events.append(make_event(index, cohort, weights, began, now, round=number, models_down=down, models_up=up))
     return Schedule(tuple(events), 1, rounds, message_bytes=message_bytes)
 
 

@@ -10,7 +10,7 @@ from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
+from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule, make_event
 from atoll.schedules.packed import pack
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort, next_time_of_day
 from atoll.support.arrays import Ids
@@ -97,20 +97,17 @@ def _cycles(
         began = now if clustering.hours is None else next_time_of_day(now, clustering.hours[cluster])
         now = began + (clock.event_seconds(cohort, began) if clock else 1.0)
         following = turns[index + 1] if index + 1 < len(turns) else cluster
-        yield Event(
-            index=index,
+        yield make_event(
+            index,
+            cohort,
+            population.sizes[cohort].astype(float),
+            began,
+            now,
+            (cluster,),
             round=index // clustering.clusters,
-            seconds=now,
-            active=(cluster,),
-            began=(began,),
-            cohort=cohort,
             clusters=ids[cluster],
-            weights=population.sizes[cohort].astype(float),
             server=merges[cluster],
             starts=starts[following],
-            staleness=(0,),
-            models_down=len(cohort),
-            models_up=len(cohort),
         )
 
 

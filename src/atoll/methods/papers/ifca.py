@@ -15,7 +15,7 @@ from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_epochs
-from atoll.schedules.events import Clock, Event, Mix, Schedule
+from atoll.schedules.events import Clock, Mix, Schedule, make_event
 from atoll.schedules.packed import pack
 from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
 from atoll.support.errors import InputError
@@ -140,22 +140,9 @@ def all_together(
     for index in range(rounds):
         cohort = draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", index))
         began, now = now, now + (clock.event_seconds(cohort, now) if clock else 1.0)
-        events.append(
-            Event(
-                index=index,
-                round=index,
-                seconds=now,
-                active=active,
-                began=(began,) * clusters,
-                cohort=cohort,
-                clusters=None,
-                weights=population.sizes[cohort].astype(float),
-                starts=starts,
-                staleness=(0,) * clusters,
-                models_down=len(cohort) * clusters,
-                models_up=len(cohort),
-            )
-        )
+        weights, down = population.sizes[cohort].astype(float), len(cohort) * clusters
+        event = make_event(index, cohort, weights, began, now, active, server=None, starts=starts, models_down=down)
+        events.append(replace(event, clusters=None))
     return Schedule(pack(events), clusters, rounds, has_server=False)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from atoll.data.population import Population
 from atoll.local.models import Model
-from atoll.schedules.events import Clock, Event, Mix, Schedule
+from atoll.schedules.events import Clock, Event, Mix, Schedule, make_event
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -66,19 +66,17 @@ def apart(
         began, now = now, now + (clock.event_seconds(turn.cohort, now) if clock else 1.0)
         known = np.zeros(len(population), np.int64) if turn.asks else labels
         events.append(
-            Event(
-                index=index,
+            make_event(
+                index,
+                turn.cohort,
+                population.sizes[turn.cohort].astype(float),
+                began,
+                now,
+                (0,) if turn.asks else active,
                 round=turn.round,
-                seconds=now,
-                active=(0,) if turn.asks else active,
-                began=(began,) * (1 if turn.asks else clusters),
-                cohort=turn.cohort,
                 clusters=None if known is None else known[turn.cohort],
-                weights=population.sizes[turn.cohort].astype(float),
+                server=None,
                 starts=() if turn.asks else goes_on,
-                staleness=(0,) * (1 if turn.asks else clusters),
-                models_down=len(turn.cohort),
-                models_up=len(turn.cohort),
                 regroups=turn.regroups,
             )
         )

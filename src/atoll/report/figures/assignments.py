@@ -1,4 +1,4 @@
-"""Pictures of methods whose clients find their cluster: which clients take which model, and how well it serves them."""
+"""Figures of learned cluster assignment: which model the clients take, and how accurate it is."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from atoll.report.figures.style import (
     PALETTE,
     STYLE,
     WIDTH_INCHES,
-    legend_columns,
+    add_legend,
     new_figure,
     strip_frame,
     use_log_scale,
@@ -29,20 +29,20 @@ from atoll.report.reading.units import format_count
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
-BAND = 0.86  # share of a group's row that its band fills
+BAND = 0.86  # share of a group's row filled by its band
 LUMINANCE = np.array([0.21, 0.72, 0.07])  # of red, green and blue
-MAX_NUMBERED = 12  # models beyond which a cell has no room for its count
+MAX_NUMBERED = 12  # models beyond which a count does not fit its cell
 NO_CLIENT = np.array([0.96, 0.96, 0.96])  # the colour of an empty cell
 MEAN_STYLE: Any = {"color": "#444444", "linewidth": 3.2, "solid_capstyle": "round"}
 
 
 @dataclass(frozen=True, eq=False)
-class _Identity:
-    """What a run's probes show of its clients' choices.
+class Assignments:
+    """The cluster assignments that a run recorded.
 
     Attributes:
-        rounds: of the probes that tell, [probes].
-        confusion: clients of each planted group that take each model, [probes, groups, models].
+        rounds: of the rows that have them, [rows].
+        confusion: clients of each planted group that take each model, [rows, groups, models].
     """
 
     rounds: Floats
@@ -50,36 +50,39 @@ class _Identity:
 
     @property
     def groups(self) -> int:
+        """How many planted groups there are."""
         return int(self.confusion.shape[1])
 
     @property
     def models(self) -> int:
+        """How many models there are."""
         return int(self.confusion.shape[2])
 
     @property
     def shares(self) -> Floats:
+        """The share of each group that takes each model, [rows, groups, models]."""
         clients = np.maximum(self.confusion.sum(axis=2, keepdims=True), 1)
         return np.asarray(self.confusion / clients, dtype=np.float64)
 
 
 def has_identity(run: Run) -> bool:
-    """Return whether the run has recorded which model its clients take, so that it can be drawn."""
+    """Return whether the run has recorded which models its clients take."""
     try:
-        _read_identity(run)
+        read_assignments(run)
     except InputError:
         return False
     return True
 
 
 def plot_identity(run: Run) -> Figure:
-    """Draw accuracy, adjusted Rand index, each planted group's choice of models over rounds, and the last choice.
+    """Draw accuracy, adjusted Rand index, the models that each planted group takes over rounds, and the last counts.
 
-    A colour stands for one model throughout; a group that has found its model is a band of one colour. The last
-    choice is a table of counts whose columns, the models, come in the order of the groups they fit best. Without
-    accuracies the training loss takes their place; with a single group there is neither index nor table. Raises
-    InputError for a run that has not recorded its clients' choices.
+    Each model has one colour throughout; a group that has found its model is a band of one colour. The columns of the
+    counts, the models, are in the order of the groups they fit best. Without accuracies the training loss is drawn
+    instead; with a single group there is neither index nor table. Raises InputError for a run that has not recorded
+    its cluster assignments.
     """
-    identity = _read_identity(run)
+    identity = read_assignments(run)
     planted = identity.groups > 1
     with mpl.rc_context(STYLE):
         band_inches = float(np.clip(0.36 * identity.groups, 0.7 if identity.groups == 1 else 1.0, 4.5))
@@ -96,36 +99,40 @@ def plot_identity(run: Run) -> Figure:
             _draw_index(cells[0, 1], run)
             _set_rounds(cells[0, 1], identity.rounds)
             _draw_last(cells[1, 1], identity, colors)
-        _add_legend(figure, colors, with_mean=has_accuracy)
+        handles = [Patch(color=color, label=f"Model {model}") for model, color in enumerate(colors)]
+        mean = [Line2D([], [], label="Mean", **MEAN_STYLE)] if has_accuracy else []
+        add_legend(figure, [*handles, *mean], handlelength=1.6, handleheight=0.7)
         figure.suptitle(" · ".join(filter(None, (run.panel, run.label))), fontsize=10.5, fontweight="bold")
     return figure
 
 
-def _read_identity(run: Run) -> _Identity:
+def read_assignments(run: Run) -> Assignments:
+    """Return the cluster assignments that a run recorded.
+
+    Raises:
+        InputError: it has recorded none, or they are malformed.
+    """
     if "confusion" not in run.tables:
-        raise InputError(f"{run.folder} has not recorded which model its clients take: no column confusion.")
-    known = [
-        (number, table)
-        for number, table in zip(run.rows["round"], run.tables["confusion"], strict=True)
-        if table is not None
-    ]
+        raise InputError(f"{run.folder} has not recorded which models its clients take: there is no column confusion.")
+    pairs = zip(run.rows["round"], run.tables["confusion"], strict=True)
+    known = [(number, table) for number, table in pairs if table is not None]
     try:
         confusion = np.array([table for _, table in known], dtype=np.int64)
     except (ValueError, TypeError, OverflowError):
         confusion = np.empty(0, np.int64)
     if confusion.ndim != 3 or 0 in confusion.shape or confusion.min() < 0 or confusion.max() >= 2**31:
-        raise InputError(f"{run.folder}: confusion must be [planted group][model] counts, of one shape at all probes.")
-    return _Identity(np.array([number for number, _ in known]), confusion)
+        raise InputError(f"{run.folder}: confusion must be [planted group][model] counts, of one shape in all rows.")
+    return Assignments(np.array([number for number, _ in known]), confusion)
 
 
 def _model_colors(models: int) -> list[Any]:
-    """Return one colour a model: the usual palette without its grey, which is the mean's, or many from a map."""
+    """Return a colour for each model: the usual palette without its grey, used for the mean, or many from a map."""
     palette = PALETTE[:-1]
     return list(palette[:models]) if models <= len(palette) else list(mpl.colormaps["turbo"](np.linspace(0, 1, models)))
 
 
 def _draw_quality(axes: Axes, run: Run, colors: Sequence[Any]) -> bool:
-    """Draw the accuracy of each model, thin, over their mean, thick; or the loss. Return whether it is accuracy."""
+    """Draw each model's accuracy, thin, over their mean, thick; or the loss. Return whether it is accuracy."""
     rounds, mean = run.rows["round"], 100 * run.rows["test_accuracy"]
     axes.grid(visible=True)
     if not np.isfinite(mean).any():
@@ -142,21 +149,21 @@ def _draw_quality(axes: Axes, run: Run, colors: Sequence[Any]) -> bool:
         own = [100 * row[model] if row and model < len(row) and is_number(row[model]) else np.nan for row in rows]
         if own:
             _draw_line(axes, rounds, np.array(own), color=color, linewidth=1.0)
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(-1.0, 10 * math.floor(low / 10)), min(101.0, 10 * math.ceil(high / 10)))
+    low, high = (value / 10 for value in axes.get_ylim())
+    axes.set_ylim(max(-1.0, 10 * math.floor(low)), min(101.0, 10 * math.ceil(high)))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     return True
 
 
 def _draw_line(axes: Axes, x: Floats, y: Floats, **style: Any) -> None:
-    """Draw a line that breaks where a value is missing, and values that stand alone as dots."""
+    """Draw a line that breaks where values are missing, and isolated values as dots."""
     known = np.isfinite(y)
     alone = known & ~np.r_[False, known[:-1]] & ~np.r_[known[1:], False]
     axes.plot(x, y, marker="o", markersize=1.5 + 1.2 * style["linewidth"], markevery=np.flatnonzero(alone), **style)
 
 
 def _draw_index(axes: Axes, run: Run) -> None:
-    """Draw the adjusted Rand index, and say since when it has been 1."""
+    """Draw the adjusted Rand index, and the round since which it has been 1."""
     rounds = run.rows["round"]
     index = run.rows.get("ari", np.full(len(rounds), np.nan))
     axes.set_title("Adjusted Rand index", loc="left")
@@ -171,10 +178,10 @@ def _draw_index(axes: Axes, run: Run) -> None:
         axes.text(0.97, 0.9, text, transform=axes.transAxes, ha="right", va="top", fontsize=8.5, color="#555555")
 
 
-def _draw_bands(axes: Axes, identity: _Identity, colors: Sequence[Any]) -> None:
-    """Draw one band a group, its height split at each probe by the models that the group's clients take."""
+def _draw_bands(axes: Axes, identity: Assignments, colors: Sequence[Any]) -> None:
+    """Draw a band for each group, its height split in each row by the models that the group's clients take."""
     edges = _edges(identity.rounds)
-    tops = BAND * np.cumsum(identity.shares, axis=2)  # [probes, groups, models]
+    tops = BAND * np.cumsum(identity.shares, axis=2)  # [rows, groups, models]
     bottoms = np.concatenate([np.zeros_like(tops[:, :, :1]), tops[:, :, :-1]], axis=2)
     for group in range(identity.groups):
         floor = group + BAND / 2  # y points down, so that a band is filled upwards from its lower edge
@@ -188,20 +195,18 @@ def _draw_bands(axes: Axes, identity: _Identity, colors: Sequence[Any]) -> None:
 
 
 def _edges(rounds: Floats) -> Floats:
-    """Return where each probe's stretch of rounds begins and ends: halfway to its neighbours, [probes + 1]."""
+    """Return the edges between rows on the axis of rounds, halfway between neighbours, [rows + 1]."""
     if len(rounds) == 1:
         return np.array([rounds[0] - 0.5, rounds[0] + 0.5])
     middles = (rounds[1:] + rounds[:-1]) / 2
-    ends = [2 * rounds[0] - middles[0]], [2 * rounds[-1] - middles[-1]]
-    return np.concatenate([ends[0], middles, ends[1]])
+    return np.concatenate([[2 * rounds[0] - middles[0]], middles, [2 * rounds[-1] - middles[-1]]])
 
 
 def _set_rounds(axes: Axes, rounds: Floats) -> None:
     edges = _edges(rounds)
     axes.set_xlim(edges[0], edges[-1])
-    axes.xaxis.set_major_locator(
-        MaxNLocator(6, steps=[1, 2, 5, 10], integer=True) if len(rounds) > 1 else FixedLocator(rounds.tolist())
-    )
+    whole = MaxNLocator(6, steps=[1, 2, 5, 10], integer=True)
+    axes.xaxis.set_major_locator(whole if len(rounds) > 1 else FixedLocator(rounds.tolist()))
     axes.xaxis.set_major_formatter(format_count)
     axes.set_xlabel("Round")
 
@@ -213,8 +218,8 @@ def _set_groups(axes: Axes, groups: int) -> None:
     strip_frame(axes)
 
 
-def _draw_last(axes: Axes, identity: _Identity, colors: Sequence[Any]) -> None:
-    """Draw the last probe's counts, group by model, each cell in its model's colour by the share of the group."""
+def _draw_last(axes: Axes, identity: Assignments, colors: Sequence[Any]) -> None:
+    """Draw the last counts, group by model, each cell shaded in its model's colour by its share of the group."""
     order = _matched_order(identity.confusion[-1])
     shares, counts = identity.shares[-1][:, order, None], identity.confusion[-1][:, order]
     cells = shares * to_rgba_array(colors)[order, :3] + (1 - shares) * NO_CLIENT
@@ -234,7 +239,7 @@ def _draw_last(axes: Axes, identity: _Identity, colors: Sequence[Any]) -> None:
 
 
 def _matched_order(counts: Ids) -> Ids:
-    """Order the models as the groups they fit best, so that planted clusters found again make a diagonal.
+    """Order the models as the groups they fit best, so that recovered clusters form a diagonal.
 
     >>> _matched_order(np.array([[0, 1, 9], [7, 0, 0]]))
     array([2, 0, 1])
@@ -243,17 +248,3 @@ def _matched_order(counts: Ids) -> Ids:
 
     models = linear_sum_assignment(counts, maximize=True)[1]
     return np.concatenate([models, np.setdiff1d(np.arange(counts.shape[1]), models)])
-
-
-def _add_legend(figure: Figure, colors: Sequence[Any], *, with_mean: bool) -> None:
-    handles: list[Line2D | Patch] = [Patch(color=color, label=f"Model {model}") for model, color in enumerate(colors)]
-    if with_mean:
-        handles.append(Line2D([], [], label="Mean", **MEAN_STYLE))
-    labels = [str(handle.get_label()) for handle in handles]
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=legend_columns(labels, figure.get_figwidth()),
-        handlelength=1.6,
-        handleheight=0.7,
-    )

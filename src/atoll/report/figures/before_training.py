@@ -1,4 +1,4 @@
-"""Pictures of what is known before training: data shares, clusters and the schedule."""
+"""Figures of what is known before training: class shares, clusters and the schedule."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -13,23 +13,23 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
-from atoll.report.figures.style import BLUE, PALE_BLUE, STYLE, WIDTH_INCHES, legend_columns, new_figure, strip_frame
+from atoll.report.figures.style import BLUE, PALE_BLUE, STYLE, WIDTH_INCHES, add_legend, new_figure, strip_frame
 from atoll.report.reading.units import format_count, time_unit
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
 Bar: TypeAlias = tuple[int, float, float, int]
-"""A piece of work: cluster, start and end in seconds, round."""
+"""A cluster's work in one event: cluster, start and end in seconds, round."""
 
 WAITING: Any = {"facecolor": "#f2f2f2", "edgecolor": "#9a9a9a", "hatch": "////", "linewidth": 0.4}
 MAX_CLIENTS = 60
-MANY_BARS = 2000  # beyond this an SVG holds the bars as an image, so that a browser still opens it at once
+MANY_BARS = 2000  # beyond this an SVG holds the bars as an image, so that browsers still open it quickly
 
 
 def plot_shares(class_counts: ArrayLike, title: str = "") -> Figure:
-    """Draw each client's share of samples by class as a heatmap, clients across and classes down.
+    """Draw the share of each class in each client's samples as a heatmap, clients across and classes down.
 
-    `class_counts` is [clients, classes], whole numbers. Of more than 60 clients an evenly spaced 60 are
+    `class_counts` is [clients, classes], whole numbers. Of more than 60 clients, 60 at even spacing are
     drawn, and the title says so. Raises InputError unless there is at least one client and one class.
     """
     counts = _as_table(class_counts, "class_counts", "clients")
@@ -40,7 +40,7 @@ def plot_shares(class_counts: ArrayLike, title: str = "") -> Figure:
 
 
 def draw_shares(ax: Axes, class_counts: ArrayLike, title: str = "") -> None:
-    """Draw each client's share of samples by class into axes that are given, as `plot_shares` does."""
+    """Draw the class shares of clients into given axes, as `plot_shares` does."""
     counts = _as_table(class_counts, "class_counts", "clients")
     clients = len(counts)
     drawn = np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64)
@@ -81,7 +81,7 @@ def plot_clusters(sizes: ArrayLike, class_shares: ArrayLike, title: str = "") ->
 
 
 def draw_cluster_shares(ax: Axes, class_shares: ArrayLike, title: str = "") -> None:
-    """Draw each cluster's class shares, [clusters, classes], as a column of a heatmap into axes that are given."""
+    """Draw each cluster's class shares, [clusters, classes], as a column of a heatmap into given axes."""
     shares = _as_table(class_shares, "class_shares", "clusters")
     image = _draw_heatmap(ax, shares)
     ax.set_xticks(index_ticks(len(shares), 20))
@@ -90,32 +90,29 @@ def draw_cluster_shares(ax: Axes, class_shares: ArrayLike, title: str = "") -> N
 
 
 def plot_gantt(events: Sequence[Bar], title: str = "", done: ArrayLike | None = None) -> Figure:
-    """Draw who trains when: one line a cluster, one bar an event, coloured by turns over the cluster's own rounds.
+    """Draw who trains when: a line for each cluster, a bar for each event, in shades that alternate between rounds.
 
-    An event is (cluster, start seconds, end seconds, round). `done`, [events], is when each one's own work was over:
-    from there to its end the cluster waits for the others, and the bar is hatched. Bars are drawn at least 0.3 % of
-    the whole time long where the cluster's next event leaves room. Takes 10,000 events and 100 clusters with ease.
+    An event is (cluster, start seconds, end seconds, round). `done`, [events], is when each event's own work ended:
+    from then to the event's end the cluster waits for the others, and the bar is hatched. Bars are at least 0.3 % of
+    the total time long, where the cluster's next event leaves room. 10,000 events and 100 clusters are no problem.
     Raises InputError without events, for a negative cluster, for an event that ends before it starts, and for work
-    that is over outside its event.
+    that ends outside its event.
     """
     table = _as_events(events)
     rows = int(table[:, 0].max()) + 1
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, float(np.clip(0.25 * rows + 1.1, 2.0, 6.5)))
-        handles = draw_gantt(figure.subplots(), events, title, done)
-        names = [str(handle.get_label()) for handle in handles]
-        columns = legend_columns(names, figure.get_figwidth())
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+        add_legend(figure, draw_gantt(figure.subplots(), events, title, done))
     return figure
 
 
 def draw_gantt(ax: Axes, events: Sequence[Bar], title: str = "", done: ArrayLike | None = None) -> list[Patch]:
-    """Draw who trains when into axes that are given, as `plot_gantt` does; return the legend's entries."""
+    """Draw who trains when into given axes, as `plot_gantt` does; return the legend's entries."""
     table = _as_events(events)
     clusters, starts, ends = table[:, 0], table[:, 1], table[:, 2]
     worked = _as_done(done, starts, ends)
     unit = time_unit(float(ends.max()))
-    narrowest = 0.003 * (float(ends.max()) or 1.0)  # seconds of work in a day would not be seen
+    narrowest = 0.003 * (float(ends.max()) or 1.0)  # seconds of work in a day would be invisible
     shown = np.maximum(worked, np.minimum(starts + narrowest, _next_starts(clusters, starts)))
     rows = int(clusters.max()) + 1
     bars = PolyCollection(
@@ -135,8 +132,8 @@ def draw_gantt(ax: Axes, events: Sequence[Bar], title: str = "", done: ArrayLike
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=True, axis="x")
     ax.set(xlabel=f"Virtual time ({unit.name})", ylabel="Cluster", title=title)
-    works = [Patch(color=BLUE, label="Work"), Patch(color=PALE_BLUE, label="Next round's work")]
-    return [*works, *([Patch(label="Waits for the slowest", **WAITING)] if waits.any() else [])]
+    works = [Patch(color=BLUE, label="Training"), Patch(color=PALE_BLUE, label="Training (alternate rounds)")]
+    return [*works, *([Patch(label="Waiting for the slowest", **WAITING)] if waits.any() else [])]
 
 
 def _as_table(values: ArrayLike, name: str, rows: str) -> Floats:
@@ -146,7 +143,7 @@ def _as_table(values: ArrayLike, name: str, rows: str) -> Floats:
     return table
 
 
-def _as_events(events: Sequence[tuple[int, float, float, int]]) -> Floats:
+def _as_events(events: Sequence[Bar]) -> Floats:
     if not len(events):
         raise InputError("There is nothing to draw: the schedule has no events.")
     table = np.asarray(events, dtype=np.float64)
@@ -181,10 +178,10 @@ def _next_starts(clusters: Floats, starts: Floats) -> Floats:
 
 
 def _turns(clusters: Floats, rounds: Floats) -> Ids:
-    """Count each event's round among its cluster's own, [events].
+    """Return the place of each event's round among those of its cluster, from 0, [events].
 
-    Numbers of rounds may have gaps, and an asynchronous cluster skips most of them, so that odd and even ones would
-    come in no order.
+    Round numbers may have gaps, and an asynchronous cluster skips most of them, so odd and even numbers need not
+    alternate.
     """
     pairs, index = np.unique(np.stack([clusters, rounds]), axis=1, return_inverse=True)
     first = np.searchsorted(pairs[0], pairs[0])
@@ -205,7 +202,7 @@ def _heatmap_inches(classes: int) -> float:
 
 
 def _draw_heatmap(axes: Axes, shares: Floats) -> AxesImage:
-    """Draw [columns, classes] with classes counted downwards; the darkest is the greatest share there is."""
+    """Draw [columns, classes] with classes downwards; the darkest colour is the largest share."""
     image = axes.imshow(
         shares.T, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=shares.max() or 1.0
     )
@@ -223,6 +220,6 @@ def _add_colorbar(image: AxesImage, label: str) -> None:
 
 
 def index_ticks(count: int, most: int) -> list[int]:
-    """Return at most about `most` indices to label: every one, or every fifth, tenth, ..."""
+    """Return about `most` indices to label at most: all, or every fifth, tenth, ..."""
     step = next((step for step in (1, 5, 10, 50, 100) if count <= step * most), count)
     return list(range(0, count, step))

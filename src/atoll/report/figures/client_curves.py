@@ -1,4 +1,4 @@
-"""What the last probe measured of single clients, as sorted curves."""
+"""Metrics of single clients, as sorted curves."""
 
 from collections.abc import Sequence
 
@@ -7,20 +7,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from atoll.report.figures.style import STYLE, line_styles, new_figure
+from atoll.report.figures.style import STYLE, line_styles, new_figure, title_and_factor
 from atoll.report.reading.runs import Run
-from atoll.runs.columns import title_of
 from atoll.support.errors import InputError
 
 
 def plot_clients(runs: Sequence[Run], column: str, *, title: str = "") -> Figure:
-    """Draw what the last probe measured of single clients, sorted, one curve a run, and its mean as a dashed line.
+    """Draw a metric's last value at each client, sorted, a curve for each run, with its mean as a dashed line.
 
-    Runs that have not measured it are passed over. Raises InputError when no run has.
+    Runs that have not measured it are skipped. Raises InputError if no run has.
     """
     known = [run for run in runs if column in run.clients]
     if not known:
-        raise InputError(f"There is nothing to plot: no run has measured {column} of single clients.")
+        raise InputError(f"There is nothing to plot: no run has measured {column} for single clients.")
     with mpl.rc_context(STYLE):
         figure = new_figure(5.0, 3.4)
         axes = figure.subplots()
@@ -30,9 +29,9 @@ def plot_clients(runs: Sequence[Run], column: str, *, title: str = "") -> Figure
 
 
 def draw_clients(ax: Axes, runs: Sequence[Run], column: str, title: str = "") -> None:
-    """Draw what the last probe measured of single clients into axes that are given, as `plot_clients` does."""
+    """Draw a metric of single clients into given axes, as `plot_clients` does."""
     known = [run for run in runs if column in run.clients]
-    factor, unit = (100.0, " (%)") if column.endswith("accuracy") else (1.0, "")
+    y_label, factor = title_and_factor(column)
     labels = [f"{run.panel} {run.label}".strip() for run in known]
     styles = line_styles(labels)
     for run, label in zip(known, labels, strict=True):
@@ -42,4 +41,4 @@ def draw_clients(ax: Axes, runs: Sequence[Run], column: str, title: str = "") ->
         ax.axhline(values.mean(), color=styles[label]["color"], linewidth=0.8, linestyle="--")
     ax.set_xlim(0, 100)
     ax.grid(visible=True)
-    ax.set(xlabel="Share of the clients (%), the least first", ylabel=title_of(column) + unit, title=title)
+    ax.set(xlabel="Clients (%), in ascending order", ylabel=y_label, title=title)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from atoll.report.figures.before_training import index_ticks
 from atoll.report.figures.network_map import as_finite
-from atoll.report.figures.style import BLUE, PALETTE, STYLE, WIDTH_INCHES, drawn_width, legend_columns, new_figure
+from atoll.report.figures.style import BLUE, PALETTE, STYLE, WIDTH_INCHES, add_legend, drawn_width, new_figure
 from atoll.report.reading.units import time_unit
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
@@ -23,7 +23,8 @@ from atoll.support.errors import InputError
 OVER_COLOR = PALETTE[1]
 LINE_COLOR = "#333333"
 EMPTY_COLOR = "#888888"
-MAX_WRITTEN = 24  # bars beyond which there is no room for their values
+MAX_WRITTEN = 24  # bars beyond which their values do not fit
+PATCHES = {"handlelength": 1.6, "handleheight": 0.7}  # of a legend of bars
 STEPS = [1, 2, 2.5, 5, 10]
 
 
@@ -31,20 +32,20 @@ def plot_completion(completion_seconds: ArrayLike, limit_seconds: ArrayLike | No
     """Draw each aggregator's completion time as a bar, and its limit as a line.
 
     `completion_seconds` is [aggregators]; 0 is an aggregator without clients, marked by a cross. `limit_seconds`
-    is one limit for all or [aggregators]; inf is no limit. Bars over their limit have another colour. Raises
-    InputError for negative or missing times, and where the two disagree on the number of aggregators.
+    is one limit for all, or [aggregators]; inf is no limit. Bars over their limit have another colour. Raises
+    InputError for negative or missing times, and if the numbers of aggregators differ.
     """
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, 3.2)
         axes = figure.subplots()
-        add_legend(figure, draw_completion(axes, completion_seconds, limit_seconds, title))
+        add_legend(figure, draw_completion(axes, completion_seconds, limit_seconds, title), **PATCHES)
     return figure
 
 
 def draw_completion(
     ax: Axes, completion_seconds: ArrayLike, limit_seconds: ArrayLike | None = None, title: str = ""
 ) -> list[Artist]:
-    """Draw completion times into axes that are given, as `plot_completion` does; return the legend's entries."""
+    """Draw completion times into given axes, as `plot_completion` does; return the legend's entries."""
     seconds = not_negative(as_finite(completion_seconds, "completion_seconds", "[aggregators]"), "completion_seconds")
     limits = _as_limits(limit_seconds, len(seconds))
     bounded = np.isfinite(limits)
@@ -56,7 +57,7 @@ def draw_completion(
     ends = places[bounded] - 0.5, places[bounded] + 0.5
     ax.hlines(limits[bounded] / unit.seconds, *ends, color=LINE_COLOR, linewidth=1.4, capstyle="projecting")
     ax.set_xticks(index_ticks(len(seconds), 25))
-    ax.set(xlabel="Aggregator", ylabel=f"Completion ({unit.name})", title=title)
+    ax.set(xlabel="Aggregator", ylabel=f"Completion time ({unit.name})", title=title)
     ax.tick_params(axis="x", length=0)
     ax.set_xlim(-0.6, len(seconds) - 0.4)
     from_zero(ax, max(seconds.max(), limits[bounded].max(initial=0.0)) / unit.seconds)
@@ -76,13 +77,13 @@ def plot_bars(
 ) -> Figure:
     """Draw groups of bars side by side, as FedUC's figures 5 (mean EMD) and 6 (largest completion) do.
 
-    `values[group][series]` is a number, or one number a seed: then the bar is their mean and the whisker their
-    sample standard deviation. A series, say a clustering, has one colour in all groups, say patterns; a group may
-    lack a series. The vertical axis begins at 0. Raises InputError for no values, and for negative or missing ones.
+    `values[group][series]` is a number, or a number for each seed: then the bar is their mean and the whisker their
+    sample standard deviation. A series (a clustering, say) has the same colour in all groups (patterns, say); a group
+    may lack a series. The vertical axis begins at 0. Raises InputError without values or for invalid ones.
     """
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, 3.6)
-        add_legend(figure, draw_bars(figure.subplots(), values, y_label, title, group_label))
+        add_legend(figure, draw_bars(figure.subplots(), values, y_label, title, group_label), **PATCHES)
     return figure
 
 
@@ -93,7 +94,7 @@ def draw_bars(
     title: str = "",
     group_label: str = "",
 ) -> list[Artist]:
-    """Draw groups of bars into axes that are given, as `plot_bars` does; return the legend's entries."""
+    """Draw groups of bars into given axes, as `plot_bars` does; return the legend's entries."""
     table = {
         (group, name): not_negative(as_finite(np.atleast_1d(value), where, "[seeds]"), where)
         for group, row in values.items()
@@ -121,7 +122,7 @@ def draw_bars(
 
 
 def not_negative(array: Floats, name: str) -> Floats:
-    """Return an array without negative values; `name` is for the message."""
+    """Return the array, after checking that no value is negative; `name` is for the message."""
     wrong = np.argwhere(array < 0)
     if wrong.size:
         raise InputError(f"{name}{wrong[0].tolist()} = {array[tuple(wrong[0])]:g}: must not be negative.")
@@ -129,7 +130,7 @@ def not_negative(array: Floats, name: str) -> Floats:
 
 
 def _as_limits(limit_seconds: ArrayLike | None, aggregators: int) -> Floats:
-    """Return a limit for every aggregator, inf where there is none."""
+    """Return the limit of every aggregator, inf where there is none."""
     limits = np.asarray(np.inf if limit_seconds is None else limit_seconds, dtype=np.float64)
     if limits.shape not in ((), (aggregators,)):
         raise InputError(f"limit_seconds has shape {limits.shape}, but there are {aggregators} aggregators.")
@@ -139,7 +140,7 @@ def _as_limits(limit_seconds: ArrayLike | None, aggregators: int) -> Floats:
 
 
 def _draw_bar(axes: Axes, place: float, width: float, seeds: Floats, color: str) -> float:
-    """Draw the mean of the seeds, and a whisker where there are several; return where it ends."""
+    """Draw the mean over seeds, with a whisker if there are several; return its top."""
     mean, deviation = float(seeds.mean()), float(seeds.std(ddof=1)) if len(seeds) > 1 else 0.0
     axes.bar(place, mean, width=width, color=color)
     if len(seeds) > 1:
@@ -149,7 +150,7 @@ def _draw_bar(axes: Axes, place: float, width: float, seeds: Floats, color: str)
 
 
 def _slant(labels: list[str]) -> dict[str, Any]:
-    """Return how to write the groups' names: aslant where they would run into each other."""
+    """Return how to write the groups' names: slanted where they would overlap."""
     room = drawn_width(WIDTH_INCHES) / len(labels) / 0.08  # letters of 8 point text
     return {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if max(map(len, labels)) > room else {}
 
@@ -162,15 +163,7 @@ def _seeds_note(counts: list[int]) -> str:
 
 
 def from_zero(axes: Axes, top: float, *, integer: bool = False) -> None:
-    """Let the vertical axis begin at 0 and hold `top`, with lines across."""
+    """Let the vertical axis begin at 0 and reach `top`, with grid lines."""
     axes.set_ylim(0, 1.06 * top or 1.0)
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=STEPS, integer=integer))
     axes.grid(visible=True, axis="y")
-
-
-def add_legend(figure: Figure, handles: list[Any]) -> None:
-    """Put a legend below a figure, if there are entries."""
-    if handles:
-        labels = [str(handle.get_label()) for handle in handles]
-        columns = legend_columns(labels, figure.get_figwidth())
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=1.6, handleheight=0.7)

@@ -1,4 +1,4 @@
-"""A picture of what clients hold: how much, of which classes, and what their inputs are like."""
+"""A figure of clients' data: how many samples, of which classes, with which inputs."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from atoll.support.errors import InputError
 
 
 def drawn_clients(clients: int) -> Ids:
-    """Return which of so many clients are drawn: all, or an evenly spaced 60."""
+    """Return which of this many clients are drawn: all, or 60 at even spacing."""
     return np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64)
 
 
@@ -32,18 +32,18 @@ def plot_holdings(
 
     Args:
         class_counts: samples by class, [clients, classes].
-        features: of the clients that `drawn_clients` gives, [drawn, features], around 0.
-        names: of the features.
-        title: what the figure is headed.
-        classes: their names; by default their numbers.
+        features: mean features of the clients that `drawn_clients` gives, [drawn, features], centred at 0.
+        names: names of the features.
+        title: title of the figure.
+        classes: names of the classes; by default their numbers.
 
     Raises:
-        InputError: tables of other sizes.
+        InputError: the features have another shape.
     """
     counts, means = np.asarray(class_counts, np.float64), np.asarray(features, np.float64)
     drawn = drawn_clients(len(counts))
     if means.shape != (len(drawn), len(names)) or not means.size:
-        raise InputError(f"features: must be [{len(drawn)} clients, {len(names)} names], it is {list(means.shape)}")
+        raise InputError(f"features: must be [{len(drawn)} clients, {len(names)} names], not {list(means.shape)}")
     heights = [1.1, float(np.clip(0.2 * counts.shape[1], 1, 3.5)), float(np.clip(0.2 * len(names), 1, 4.5))]
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, sum(heights) + 1.3)
@@ -71,12 +71,12 @@ def _draw_sizes(ax: Axes, sizes: Floats, title: str) -> None:
 
 
 def _draw_features(ax: Axes, means: Floats, names: Sequence[str]) -> None:
-    """Draw [clients, features] in colours that are even around 0."""
+    """Draw [clients, features] in colours symmetric around 0."""
     most = float(abs(means).max()) or 1.0
     image = ax.imshow(means.T, aspect="auto", interpolation="nearest", cmap="RdBu_r", vmin=-most, vmax=most)
     ax.set_yticks(range(len(names)), [name if len(name) <= 24 else f"{name[:23]}…" for name in names])
     strip_frame(ax)
     figure = ax.get_figure(root=True)
     assert figure is not None, "axes have a figure"
-    bar = figure.colorbar(image, ax=ax, label="Mean, in deviations of samples", pad=0.02)
+    bar = figure.colorbar(image, ax=ax, label="Mean, in standard deviations of samples", pad=0.02)
     strip_frame(bar.ax)

@@ -1,4 +1,4 @@
-"""The map of a network: where clients and aggregators stand, and who belongs to whom."""
+"""The map of a network: where clients and aggregators are, and which belong together."""
 
 import math
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from atoll.support.errors import InputError
 
 MAP_INCHES = 6.2
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-TRIANGLES = {"^": -2.2, "v": 2.2}  # points from their middle down or up to where a number has room
-MAX_NUMBERED = 25  # aggregators beyond which their numbers would hide the clients
+TRIANGLES = {"^": -2.2, "v": 2.2}  # points by which a number is shifted from the middle to where it fits
+MAX_NUMBERED = 25  # aggregators beyond which numbers would hide the clients
 COLORS = to_rgba_array(PALETTE)
 DARK = to_rgba_array("#222222")
 LINK_COLOR = "#999999"
@@ -41,13 +41,13 @@ def plot_map(
 ) -> Figure:
     """Draw clients and aggregators in the colour and shape of their cluster, each client tied to its aggregator.
 
-    No two of up to 49 clusters share both colour and shape, and near aggregators differ in colour. Aggregators are
-    numbered where there are at most 25 or if `ids`, which numbers the clients too; hollow where they have no client,
-    and tied by dashed lines to their neighbours.
+    No two of up to 49 clusters share both colour and shape, and nearby aggregators differ in colour. Aggregators are
+    numbered if there are at most 25, or with `ids`, which numbers the clients too; they are hollow without clients,
+    and joined to their neighbours by dashed lines.
 
     `clients_xy` is [clients, 2], `aggregators_xy` [aggregators, 2] and `server_xy` [2], in metres. `labels` is
-    [clients], each client's aggregator, or -1 for a client left out, drawn grey. `neighbours` names the other
-    aggregators that each one exchanges models with. Raises InputError for wrong shapes, positions that are not
+    [clients], each client's aggregator, or -1 for a client left out, drawn grey. `neighbours` lists, for each
+    aggregator, those it exchanges models with. Raises InputError for wrong shapes, positions that are not
     finite, and labels or neighbours that are not aggregators.
     """
     with mpl.rc_context(STYLE):
@@ -73,7 +73,7 @@ def draw_map(
     title: str = "",
     ids: bool = False,
 ) -> list[Line2D]:
-    """Draw a network into axes that are given, as `plot_map` does; return the legend's entries."""
+    """Draw a network into given axes, as `plot_map` does; return the legend's entries."""
     clients = as_finite(clients_xy, "clients_xy", "[clients, 2]", (2,), 2)
     aggregators = as_finite(aggregators_xy, "aggregators_xy", "[aggregators, 2]", (2,), 2)
     server = None if server_xy is None else as_finite(server_xy, "server_xy", "[2]", last=2)
@@ -98,8 +98,8 @@ def as_finite(
 ) -> Floats:
     """Return the values as an array of finite numbers; `name` and `shape` are for the messages.
 
-    Raises InputError for an empty array, for another number of dimensions than one of `dimensions`, for a last one
-    that is not `last` long, and for values that are not finite numbers.
+    Raises InputError for an empty array, for a number of dimensions not in `dimensions`, for a last dimension other
+    than `last`, and for values that are not finite numbers.
     """
     try:
         array = np.asarray(values, dtype=np.float64)
@@ -116,10 +116,10 @@ def as_finite(
 def cluster_styles(aggregators_xy: Floats) -> tuple[Ids, Ids]:
     """Return each cluster's colour and marker, as indices into PALETTE and MARKERS, [aggregators] each.
 
-    Every aggregator takes, in order, the colour whose nearest bearer so far is farthest, and of that colour the
-    next marker: near clusters differ in colour, and no pair repeats before all are used.
+    Each aggregator in turn takes the colour whose nearest use so far is farthest, and the next marker of that
+    colour: nearby clusters differ in colour, and no pair repeats before all are used.
     """
-    nearest = np.full((len(PALETTE), len(aggregators_xy)), np.inf)  # squared distance to each colour's bearers
+    nearest = np.full((len(PALETTE), len(aggregators_xy)), np.inf)  # squared distance to the nearest use of each colour
     used = np.zeros(len(PALETTE), dtype=np.int64)
     colors, markers = np.empty((2, len(aggregators_xy)), dtype=np.int64)
     for index, xy in enumerate(aggregators_xy):
@@ -157,7 +157,7 @@ def _as_links(neighbours: Sequence[Sequence[int]] | None, aggregators: int) -> I
 
 
 def _limits(points: Floats) -> tuple[Floats, Floats]:
-    """Return the lower left and the upper right corner of what is shown: the points and a margin."""
+    """Return the lower left and upper right corners of the points with a margin."""
     low, high = points.min(axis=0), points.max(axis=0)
     margin = 0.04 * float((high - low).max()) or 1.0
     return low - margin, high + margin
@@ -194,7 +194,7 @@ def _draw_clusters(axes: Axes, clients: Floats, aggregators: Floats, owners: Ids
 
 
 def _scatter(axes: Axes, points: Floats, shapes: Ids, each: dict[str, Floats], common: Any) -> None:
-    """Draw points of several shapes; `each` holds what differs from point to point."""
+    """Draw points of several shapes; `each` holds the properties that differ between points."""
     for shape in np.unique(shapes):
         own = shapes == shape
         style: Any = common | {name: values[own] for name, values in each.items()}
@@ -210,7 +210,7 @@ def _number(axes: Axes, aggregators: Floats, markers: Ids, faces: Floats) -> Non
 
 
 def _handles(owners: Ids, aggregators: int, *, with_server: bool, with_links: bool) -> list[Line2D]:
-    """Explain the kinds of marker; the clusters' colours explain themselves, since lines tie them together."""
+    """Return legend entries for the kinds of marker; colours need none, since lines join each cluster."""
     grey: Any = {"linestyle": "", "color": "#666666", "markeredgecolor": "#222222", "marker": "o"}
     hollow: Any = grey | {"markerfacecolor": "white", "markeredgecolor": "#666666"}
     filled = len(np.unique(owners[owners >= 0]))

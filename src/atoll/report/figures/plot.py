@@ -1,12 +1,12 @@
-"""Drawing into axes of one's own: each function takes Matplotlib axes first and leaves figure, size and style to you.
+"""Drawing into your own axes: each function takes Matplotlib axes first and leaves figure, size and style to you.
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.16, 2.5))
     atoll.plot.curves(left, runs, "test_accuracy", "virtual_time")
     atoll.plot.gantt(right, events)
     figure.savefig("figure.pdf")
 
-What has a legend beside its axes returns the entries, for ``ax.legend(handles=...)``. Bad input is an `InputError`, as
-of the functions that make whole figures.
+Functions whose figure has a legend outside the axes return its entries, for ``ax.legend(handles=...)``. Bad input
+raises `InputError`.
 """
 
 from atoll.report.figures.before_training import draw_cluster_shares as clusters

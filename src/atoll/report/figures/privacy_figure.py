@@ -1,4 +1,4 @@
-"""A picture of what a private schedule will spend, cluster by cluster."""
+"""A figure of the epsilon that a private schedule will spend in each cluster."""
 
 import matplotlib as mpl
 import numpy as np
@@ -11,20 +11,19 @@ from atoll.support.errors import InputError
 
 
 def plot_spending(rounds: Ids, epsilons: Floats, title: str = "") -> Figure:
-    """Draw each cluster's epsilon over rounds, and the worst client's on top of them.
+    """Draw each cluster's epsilon over rounds, and that of the worst client on top.
 
-    `rounds` is [points], `epsilons` [points, clusters]. Raises InputError where nothing is hidden, and so no epsilon
-    is finite.
+    `rounds` is [points], `epsilons` [points, clusters]. Raises InputError without noise, when epsilon is infinite.
     """
     if not np.isfinite(epsilons).all():
-        raise InputError("There is nothing to plot: without noise epsilon is not finite.")
+        raise InputError("There is nothing to plot: without noise, epsilon is not finite.")
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, 3.0)
         ax = figure.subplots()
         for column in epsilons.T:
             ax.plot(rounds, column, color=PALE_BLUE, linewidth=1.0)
-        ax.plot([], [], color=PALE_BLUE, linewidth=1.0, label="a cluster's worst client")
-        ax.plot(rounds, epsilons.max(axis=1), color=BLUE, label="the worst client of all")
+        ax.plot([], [], color=PALE_BLUE, linewidth=1.0, label="Worst client of a cluster")
+        ax.plot(rounds, epsilons.max(axis=1), color=BLUE, label="Worst client of all")
         ax.set(xlabel="Round", ylabel="Epsilon", title=title, ylim=(0, None))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.grid(visible=True, axis="y")

@@ -1,4 +1,4 @@
-"""How many clients aggregators have, against their frequency or links, and how the two go together."""
+"""Numbers of clients of aggregators against their frequency or links, with the rank correlation."""
 
 import math
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from atoll.report.figures.comparisons import LINE_COLOR, STEPS, add_legend, from_zero, not_negative
+from atoll.report.figures.comparisons import LINE_COLOR, PATCHES, STEPS, from_zero, not_negative
 from atoll.report.figures.network_map import as_finite
-from atoll.report.figures.style import BLUE, STYLE, WIDTH_INCHES, drawn_width, new_figure
+from atoll.report.figures.style import BLUE, STYLE, WIDTH_INCHES, add_legend, drawn_width, new_figure
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
-MAX_COLUMNS = 2  # panels side by side: there must be room for their titles
-MAX_STEPS = 12  # different x beyond which points are no longer read as columns
+MAX_COLUMNS = 2  # panels side by side, so that their titles fit
+MAX_STEPS = 12  # distinct x beyond which points are not drawn as columns
 
 
 def plot_size_against(
@@ -28,11 +28,11 @@ def plot_size_against(
     """Draw how many clients aggregators have against their frequency or links, as FedUC's figures 7 and 8 do.
 
     `x` and `sizes` are [aggregators], or [seeds, aggregators] to draw the aggregators of all seeds; or mappings from
-    each panel's name to such. Every panel tells Spearman's rank correlation, for seeds the mean and the range of each
-    one's own. Where `x` takes few values, well apart, equal points stand side by side and a line marks each column's
-    mean; otherwise the line is the least squares one. Values of `x` that agree to nine digits are equal. An aggregator
-    whose `x` is 0 takes no part, as one without clients has no frequency, and is left out. Raises InputError where
-    panels or shapes disagree, and for values that are missing or negative sizes.
+    panel names to these. Each panel shows Spearman's rank correlation; over several seeds, its mean and range. If `x`
+    has few values, well apart, equal points are drawn side by side and a line marks the mean of each column; otherwise
+    a least-squares line is drawn. Values of `x` that agree to nine digits count as equal. Aggregators with `x` = 0
+    (without clients, so without a frequency) are left out. Raises InputError if panels or shapes disagree, and for
+    missing values or negative sizes.
     """
     panels = _as_panels(x, sizes)
     most = MAX_COLUMNS if drawn_width(WIDTH_INCHES) > 5 else 1
@@ -43,31 +43,34 @@ def plot_size_against(
         figure = new_figure(*size)
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
         kinds = {_draw_panel(axes, name, *pair) for axes, (name, pair) in zip(grid.flat, panels.items(), strict=False)}
-        top = max(float(pair[1].max()) for pair in panels.values())
-        from_zero(grid[0, 0], top, integer=True)
-        grid[0, 0].set_ylim(-0.04 * top, 1.06 * top or 1.0)  # room for the points of empty aggregators
+        _set_y(grid[0, 0], max(float(pair[1].max()) for pair in panels.values()))
         for position, axes in enumerate(grid.flat):
             if position >= len(panels):
                 axes.remove()
             else:
                 axes.set(xlabel=x_label, ylabel="" if position % columns else "Clients")
         figure.suptitle(title, fontsize=10.5, fontweight="bold")
-        add_legend(figure, [Line2D([], [], color=LINE_COLOR, linewidth=1.2, label=" or ".join(sorted(kinds)))])
+        add_legend(
+            figure, [Line2D([], [], color=LINE_COLOR, linewidth=1.2, label=" or ".join(sorted(kinds)))], **PATCHES
+        )
     return figure
 
 
 def draw_size_against(ax: Axes, x: ArrayLike, sizes: ArrayLike, x_label: str, title: str = "") -> None:
-    """Draw one panel of `plot_size_against` into axes that are given."""
+    """Draw one panel of `plot_size_against` into given axes."""
     ((known, clients),) = _as_panels(x, sizes).values()
     _draw_panel(ax, title, known, clients)
-    top = float(clients.max())
-    from_zero(ax, top, integer=True)
-    ax.set_ylim(-0.04 * top, 1.06 * top or 1.0)
+    _set_y(ax, float(clients.max()))
     ax.set(xlabel=x_label, ylabel="Clients")
 
 
+def _set_y(axes: Axes, top: float) -> None:
+    from_zero(axes, top, integer=True)
+    axes.set_ylim(-0.04 * top, 1.06 * top or 1.0)  # room for the points of empty aggregators
+
+
 def rank_correlation(x: Floats, sizes: Floats) -> float | None:
-    """Return Spearman's rank correlation over nonzero x, or None where either has only one value and so no ranks.
+    """Return Spearman's rank correlation over nonzero x; None if either has a single value, and so no ranks.
 
     >>> rank_correlation(np.array([0.1, 0.2, 0.0, 0.4]), np.array([2.0, 3.0, 0.0, 9.0]))
     1.0
@@ -99,12 +102,12 @@ def _as_panels(
             where = f" of {name}" if name else ""
             raise InputError(f"x and sizes{where} must be of one shape, not {known.shape} and {clients.shape}.")
         scale = float(np.abs(known).max()) or 1.0
-        panels[name] = np.round(known / scale, 9) * scale, clients  # what differs by rounding alone is a tie
+        panels[name] = np.round(known / scale, 9) * scale, clients  # a difference by rounding alone is a tie
     return panels
 
 
 def _draw_panel(axes: Axes, name: str, x: Floats, sizes: Floats) -> str:
-    """Draw the points of all seeds and their line; return what the line is."""
+    """Draw the points of all seeds and their line; return the kind of line."""
     axes.grid(visible=True)
     axes.set_title(name, pad=18)
     axes.text(0.5, 1.025, _correlation_text(x, sizes), transform=axes.transAxes, ha="center", va="bottom", fontsize=8.5)
@@ -112,17 +115,10 @@ def _draw_panel(axes: Axes, name: str, x: Floats, sizes: Floats) -> str:
     if not len(flat_x):
         return "Mean"
     steps = np.unique(flat_x)
-    points: dict[str, Any] = {
-        "s": 26,
-        "color": BLUE,
-        "edgecolors": "white",
-        "linewidths": 0.4,
-        "alpha": 0.8,
-        "zorder": 2,
-    }
-    line: dict[str, Any] = {"color": LINE_COLOR, "linewidth": 1.2, "zorder": 1}
+    points: Any = {"s": 26, "color": BLUE, "edgecolors": "white", "linewidths": 0.4, "alpha": 0.8, "zorder": 2}
+    line: Any = {"color": LINE_COLOR, "linewidth": 1.2, "zorder": 1}
     gap = float(np.diff(steps).min()) if len(steps) > 1 else float(abs(steps[0])) or 1.0
-    apart = 2 * gap * (len(steps) - 1) >= steps[-1] - steps[0]  # at least half of what they would be if spaced evenly
+    apart = 2 * gap * (len(steps) - 1) >= steps[-1] - steps[0]  # gaps are at least half as wide as if evenly spaced
     if len(steps) == 1 or (apart and len(steps) <= MAX_STEPS and 2 * len(steps) <= len(flat_x)):
         axes.scatter(flat_x + _side_by_side(flat_x, flat_sizes, gap), flat_sizes, **points)
         means = np.array([flat_sizes[flat_x == step].mean() for step in steps])
@@ -134,7 +130,7 @@ def _draw_panel(axes: Axes, name: str, x: Floats, sizes: Floats) -> str:
     ends = steps[[0, -1]]
     axes.plot(ends, np.polyval(np.polyfit(flat_x, flat_sizes, 1), ends), **line)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
-    return "Least squares line"
+    return "Least-squares line"
 
 
 def _correlation_text(x: Floats, sizes: Floats) -> str:
@@ -147,7 +143,7 @@ def _correlation_text(x: Floats, sizes: Floats) -> str:
 
 
 def _side_by_side(x: Floats, sizes: Floats, gap: float) -> Floats:
-    """Return how far to shift each point so that equal ones stand side by side within their column."""
+    """Return how far to shift each point so that equal ones are side by side within their column."""
     _, group, count = np.unique(np.stack([x, sizes]), axis=1, return_inverse=True, return_counts=True)
     group = group.reshape(-1)
     order = np.argsort(group, kind="stable")

@@ -1,14 +1,17 @@
 """The look that all figures share."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
+
+from atoll.runs.columns import title_of
 
 LineStyle: TypeAlias = str | tuple[int, tuple[float, ...]]
 
@@ -16,14 +19,14 @@ WIDTH_INCHES = 8.0
 """The usual width of a figure: 1200 pixels at 150 dpi."""
 
 WIDTHS = {"column": 3.5, "text": 7.16}
-"""Widths in inches of a column and of both columns of a page, as IEEE's journals have them."""
+"""Widths in inches of a column and of both columns of a page, as in IEEE journals."""
 
 _width: ContextVar[float | None] = ContextVar("width", default=None)
 
 BLUE = "#0072B2"
 PALE_BLUE = "#A3CDE8"
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart, without its yellow, too pale for a line.
+# Okabe and Ito's palette, safe for colour-blind readers, without its yellow, which is too pale for a line.
 PALETTE = (BLUE, "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333")
 # Seven colours and two patterns have no common factor: 14 different curves before a pair repeats.
 PATTERNS: tuple[LineStyle, ...] = ("-", (0, (4.5, 1.5)))
@@ -51,14 +54,14 @@ STYLE: Any = {  # Any, since the type of a key differs between matplotlib's vers
     "lines.linewidth": 1.6,
     "legend.frameon": False,
     "legend.fontsize": 9,
-    "text.parse_math": False,  # labels come from settings, and one that is no formula would be an error
+    "text.parse_math": False,  # labels come from settings; a malformed formula would be an error
 }
-"""Settings to draw under, as `with matplotlib.rc_context(STYLE)`."""
+"""Matplotlib settings of all figures: `with matplotlib.rc_context(STYLE)`."""
 
 
 @contextmanager
 def figure_width(inches: float | None) -> Iterator[None]:
-    """Let figures that are made inside be so wide, with letters as large as ever; None: each its own width."""
+    """Set the width of the figures made inside, with text of unchanged size; None: each has its own width."""
     token = _width.set(inches)
     try:
         yield
@@ -67,18 +70,18 @@ def figure_width(inches: float | None) -> Iterator[None]:
 
 
 def drawn_width(inches: float) -> float:
-    """Return how wide a figure is that is usually so wide."""
+    """Return the width of a figure that is usually this wide, in inches."""
     return _width.get() or inches
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches; under `figure_width` of that width, and lower if narrower."""
+    """Return an empty figure of this size in inches; inside `figure_width`, of that width and less height."""
     ratio = drawn_width(width) / width
     return Figure(figsize=(ratio * width, height * ratio**0.5), layout="constrained")
 
 
 def line_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Give each distinct label a colour and a line pattern, in order of first appearance."""
+    """Assign each distinct label a colour and a line pattern, in order of first appearance."""
     return {
         label: {"color": PALETTE[index % len(PALETTE)], "linestyle": PATTERNS[index % len(PATTERNS)]}
         for index, label in enumerate(dict.fromkeys(labels))
@@ -86,15 +89,27 @@ def line_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def legend_columns(labels: Iterable[str], width_inches: float) -> int:
-    """Return how many columns a legend of this width takes, with its rows as even as they get."""
+    """Return how many columns a legend of this width has, with its rows as even as possible."""
     lengths = [len(label) for label in labels]
     inches_per_entry = 0.55 + 0.075 * max(lengths)  # the line's sample and gaps, then about 9 point text
     fitting = max(1, min(len(lengths), int(width_inches / inches_per_entry)))
     return math.ceil(len(lengths) / math.ceil(len(lengths) / fitting))
 
 
+def add_legend(figure: Figure, handles: Sequence[Artist], **look: float) -> None:
+    """Put a legend below a figure, if there are entries."""
+    if handles:
+        columns = legend_columns([str(handle.get_label()) for handle in handles], figure.get_figwidth())
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, **look)
+
+
+def title_and_factor(column: str) -> tuple[str, float]:
+    """Return what an axis calls a column, and the factor from its values to those shown: accuracies are in per cent."""
+    return (f"{title_of(column)} (%)", 100.0) if column.endswith("accuracy") else (title_of(column), 1.0)
+
+
 def strip_frame(axes: Axes) -> None:
-    """Leave an image bare: no frame, no tick marks."""
+    """Remove the frame and the tick marks."""
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
 
@@ -109,7 +124,7 @@ def use_log_scale(axes: Axes, low: float, high: float) -> None:
 
 
 def _log_steps(low: float, high: float) -> tuple[float, ...]:
-    """Return which multiples of the powers of ten to label: a short axis needs more than the powers."""
+    """Return which multiples of the powers of ten to label: the powers alone are too few for a short axis."""
     if high < 5 * low:
         return tuple(map(float, range(1, 10)))
     return (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)

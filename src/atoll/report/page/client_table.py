@@ -1,4 +1,4 @@
-"""What the page shows of single clients: what the last probe measured of each, sorted, beside the mean."""
+"""The page's figures of single clients: each metric's last value at every client, sorted, and the mean."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ MAX_POINTS = 1000
 
 
 def clients(run: Run, pool: RunPool) -> list[dict[str, Any]]:
-    """Return a figure for each column that a probe measured client by client."""
+    """Return a figure for each metric of single clients."""
     return [_curve(run, column, np.sort(values), pool) for column, values in run.clients.items()]
 
 
@@ -25,10 +25,10 @@ def _curve(run: Run, column: str, values: Floats, pool: RunPool) -> dict[str, An
     picked = np.unique(np.linspace(0, len(values) - 1, MAX_POINTS).round().astype(np.int64))
     return {
         "kind": "clients",
-        "title": f"{title}, client by client",
-        "alt": f"{title} of {len(values):,} clients of {name_of(run)} at the last probe, sorted: from {low} to {high}, "
+        "title": f"{title}, by client",
+        "alt": f"{title} of {len(values):,} clients of {name_of(run)} at the last evaluation, sorted: {low} to {high}, "
         f"mean {middle}.",
-        "note": "At the last probe, from the least to the greatest; the dashed line is the mean.",
+        "note": "At the last evaluation, in ascending order; the dashed line is the mean.",
         "column": title,
         "share": column.endswith("accuracy"),
         "mean": mean,

@@ -1,4 +1,4 @@
-"""What a page says at one moment: tables as HTML, and the numbers of its figures."""
+"""The content of a page at one moment: tables as HTML, and the numbers of its figures."""
 
 import json
 from collections.abc import Sequence
@@ -6,26 +6,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.report.page.compared import settings_table, warnings
-from atoll.report.page.details import Scenes, details
+from atoll.report.page.details import details
 from atoll.report.page.groups import Group, group_runs, make_panels
 from atoll.report.page.key_numbers import RunPool, curves
 from atoll.report.page.markup import items, paragraph
 from atoll.report.page.privacy_section import privacy_tables
 from atoll.report.page.results import results_table
+from atoll.report.page.scenes import Scenes
 from atoll.report.page.targets import targets_table
 from atoll.report.reading.runs import Run
 
-WAITING = "Waiting for the first row of metrics. This page shows it as soon as it is there."
+WAITING = "Waiting for the first row of metrics. It will appear here as soon as it is written."
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a page says.
+    """The content of a page.
 
     Attributes:
         title: the experiments' names.
-        summary: how many runs there are, and how far they are.
-        sections: HTML by the id of the element that it goes into.
+        summary: how many runs there are, and how many have finished.
+        sections: HTML by the id of the element that holds it.
         data: what the page's script draws.
     """
 
@@ -35,7 +36,7 @@ class Content:
     data: dict[str, Any]
 
     def as_json(self) -> bytes:
-        """Return it as one JSON document, as a watched page asks for it."""
+        """Return it as one JSON document, which a watched page requests."""
         return json.dumps(vars(self), allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -48,11 +49,11 @@ def make_content(
     notices: Sequence[str] = (),
     live: bool = False,
 ) -> Content:
-    """Return what a page of these runs says.
+    """Return the content of a page of these runs.
 
-    `targets` are test accuracies, 0 to 1; None chooses some that tell the runs apart. If `stable`, all probes
-    from one on must meet them. `scenes` holds what was made for
-    an earlier page. `notices` come before the page's own warnings. Without runs, the page says that it waits.
+    `targets` are test accuracies, 0 to 1; None chooses some that distinguish the runs. If `stable`, a target counts as
+    reached only once all later values meet it too. `scenes` holds those made for an earlier page. `notices` come before
+    the page's own warnings. Without runs, the page says that it is waiting.
     """
     groups = group_runs(runs)
     panels = make_panels(groups)
@@ -74,7 +75,7 @@ def make_content(
 
 def _summary(runs: Sequence[Run], groups: Sequence[Group]) -> str:
     if not runs:
-        return "No run has a row yet."
+        return "No run has any rows yet."
     texts = [_count(len(runs), "run")]
     if len(groups) < len(runs):
         texts.append(_count(len(groups), "setting"))

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, taken together, and the panels in which they may be compared."""
+"""Groups of runs that differ only in their seed, and panels of groups that may be compared."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from atoll.report.tables.spread import label_of_seeds, seed_of, setting_of
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one setting, one a seed, in the order given; most often a single run.
+    """Runs of one configuration, one for each seed, in the order given; most often a single run.
 
-    `label` is unique within the panel, and `dataset` the data set that all of them learn.
+    `label` is unique within the panel, and `dataset` is the data set of all of them.
     """
 
     panel: str
@@ -27,13 +27,13 @@ class Group:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that a mean is taken over: the finished ones, or all while none has finished."""
+        """The runs that are averaged: the finished ones, or all while none has finished."""
         return tuple(run for run in self.runs if run.finished) or self.runs
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Groups that learn the same data set under the same panel, and so may be compared; the first is the baseline."""
+    """Groups with the same data set and panel, which may be compared; the first is the baseline."""
 
     title: str
     dataset: str
@@ -46,10 +46,10 @@ class Panel:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Group runs whose settings are equal but for seed and label, in the order of each group's first run.
+    """Group runs that differ only in seed and label, in the order of each group's first run.
 
-    Unlike `spread_over_seeds` it takes runs that are under way, too. A seed that comes again begins a group of its
-    own, so that no run counts twice in a mean.
+    Unlike `spread_over_seeds` it includes unfinished runs. A repeated seed begins a new group, so that no run counts
+    twice in a mean.
     """
     members = defaultdict[tuple[str, int], list[Run]](list)
     seen = Counter[tuple[str, int]]()
@@ -61,7 +61,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def make_panels(groups: Sequence[Group]) -> list[Panel]:
-    """Sort groups into panels, each of one data set: accuracies on different data sets do not compare."""
+    """Sort groups into panels, each of one data set: accuracies on different data sets are not comparable."""
     sorted_in = defaultdict[tuple[str, str], list[Group]](list)
     for group in groups:
         sorted_in[group.panel, group.dataset].append(group)

@@ -1,4 +1,4 @@
-"""What curves are made of: which quantities and axes there are, and every run's columns as compact bytes."""
+"""The data of the curves: their quantities and axes, and every run's columns as compact bytes."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ AXES = (
     ("virtual_time", "Virtual time", "seconds"),
     ("wall_time", "Wall time", "seconds"),
 )
-"""What curves can stand against: column, title, and the kind of unit."""
+"""Horizontal axes of the curves: column, title, and kind of unit."""
 
 _QUANTITIES = {
     "test_accuracy": "Test accuracy",
@@ -37,7 +37,7 @@ _NO_QUANTITIES = {"event", "bytes_up", "bytes_down", *(column for column, _, _ i
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column that curves can show: its title, and whether it is a share to be read in per cent."""
+    """A column that curves can show: its title, and whether it is a share, shown in per cent."""
 
     column: str
     title: str
@@ -45,12 +45,12 @@ class Quantity:
 
 
 def bytes_sent(run: Run) -> Floats:
-    """Return the bytes that were sent up and down so far, one a probe."""
+    """Return the bytes sent up and down so far, [rows]."""
     return np.asarray(run.rows["bytes_up"] + run.rows["bytes_down"])
 
 
 def quantities(runs: Sequence[Run]) -> list[Quantity]:
-    """Return what at least one run has recorded, the usual columns first, then any others by name."""
+    """Return the columns that at least one run has recorded, the usual ones first, then any others by name."""
     known = {
         name
         for run in runs
@@ -65,30 +65,30 @@ def quantities(runs: Sequence[Run]) -> list[Quantity]:
 
 
 class RunPool:
-    """Arrays as base64 of little-endian float32, each distinct one held once.
+    """Arrays as base64 of little-endian float32, each distinct one stored once.
 
-    Seven digits are more than a curve can show. Runs of one experiment share most of their columns, such as rounds.
+    Seven digits are more than a curve can show. Runs of one experiment share many columns, such as rounds.
     """
 
     def __init__(self) -> None:
         self.arrays: dict[str, int] = {}
 
     def put(self, values: Sequence[float] | NDArray[Any]) -> int:
-        """Hold an array, and return its place in `packed`."""
+        """Store an array, and return its index in `packed`."""
         with np.errstate(over="ignore"):  # beyond 3e38 a loss is as good as infinite
             packed = b64encode(np.asarray(values, dtype="<f4").tobytes()).decode()
         return self.arrays.setdefault(packed, len(self.arrays))
 
     @property
     def packed(self) -> list[str]:
-        """The arrays, in the order of their places."""
+        """The arrays, in the order of their indices."""
         return list(self.arrays)
 
 
 def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
-    """Return panels, groups and runs for the page's script; their columns are places in the pool.
+    """Return panels, groups and runs for the page's script; columns are indices into the pool.
 
-    `style` is a group's place among the distinct labels, so that a label looks the same in every panel.
+    `style` is the index of a group's label among the distinct ones, so that a label looks the same in every panel.
     """
     shown = quantities([run for panel in panels for run in panel.runs])
     labels = list(dict.fromkeys(group.label for panel in panels for group in panel.groups))

@@ -1,4 +1,4 @@
-"""HTML from values: everything is escaped here, once, and nowhere else."""
+"""HTML from values; all escaping is done here."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from html import escape
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: its text, a smaller note below it, and a class of the style sheet."""
+    """A table cell: its text, a smaller note below it, and a class of the style sheet."""
 
     text: str
     note: str = ""
@@ -16,14 +16,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Body:
-    """Lines of a table under a heading of their own, or under none."""
+    """Lines of a table, under an optional heading."""
 
     title: str
     lines: Sequence[Sequence[Cell]]
 
 
 def table(caption: str, header: Sequence[str], bodies: Iterable[Body], note: str = "", style: str = "") -> str:
-    """Return a table whose first column names its lines, in a region that scrolls sideways by keyboard, too."""
+    """Return a table whose first column names its lines, in a region that can be scrolled sideways by keyboard too."""
     columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     rows = "".join(_body(body, len(header)) for body in bodies)
     below = paragraph(note, "note") if note else ""
@@ -40,7 +40,7 @@ def items(texts: Iterable[str]) -> str:
 
 
 def paragraph(text: str, style: str = "") -> str:
-    """Return one paragraph, perhaps of a class of the style sheet."""
+    """Return one paragraph, optionally of a class of the style sheet."""
     return f'<p class="{escape(style)}">{escape(text)}</p>' if style else f"<p>{escape(text)}</p>"
 
 

@@ -1,4 +1,4 @@
-"""What private runs were to spend, cluster by cluster, and what they have spent."""
+"""The page's tables of epsilon: planned for each cluster, and spent."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from atoll.support.untrusted import read_json
 
 MOST_CLUSTERS = 20
 _HEADER = ("Cluster", "Clients", "Releases", "Epsilon")
-_SEEDED = "The noise is drawn from the seed, to repeat a run: who knows the seed can take it away."
+_SEEDED = "The noise is drawn from the seed, for reproducibility: anyone who knows the seed can remove it."
 
 
 def privacy_tables(groups: Sequence[Group]) -> str:
@@ -24,7 +24,7 @@ def _table(run: Run) -> str:
     try:
         told = _read(run)
         return "" if told is None else _made(run, told)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # not there, or not as it was written
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # missing or damaged
         return ""
 
 
@@ -38,12 +38,14 @@ def _made(run: Run, told: Mapping[str, Any]) -> str:
     clusters = told["clusters"]
     lines = [_line(str(int(own["cluster"])), own) for own in clusters[:MOST_CLUSTERS]]
     worst = {"releases": told["worst_client_releases"], "epsilon": told["epsilon"]}
-    lines.append(_line("worst client, spent", worst))
+    lines.append(_line("Worst client, spent", worst))
     budget = "" if told["budget"] is None else f", budget {float(told['budget']):g}"
     notes = [
-        "Of each cluster its worst client, as planned.",
+        "For each cluster, its worst client as planned.",
         f"Epsilon at delta = {float(told['delta']):g} ({told['adjacency']}), trust = {told['trust']}{budget}.",
-        f"The first {MOST_CLUSTERS} of {len(clusters):,} clusters are shown." if len(clusters) > MOST_CLUSTERS else "",
+        f"Only the first {MOST_CLUSTERS} of {len(clusters):,} clusters are shown."
+        if len(clusters) > MOST_CLUSTERS
+        else "",
         "" if told["is_private"] else _SEEDED,
     ]
     caption = f"Privacy: {name_of(run)}" if name_of(run) else "Privacy"

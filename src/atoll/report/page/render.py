@@ -1,4 +1,4 @@
-"""One HTML file with everything in it: tables, figures, style, and the script that draws."""
+"""The page as one self-contained HTML file: tables, figures, style and script."""
 
 import base64
 import hashlib
@@ -28,10 +28,10 @@ def write_page(
     stable: bool = False,
     notices: Sequence[str] = (),
 ) -> None:
-    """Write the runs' page into one file, which needs nothing else and asks for nothing from the network.
+    """Write the page of some runs into one self-contained file, which loads nothing from the network.
 
-    `targets`, `stable` and `notices` are as for `make_content`; `command` is what the page says it was made with. The
-    file's folder is made if need be.
+    `targets`, `stable` and `notices` are as in `make_content`; `command` is shown as the command that made the page.
+    The file's folder is created if necessary.
 
     Raises:
         RunError: the file cannot be written.
@@ -42,20 +42,20 @@ def write_page(
 
 
 def assemble(template: str, script: str, data: Any, **parts: str) -> str:
-    """Return a page of another kind, in the same style and with the same charts.
+    """Return another kind of page, with the same style and charts.
 
     Args:
-        template: HTML with `$policy`, `$css`, `$data` and `$app`, and the places of `parts`, which are HTML.
-        script: what follows ``core.js`` and ``chart.js``; it defines `drawAll`.
+        template: HTML with `$policy`, `$css`, `$data` and `$app`, and a placeholder for each of `parts`.
+        script: appended to ``core.js`` and ``chart.js``; defines `drawAll`.
         data: what the script draws, plain values.
-        parts: by their place in the template.
+        parts: HTML by placeholder.
     """
     app = _enclosed([*map(_asset, SCRIPTS[:2]), script])
     return Template(template).substitute(parts, policy=_policy(app), css=_asset("page.css"), data=_json(data), app=app)
 
 
 def render(content: Content, command: str = "") -> str:
-    """Return the page, with the content of this moment in it."""
+    """Return the page with this content."""
     sections = {name.removesuffix("-body"): html for name, html in content.sections.items()}
     return Template(_asset("page.html")).substitute(
         sections,
@@ -73,9 +73,9 @@ def render(content: Content, command: str = "") -> str:
 
 
 def policy(*, live: bool) -> str:
-    """Return the page's content security policy: its own script, known by its digest, and no requests.
+    """Return the page's content security policy: only its own script, identified by digest, and no requests.
 
-    A watched page may ask where it came from, and nobody else.
+    A watched page may send requests to its own server only.
     """
     return _policy(_script(), *(["connect-src 'self'"] if live else []))
 
@@ -96,12 +96,11 @@ def _policy(script: str, *more: str) -> str:
 
 @cache
 def _script() -> str:
-    """Return the page's script."""
     return _enclosed(map(_asset, SCRIPTS))
 
 
 def _enclosed(scripts: Iterable[str]) -> str:
-    """Return scripts as one, in a function of its own."""
+    """Return the scripts joined in one function."""
     own = "\n".join(scripts)
     return f'(() => {{\n"use strict";\n{own}\n}})();'
 
@@ -115,7 +114,7 @@ def _asset(name: str) -> str:
 
 
 def _in_script(text: str) -> str:
-    """Return JSON that cannot end the element around it, or begin a comment.
+    """Return JSON that cannot close its element or open a comment.
 
     >>> print(_in_script('{"label": "</script>"}'))
     {"label": "\\u003c/script>"}

@@ -1,4 +1,4 @@
-"""The page's table of results: where every setting ends, as mean and deviation over its seeds."""
+"""The page's table of final results: mean and standard deviation over seeds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH
 from atoll.runs.columns import is_built_in, title_of
 
-SEEDS_NOTE = "Of several seeds: mean ± sample standard deviation over those that finished; no ± where they agree."
+SEEDS_NOTE = "Over several seeds: mean ± sample standard deviation of the finished runs; no ± if all are equal."
 
 
 @dataclass(frozen=True)
 class Unit:
-    """How a quantity is written: a factor, the format of a value and of a deviation, and the unit's symbol."""
+    """How a quantity is written: a factor, the formats of value and deviation, and the unit's symbol."""
 
     factor: float
     value: str
@@ -27,11 +27,11 @@ class Unit:
 
 
 UnitOf = Callable[[float], Unit]
-"""Chooses the unit in which a value of this size is read."""
+"""Chooses the unit for a value of this size."""
 
 
 def results_table(panels: Sequence[Panel]) -> str:
-    """Return where each setting ends: losses, accuracies, and what it cost; one line a setting."""
+    """Return the table of final losses, accuracies and costs, a line for each group."""
     groups = [group for panel in panels for group in panel.groups]
     columns = [column for column in _columns(groups) if any(_values(group.runs, column[1]) for group in groups)]
     seeds = any(len(group.runs) > 1 for group in groups)
@@ -51,11 +51,11 @@ def results_table(panels: Sequence[Panel]) -> str:
         )
         for panel in panels
     ]
-    return table("Where each run ends", header, bodies, SEEDS_NOTE if seeds else "", "results")
+    return table("Final results", header, bodies, SEEDS_NOTE if seeds else "", "results")
 
 
 def write_moments(values: Sequence[float], unit_of: UnitOf) -> str:
-    """Return the mean, and the sample standard deviation where it is not 0, in one unit; a dash for no value.
+    """Return the mean, and the sample standard deviation if it is not 0, in one unit; a dash without values.
 
     >>> write_moments([60.0, 240.0], seconds), write_moments([7.0, 7.0], count), write_moments([], count)
     ('2.5 ± 2.1 min', '7', '–')
@@ -81,13 +81,13 @@ def size(mean: float) -> Unit:
 
 
 def seconds(mean: float) -> Unit:
-    """Return the unit of a time in seconds, as in the other tables."""
+    """Return the unit of a time in seconds."""
     unit = time_unit(mean)
     return Unit(1 / unit.seconds, ".3g", ".2g", unit.symbol)
 
 
 def count(mean: float) -> Unit:
-    """Return how a count is written, which as a mean need not be whole.
+    """Return how a count is written; a mean of counts need not be whole.
 
     >>> write_moments([1234.0], count), write_moments([2.0, 3.0], count)
     ('1,234', '2.5 ± 0.7')
@@ -96,7 +96,7 @@ def count(mean: float) -> Unit:
 
 
 def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float], UnitOf]]:
-    """Return the columns of results: title, a run's value, and its unit; of clients' probes mean and worst."""
+    """Return the columns of results: title, a run's value, and its unit; metrics of clients as mean and worst."""
 
     def last(name: str) -> Callable[[Run], float]:
         return lambda run: float(run.rows[name][-1]) if name in run.rows else np.nan
@@ -127,7 +127,7 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
 
 
 def _without_spread(columns: Sequence[str]) -> list[str]:
-    """Leave out the deviation and the percentile of what a probe measures of single clients, see `spread_of`."""
+    """Leave out deviations and percentiles over clients, see `spread_of`."""
     spread = {name for column in columns for name in (f"{column}_std", f"p10_{column}", f"p90_{column}")}
     return [column for column in columns if column not in spread]
 
@@ -137,7 +137,7 @@ def _values(runs: Sequence[Run], value: Callable[[Run], float]) -> list[float]:
 
 
 def _seeds(group: Group) -> str:
-    """Write seeds as a range where they are one.
+    """Write consecutive seeds as a range.
 
     >>> _seeds(Group("", "", "", ()))
     ''

@@ -1,5 +1,6 @@
-"""A run's clusters, data and positions, made again from its settings, since its folder does not hold them."""
+"""A run's clusters, data and positions, recomputed from its settings, since its folder does not hold them."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,25 +16,26 @@ from atoll.settings.choices import method_kind, uses_network
 from atoll.settings.sections import Settings
 from atoll.settings.validation import validate
 from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
 
-MAX_CLIENTS = 20_000  # beyond this, dealing the data out again takes longer than a page may
-MAX_CELLS = 20_000_000  # numbers in any one table on the way
-MAX_NUMBER = 2_000  # other whole numbers, such as a layer's width, whose squares may be a table
+MAX_CLIENTS = 20_000  # beyond this, partitioning the data again takes too long for a page
+MAX_CELLS = 20_000_000  # numbers in any intermediate table
+MAX_NUMBER = 2_000  # other whole numbers, such as a layer's width, since a table may have their square
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Which data each client holds, where it is, and its cluster, when a run begins.
+    """The clients' data, positions and clusters at the start of a run.
 
     Attributes:
-        labels: each client's cluster, -1 for one left out, [clients].
-        shares: each cluster's share of samples of each class, [clusters, classes].
+        labels: each client's cluster, -1 if left out, [clients].
+        shares: share of each class in each cluster's samples, [clusters, classes].
         counts: each client's samples of each class, [clients, classes].
-        clients_xy: positions in metres, [clients, 2]; None where there are none, as are the others.
+        clients_xy: positions in metres, [clients, 2]; without a network, None like the next two.
         aggregators_xy: [aggregators, 2].
-        server_xy: [2]; None also where aggregators exchange models without a server.
-        work_seconds: where clusters wait for the slowest, pairs of a round and the seconds that each cluster's own
-            work of an event takes from then on, [clusters].
+        server_xy: [2]; None also if aggregators exchange models without a server.
+        work_seconds: if clusters wait for the slowest, pairs of a round and the seconds of each cluster's own work in
+            an event from then on, [clusters].
     """
 
     labels: Ids
@@ -46,59 +48,68 @@ class Scene:
 
     @property
     def sizes(self) -> Ids:
-        """Clients of each cluster, [clusters]."""
+        """Number of clients of each cluster, [clusters]."""
         return np.bincount(self.labels[self.labels >= 0], minlength=len(self.shares))
 
 
 def make_scene(settings: Mapping[str, Any]) -> Scene | str:
-    """Return the scene of a run with these settings, or why there is none, in one sentence.
+    """Return the scene of a run with these settings, or one sentence that says why there is none.
 
-    Nothing is downloaded, nothing is trained, no file is read that the settings name, and no code is run but Atoll's
-    own, within bounds: whoever reads a report need not trust the folder.
+    Downloads nothing, trains nothing, reads no file named in the settings, and runs only Atoll's own code, within
+    bounds: a report may be made of an untrusted folder.
     """
     try:
-        if reason := _own_code(settings):  # first, since settings are checked by the functions that they name
-            return reason
+        _require_own_code(settings)  # first, since settings are checked by the functions they name
         checked = validate(dict(settings))
-        if reason := _refusal(checked) or _own_file(checked) or _too_large(checked):
-            return reason
+        for require in (_require_cheap, _require_no_files, _require_small):
+            require(checked)
         return _make(Experiment(checked.model_copy(update={"data": checked.data.model_copy(update={"fetch": False})})))
-    except Exception as error:  # an extra must not end a report, whatever such settings bring about
+    except Exception as error:  # an extra must not end a report, whatever the settings cause
         return f"not drawn: {str(error) or type(error).__name__}"
 
 
-def _own_code(settings: Mapping[str, Any]) -> str:
-    """Return why a scene cannot be made safely, or nothing."""
+class Scenes:
+    """A cache of scenes, so that runs with the same clusters, and a live page, need not recompute them."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Scene | str] = {}
+
+    def of(self, settings: Mapping[str, Any]) -> Scene | str:
+        """Return the scene of a run with these settings, or why there is none."""
+        own = {name: value for name, value in settings.items() if name not in ("name", "label", "panel", "run")}
+        key = json.dumps(own, sort_keys=True, default=str)
+        if key not in self._made:
+            self._made[key] = make_scene(settings)
+        return self._made[key]
+
+
+def _require_own_code(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that name code, which need not be safe."""
     texts = [text for section in settings.values() if isinstance(section, dict) for text in _texts(section)]
-    own = [text for text in texts if _names_code(text)]
-    return f"not drawn: the run uses code of its own ({own[0]}), which a report does not run." if own else ""
+    if named := [text for text in texts if _names_code(text)]:
+        raise InputError(f"the run uses custom code ({named[0]}), which a report does not run.")
 
 
-def _refusal(settings: Settings) -> str:
-    """Return why a scene cannot be made cheaply, or nothing."""
+def _require_cheap(settings: Settings) -> None:
     if why := method_kind(settings).why_one_place:
-        return f"not drawn: {settings.method.name}, {why}."
+        raise InputError(f"{settings.method.name}, {why}.")
     if settings.data.clients > MAX_CLIENTS:
-        return f"not drawn: there are more than {MAX_CLIENTS:,} clients; the command atoll cluster shows them."
+        raise InputError(f"there are more than {MAX_CLIENTS:,} clients; the command atoll cluster shows them.")
     if settings.clustering.method == "feduc" and settings.clustering.get("xi") == "gradients":
-        return "not drawn: the clustering needs gradients of the model; the command atoll cluster makes it again."
-    return ""
+        raise InputError("the clustering needs gradients of the model; the command atoll cluster makes it again.")
 
 
-def _own_file(settings: Settings) -> str:
-    """Return which file the scene depends on, or nothing; what it says could show in the page, and be anything."""
+def _require_no_files(settings: Settings) -> None:
+    """Refuse a scene that depends on a file, whose content could show in the page."""
     files = [f"{section}.{key}" for section, key, value in _values(settings) if key.endswith("_file") and value]
     files += ["data.root"] if settings.data.dataset in (*FILES, "hf") else []
     files += ["network.edges"] if isinstance(settings.network.get("edges"), str) else []
-    return (
-        f"not drawn: {files[0]} names files, which a report does not read; the command atoll cluster does."
-        if files
-        else ""
-    )
+    if files:
+        raise InputError(f"{files[0]} names files, which a report does not read; the command atoll cluster does.")
 
 
-def _too_large(settings: Settings) -> str:
-    """Return which numbers make a scene of more memory or time than a page may take, or nothing."""
+def _require_small(settings: Settings) -> None:
+    """Refuse a scene that would take too much memory or time for a page."""
     data, network = settings.data, settings.network
     clients = data.clients + data.held_out_clients
     width = data.get("width") or 1
@@ -113,14 +124,12 @@ def _too_large(settings: Settings) -> str:
         if section in ("data", "model", "clustering", "network") and key not in ("clients", "samples")
         if isinstance(value, int) and value > MAX_NUMBER
     }
-    found = [*single, *(name for name, cells in tables.items() if cells > MAX_CELLS)]
-    return (
-        f"not drawn: {found[0]} is more than a page has room for; the command atoll cluster shows it." if found else ""
-    )
+    if large := [*single, *(name for name, cells in tables.items() if cells > MAX_CELLS)]:
+        raise InputError(f"{large[0]} is too large for a page; the command atoll cluster shows it.")
 
 
 def _values(settings: Settings) -> Iterator[tuple[str, str, Any]]:
-    """Yield section, key and value of each setting in a section."""
+    """Yield section, key and value of each setting."""
     for section, held in settings.model_dump().items():
         for key, value in held.items() if isinstance(held, dict) else ():
             yield section, key, value
@@ -133,7 +142,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _names_code(text: str) -> bool:
-    """Return whether this is the name of the user's own code, as `plugins.resolve` understands it.
+    """Return whether this names custom code, as `plugins.resolve` understands it.
 
     >>> _names_code("mine:factory"), _names_code("random"), _names_code("10.0.0.1:6379")
     (True, False, False)

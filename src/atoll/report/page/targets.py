@@ -1,4 +1,4 @@
-"""The page's tables of targets: what it takes every setting to reach an accuracy, and how much less than the first."""
+"""The page's tables of targets: the cost of reaching an accuracy, and the speed-up over the first line."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,16 +14,16 @@ from atoll.report.tables.run_tables import FIRST, STABLE, first_met, rounds_comp
 from atoll.support.arrays import Floats
 
 NOTE = (
-    "Each at {}, without interpolation. × tells how many times less it takes than the first line of the table; it is "
-    "left out where a seed does not get there."
+    "Costs are those at {}, without interpolation. × is the speed-up over the first line of the table; it is left out "
+    "if a seed does not reach the target."
 )
-NONE = "No target accuracy tells these runs apart: they have recorded none, or are all alike."
+NONE = "No target accuracy distinguishes these runs: they have recorded none, or do not differ."
 
 
 def targets_table(panels: Sequence[Panel], targets: Sequence[float] | None, stable: bool = False) -> str:
-    """Return rounds, client updates, bytes and seconds to each target accuracy, one table a panel.
+    """Return rounds, client updates, bytes and seconds to each target accuracy, a table for each panel.
 
-    Without `targets`, each panel's own are chosen as `rounds_to_target` does; `stable` is as for it.
+    `targets` and `stable` are as in `rounds_to_target`, whose default targets are chosen for each panel.
     """
     by_panel = [(panel, _choose(panel, targets, stable)) for panel in panels]
     tables = [_table(panel, chosen, stable) for panel, chosen in by_panel if chosen]
@@ -38,7 +38,7 @@ def _choose(panel: Panel, targets: Sequence[float] | None, stable: bool) -> list
 
 
 def _costs(panel: Panel) -> list[tuple[str, Callable[[Run], Floats], UnitOf]]:
-    """Return what reaching a target costs, first what compares a panel's runs best: title, values, and their unit."""
+    """Return the kinds of cost (title, values, unit), the one that compares a panel's runs best first."""
 
     def column(name: str) -> Callable[[Run], Floats]:
         return lambda run: run.rows[name]
@@ -72,7 +72,7 @@ def _lines(panel: Panel, target: float, stable: bool) -> list[list[Cell]]:
 
 
 def _reached(group: Group, target: float, stable: bool, column: Callable[[Run], Floats]) -> list[float | None]:
-    """Return the cost at each seed's probe that meets the target; None where none does, or it is not known."""
+    """Return the cost at which each seed meets the target; None if it does not, or the cost is unknown."""
     costs: list[float | None] = []
     for run in group.counted:
         probe = first_met(run.rows["test_accuracy"], target, stable=stable)
@@ -91,7 +91,7 @@ def _cell(values: Sequence[float | None], unit_of: UnitOf) -> Cell:
 
 
 def _with_speed_up(cell: Cell, values: Sequence[float | None], base: Sequence[float | None]) -> Cell:
-    """Add how many times less it takes than the baseline, where all seeds of both get there."""
+    """Add the speed-up over the baseline, if all seeds of both reach the target."""
     own, first = [v for v in values if v is not None], [v for v in base if v is not None]
     if len(own) < len(values) or len(first) < len(base) or not sum(own):
         return cell

@@ -1,4 +1,4 @@
-"""The rows of a run's metrics, and what was measured of single clients, as columns."""
+"""The rows of a run's metrics, and metrics of single clients, as columns."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ COLUMNS = (
     "bytes_up",
     "bytes_down",
 )
-"""The columns every run has; a column that the run did not record is all nan."""
+"""The columns every run has; one that the run did not record is all nan."""
 
 MOST_COLUMNS = 256
 LONGEST_NAME = 64
@@ -37,7 +37,7 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a run's metrics; none if the file is missing.
 
     Raises:
-        InputError: it cannot be read, or holds something else; names the line.
+        InputError: the file cannot be read, or a line is malformed.
     """
     try:
         lines = whole_lines(file, file.parent)
@@ -63,7 +63,7 @@ def _parse_record(line: bytes) -> dict[str, Any]:
     try:
         record = parse_json(line)
     except ValueError as error:
-        raise ValueError(f"the line is torn or is not JSON ({error})") from error
+        raise ValueError(f"the line is incomplete or not JSON ({error})") from error
     if not isinstance(record, dict):
         raise ValueError("a row must be a JSON object")
     for column in COLUMNS:
@@ -73,7 +73,7 @@ def _parse_record(line: bytes) -> dict[str, Any]:
 
 
 def _is_column(name: str) -> bool:
-    """Return whether this can be a column, as probes name them; files and axes are called by it."""
+    """Return whether this can name a column; files and axes are named after it."""
     return name.isidentifier() and len(name) <= LONGEST_NAME
 
 
@@ -81,7 +81,7 @@ def to_columns(records: Sequence[dict[str, Any]]) -> Columns:
     """Return the columns of numbers."""
     names = dict.fromkeys([*COLUMNS, *(name for record in records for name in record)])
     values = {name: [record.get(name) for record in records] for name in names}
-    # Further keys may hold lists (per-cluster values, see to_tables) or text, which are no columns of numbers.
+    # Other keys may hold lists (values by cluster, see to_tables) or text.
     return {
         name: _drawable(np.array([np.nan if value is None else value for value in column], dtype=np.float64))
         for name, column in values.items()
@@ -90,7 +90,7 @@ def to_columns(records: Sequence[dict[str, Any]]) -> Columns:
 
 
 def _drawable(values: Floats) -> Floats:
-    """Return numbers that axes can span: nothing beyond 1e100, nothing nearer to zero than 1e-100 but zero."""
+    """Return numbers that axes can span: beyond 1e100 as nan, below 1e-100 as zero."""
     sizes = np.abs(values)
     return np.where(sizes > 1e100, np.nan, np.where(sizes < 1e-100, 0.0, values))
 
@@ -114,12 +114,12 @@ def is_number(value: object) -> bool:
 
 
 def _is_list(value: object) -> bool:
-    """Return whether this is a list of numbers, or of lists, which are for who draws them to check."""
+    """Return whether this is a list of numbers, or of lists, which are checked where they are drawn."""
     return isinstance(value, list) and all(isinstance(each, list) or _is_number_or_none(each) for each in value)
 
 
 def read_clients(file: Path) -> Columns:
-    """Return what was measured of single clients last; nothing where the file is missing or damaged."""
+    """Return the last metrics of single clients; nothing if the file is missing or damaged."""
     try:
         columns = read_json(file, file.parent)
         told = {name: each["values"] for name, each in columns.items() if isinstance(each, dict)}

@@ -1,4 +1,4 @@
-"""Reading run folders: the settings and probes that a run leaves behind, as one value."""
+"""Reading run folders: a run's settings and metrics as one value."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ LONGEST_TEXT = 200
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run, as its folder has it.
+    """One run, as read from its folder.
 
-    `rows` maps a column to its values, one a probe, as float64 of shape [probes]; missing and null are nan.
-    It holds all of `COLUMNS` and any further column of numbers. Times are in seconds, accuracies between 0
-    and 1, counts and bytes cumulative. `tables` maps a column of lists, such as counts per cluster, to them,
-    one a probe; missing and null are None. `clients` maps a column to what the last probe measured of single
-    clients. `finished` says whether the run is complete (its summary.json exists).
+    `rows` maps each column to its values, float64 [rows]; missing and null are nan. It has all of `COLUMNS` and any
+    further column of numbers. Times are in seconds, accuracies between 0 and 1, counts and bytes cumulative. `tables`
+    maps each column of lists, such as counts by cluster, to a list for each row; missing and null are None. `clients`
+    maps each metric of single clients to its last values. `finished` says whether the run is complete (its
+    summary.json exists).
     """
 
     folder: Path
@@ -38,15 +38,15 @@ class Run:
 
 
 class NotBegun(InputError):
-    """A run that has no rows yet."""
+    """The run has no rows yet."""
 
 
 def read_run(folder: Path | str) -> Run:
-    """Read one run folder, finished or under way.
+    """Read one run folder, finished or not.
 
-    The label falls back to the run's name, and the name to the folder's. A last line cut short by a crash is
-    ignored. Raises InputError for a folder that does not exist, is not a run, has no rows yet (`NotBegun`), or holds
-    what cannot be read; its files must lie in it.
+    The label defaults to the run's name, and the name to the folder's. A last line cut short by a crash is ignored.
+    Raises InputError if the folder does not exist, is not a run, has no rows yet (`NotBegun`), or cannot be read; its
+    files must be inside it.
     """
     folder = require_path("folder", folder)
     if not folder.exists():
@@ -72,11 +72,10 @@ def read_run(folder: Path | str) -> Run:
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[Run]:
-    """Read the runs at each path, in it, or in experiments in it, in order, each once, with labels unique in a panel.
+    """Read the runs at each path, in it, or in experiments in it, each once, with labels unique within a panel.
 
-    The runs below a folder come in the order of its experiment.json, {"runs": [folder names]}, or else sorted
-    by name; those that have not started are left out. Raises InputError as `read_run` does, and for a folder
-    without any run.
+    The runs in a folder are in the order of its experiment.json, {"runs": [folder names]}, or else sorted by name;
+    those without rows are left out. Raises InputError as `read_run` does, and for a folder without runs.
     """
     runs, faults = find_readable(paths)
     if faults:
@@ -85,9 +84,9 @@ def find_runs(paths: Iterable[Path | str]) -> list[Run]:
 
 
 def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
-    """Return the runs that `find_runs` finds, and a sentence for each that cannot be read and is left out.
+    """Return the runs that `find_runs` finds, and a sentence for each unreadable one, which is left out.
 
-    Raises InputError for a path without a run that has begun, and if no run is left.
+    Raises InputError for a path without runs that have rows, and if no run is left.
     """
     if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
         raise InputError(f"paths = {show(paths)}: must be a list of folders")
@@ -104,7 +103,7 @@ def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
 
 
 def overlay(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs of all panels as those of one, called by panel and label, so that all are compared."""
+    """Return the runs of all panels in one, labelled by panel and label, so that all are compared."""
     return [_out_of_panel(run) for run in runs]
 
 
@@ -117,13 +116,13 @@ def _out_of_panel(run: Run) -> Run:
 
 
 def read_begun(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
-    """Return what `find_readable` does, but wait in silence for runs that are not there, or have not begun."""
+    """Return what `find_readable` does, but silently skip paths that are missing or have no rows yet."""
     pairs = [_read_below(path) for path in map(Path, paths) if path.is_dir()]
     return _told_apart([run for runs, _ in pairs for run in runs]), [fault for _, faults in pairs for fault in faults]
 
 
 def _read_below(path: Path) -> tuple[list[Run], list[str]]:
-    """Return the runs at or below a path that have begun, and a sentence for each that cannot be read."""
+    """Return the runs at or below a path that have rows, and a sentence for each that cannot be read."""
     if not path.is_dir():
         raise InputError(f"{path} {'is not a run: it is a file' if path.exists() else _missing(path)}.")
     folders, faults = run_folders(path)
@@ -139,7 +138,7 @@ def _read_below(path: Path) -> tuple[list[Run], list[str]]:
 
 
 def _missing(path: Path) -> str:
-    """Say that a folder is not there, and which one may be meant."""
+    """Say that a folder does not exist, and which one may be meant."""
     beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
     close = nearest(path.name, beside, cutoff=0.7)
     meant = Path("runs") / path if (Path("runs") / path).is_dir() else path.parent / close if close else None
@@ -152,12 +151,12 @@ def _why_empty(path: Path) -> InputError:
         return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found.")
     whose = "its metrics.jsonl is missing or empty"
     if folders != [path]:
-        whose = f"none of its {len(folders)} runs has reached its first probe"
+        whose = f"none of its {len(folders)} runs has reached its first evaluation"
     return NotBegun(f"{path} has no rows yet: {whose}.")
 
 
 def run_folders(path: Path) -> tuple[list[Path], list[str]]:
-    """Return the runs at a folder, in it, or in the experiments in it; in order, with what is wrong with that."""
+    """Return the run folders at a path, in it, or in the experiments in it, in order; and what could not be read."""
     if _is_run(path):
         return [path], []
     if _is_experiment(path):
@@ -206,12 +205,12 @@ def _read_order(file: Path) -> list[str]:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether this is the name of something in a folder, and leads nowhere else."""
+    """Return whether this names something in a folder, and cannot lead outside it."""
     return text not in ("", ".", "..") and not {"/", "\\", "\0"} & set(text) and len(text) < 256
 
 
 def _shown(value: Any) -> str:
-    """Return a text of the settings as it can be drawn and printed: without control characters, and not endless."""
+    """Return a text of the settings fit to draw and print: no control characters, limited length."""
     text = "" if value is None else str(value)
     return "".join(c if c.isprintable() else " " for c in text[:LONGEST_TEXT]).strip()
 
@@ -235,14 +234,12 @@ def _told_apart(found: Sequence[Run]) -> list[Run]:
     for run in runs:
         groups[run.panel, run.label].append(run.folder.resolve())
     endings = {folder: ending for group in groups.values() for folder, ending in _endings(group).items()}
-    return [
-        replace(run, label=f"{run.label} ({ending})") if (ending := endings[run.folder.resolve()]) else run
-        for run in runs
-    ]
+    shown = [(run, endings[run.folder.resolve()]) for run in runs]
+    return [replace(run, label=f"{run.label} ({ending})") if ending else run for run, ending in shown]
 
 
 def _endings(folders: Sequence[Path]) -> dict[Path, str]:
-    """Return the shortest ends of the paths that distinguish them; nothing for a single path."""
+    """Return the shortest path endings that distinguish the folders; empty for a single one."""
     if len(folders) == 1:
         return {folders[0]: ""}
     depth = 1

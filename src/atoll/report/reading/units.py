@@ -1,11 +1,11 @@
-"""The units in which times, bytes and counts are read."""
+"""Units of times, bytes and counts."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """A unit of time fit for a span: its length in seconds, its name and its symbol."""
+    """A unit of time: its length in seconds, its name and its symbol."""
 
     seconds: float
     name: str
@@ -19,7 +19,7 @@ _DAYS = TimeUnit(86400.0, "days", "d")
 
 
 def time_unit(span_seconds: float) -> TimeUnit:
-    """Choose the largest unit of which the span holds at least two.
+    """Return the largest unit that fits at least twice into the span.
 
     >>> time_unit(90).name, time_unit(7200).name
     ('seconds', 'hours')
@@ -28,7 +28,7 @@ def time_unit(span_seconds: float) -> TimeUnit:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a time in its own best unit, to three digits.
+    """Format a time in a suitable unit, to three digits.
 
     >>> format_seconds(150)
     '2.5 min'
@@ -38,7 +38,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Write a number of bytes, to three digits.
+    """Format a number of bytes, to three digits.
 
     >>> format_bytes(1_234_000), format_bytes(512)
     ('1.23 MB', '512 B')
@@ -48,13 +48,13 @@ def format_bytes(size: float) -> str:
 
 
 def byte_unit(size: float) -> tuple[float, str]:
-    """Choose the largest unit of which there is at least one: its bytes and its symbol."""
+    """Return the largest unit that fits at least once: its bytes and its symbol."""
     units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
     return next((each for each in units if size >= each[0]), units[-1])
 
 
 def format_count(value: float, _position: object = None) -> str:
-    """Write a count briefly, as tick labels do (matplotlib passes the tick's position, which is not needed).
+    """Format a count in short form, as for tick labels (Matplotlib also passes the position).
 
     >>> format_count(2500), format_count(20_000), format_count(1_500_000)
     ('2500', '20k', '1.5M')

@@ -1,1 +1,1 @@
-"""Tables, and their formats."""
+"""Tables and their formats."""

@@ -1,4 +1,4 @@
-"""Tables of texts as Markdown, LaTeX and comma-separated values, and for the terminal."""
+"""Tables of text as Markdown, LaTeX and comma-separated values, and for the terminal."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from rich.text import Text
 DASH = "\u2013"
 
 Cells = Sequence[Sequence[str]]
-"""A table, line by line, its header first."""
+"""A table as lines of cells, the header first."""
 
 _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -30,7 +30,7 @@ _LATEX = {
 
 
 def markdown_table(cells: Cells, texts: int) -> str:
-    """Return a table in Markdown: the first `texts` columns stand left, the others right."""
+    """Return a table in Markdown: the first `texts` columns are left-aligned, the others right-aligned."""
     header, *body = [[cell.replace("|", "\\|") for cell in line] for line in cells]
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     rule = ["-" * width if index < texts else "-" * (width - 1) + ":" for index, width in enumerate(widths)]
@@ -42,7 +42,7 @@ def markdown_table(cells: Cells, texts: int) -> str:
 
 
 def latex_table(cells: Cells, texts: int, note: str = "") -> str:
-    r"""Return a table as a LaTeX ``tabular`` with the rules of the package booktabs, and the note as a comment above.
+    r"""Return a table as a LaTeX ``tabular`` with the rules of booktabs, and the note as a comment above it.
 
     >>> print(latex_table([["Run", "Best"], ["a_b", "50 %"]], 1))
     \begin{tabular}{lr}
@@ -61,7 +61,7 @@ def latex_table(cells: Cells, texts: int, note: str = "") -> str:
 
 
 def csv_table(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return records as comma-separated values, a column for each name in any of them; what is None is empty."""
+    """Return records as comma-separated values, with a column for each name in any of them; None is empty."""
     names = list(dict.fromkeys(name for record in records for name in record))
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
@@ -71,20 +71,20 @@ def csv_table(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def rich_table(cells: Cells, texts: int, title: str = "", note: str = "") -> Table:
-    """Return a table for the terminal: the first `texts` columns stand left, the others right."""
+    """Return a table for the terminal: the first `texts` columns are left-aligned, the others right-aligned."""
     header, *body = cells
     table = Table(title=title or None, caption=note or None)
     for index, name in enumerate(header):
-        # A narrow terminal folds long labels, since without their ends they could not be told apart.
+        # In a narrow terminal long labels wrap, since they may differ at the end only.
         text = index < texts
         table.add_column(Text(name), justify="left" if text else "right", overflow="fold" if text else "ellipsis")
     for line in body:
-        table.add_row(*map(Text, line))  # Text, so that brackets in a label are no markup
+        table.add_row(*map(Text, line))  # Text, so that brackets in a label are not markup
     return table
 
 
 def upright(cells: Cells) -> Cells:
-    """Return a table with its lines and columns exchanged if it has more columns than lines.
+    """Return the table, transposed if it has more columns than lines.
 
     >>> upright([["run", "mean", "worst"], ["a", "0.5", "0.2"]])
     [['run', 'a'], ['mean', '0.5'], ['worst', '0.2']]

@@ -1,7 +1,7 @@
-"""Runs as tables for other programs: a row a probe, a client or an event, with the settings in which runs differ."""
+"""Runs as tables for other programs: a row for each evaluation, client or event, with the settings that differ."""
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run, find_runs, run_folders
 from atoll.report.tables.formats import csv_table
+from atoll.runs.fingerprint import flatten
 from atoll.schedules.schedule_files import read_schedule
 from atoll.support.errors import InputError
 from atoll.support.extras import load_extra
@@ -22,21 +23,21 @@ Level = Literal["probes", "clients", "events"]
 Columns = dict[str, list[Any]]
 
 LEVELS: tuple[Level, ...] = ("probes", "clients", "events")
-DEEPEST = 3  # folders between what is given and a run
+DEEPEST = 3  # folders between a given path and a run
 _OWN = ("run", "panel", "folder")
-_SAME = ("name", "label", "panel", "description")  # what tells runs apart, and is told by `run`
+_SAME = ("name", "label", "panel", "description")  # already in the column `run`
 
 
 def read_runs(*paths: Path | str, of: Level = "probes") -> "DataFrame":
-    """Return runs as a tidy frame of pandas, with a column for each setting in which they differ, such as ``local.lr``.
+    """Return runs as a tidy pandas frame, with a column for each setting that differs, such as ``local.lr``.
 
     Args:
         paths: run folders, or folders that hold runs, up to three levels down.
-        of: "probes": a row a probe, with its numbers; "clients": a row a client, with what the last probe found;
-            "events": a row an event of each run's schedule, of which clients took part and what was sent.
+        of: "probes": a row for each row of metrics; "clients": a row for each client, with its last metrics;
+            "events": a row for each event of a run's schedule, with its numbers of clients and models sent.
 
     Raises:
-        InputError: no runs, a damaged one, or pandas is not installed.
+        InputError: there are no runs, one is damaged, or pandas is not installed.
     """
     if of not in LEVELS:
         raise InputError(f"of = {of!r}: must be one of {', '.join(LEVELS)}")
@@ -45,7 +46,7 @@ def read_runs(*paths: Path | str, of: Level = "probes") -> "DataFrame":
 
 
 def columns_of_runs(runs: Sequence[Run], of: Level = "probes") -> Columns:
-    """Return the columns of `read_runs`, all of one length; None for what is missing."""
+    """Return the columns of `read_runs`, all of the same length; missing values are None."""
     rows = {"probes": _probes, "clients": _clients, "events": _events}[of]
     differing = settings_that_differ([run.config for run in runs])
     tables = [(run, settings, rows(run)) for run, settings in zip(runs, differing, strict=True)]
@@ -60,23 +61,19 @@ def columns_of_runs(runs: Sequence[Run], of: Level = "probes") -> Columns:
 
 
 def settings_that_differ(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return of each run's settings those that are not the same in all, by path; lists as texts.
+    """Return each run's settings that are not the same in all, by path; lists as text.
 
     >>> settings_that_differ([{"seed": 1, "local": {"lr": 0.1}}, {"seed": 1, "local": {"lr": 0.2}}])
     [{'local.lr': 0.1}, {'local.lr': 0.2}]
     """
-    flat = [dict(_flat(config)) for config in configs]
+    flat = [{path: _plain(value) for path, value in flatten(config).items()} for config in configs]
     paths = dict.fromkeys(path for each in flat for path in each if path not in _SAME)
     chosen = [path for path in paths if len({repr(each.get(path)) for each in flat}) > 1]
     return [{path: each.get(path) for path in chosen} for each in flat]
 
 
-def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value if isinstance(value, bool | str) or is_number(value) else str(value)
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | str) or is_number(value) else str(value)
 
 
 def _probes(run: Run) -> Columns:
@@ -84,7 +81,7 @@ def _probes(run: Run) -> Columns:
 
 
 def _clients(run: Run) -> Columns:
-    """Return what was measured of single clients last, by the client's number."""
+    """Return the last metrics of single clients, by client number."""
     path = run.folder / "clients.json"
     try:
         told = read_json(path, run.folder) if path.exists() else {}
@@ -119,7 +116,7 @@ def _events(run: Run) -> Columns:
 
 
 def _holding(path: Path, depth: int = 0) -> Iterable[Path]:
-    """Yield the folders at or below a path in which there are runs; the path itself, if there are none."""
+    """Return the folders at or below a path that hold runs; the path itself if there are none."""
     if not path.is_dir() or run_folders(path)[0]:
         return [path]
     below = [each for each in sorted(path.iterdir()) if each.is_dir()] if depth < DEEPEST else []
@@ -128,7 +125,7 @@ def _holding(path: Path, depth: int = 0) -> Iterable[Path]:
 
 
 def columns_as_csv(columns: Columns) -> str:
-    """Return columns as comma-separated values; what is None is empty."""
+    """Return columns as comma-separated values; None is empty."""
     return csv_table([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
 
 
@@ -146,7 +143,7 @@ def columns_as_parquet(columns: Columns) -> bytes:
 
 
 def _alike(values: list[Any]) -> list[Any]:
-    """Return values of one type: numbers, or truth values, or else all as texts."""
+    """Return values of one type: numbers, booleans, or else all as text."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) < 2:
         return values

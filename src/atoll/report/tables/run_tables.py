@@ -1,4 +1,4 @@
-"""What it takes each run to reach a target, and where each run ends."""
+"""The cost of reaching a target in each run, and its final results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
 MAX_TARGETS = 3
-SAME_WORK = 1.1  # ratio of updates a round up to which rounds mean the same work
+SAME_WORK = 1.1  # ratio of updates per round up to which rounds count as equal work
 FIRST = "the first measurement that meets it"
-STABLE = "the first measurement from which on all meet it"
+STABLE = "the first measurement from which all later ones meet it"
 
 
 @dataclass(frozen=True)
 class Reached:
-    """The probe at which a run has met a target; None where none does or nothing was recorded."""
+    """The cost at which a run met a target; None if it did not, or nothing was recorded."""
 
     target: float
     round: int | None
@@ -31,11 +31,10 @@ class Reached:
 
 @dataclass(frozen=True)
 class Row:
-    """One run's line of the table: where it ended, its best accuracy, and the cost of each target.
+    """One run's line of the table: its final results, its best accuracy, and the cost of each target.
 
-    `final` has the last values of what the users' own probes measured, by column; `stable` says whether a target is
-    met by the first probe from which on all meet it, and `by_time` whether virtual time compares the runs better than
-    rounds do.
+    `final` has the last values of custom evaluation metrics, by column; `stable` says whether a target counts as met
+    only once all later values meet it, and `by_time` whether virtual time compares the runs better than rounds.
     """
 
     panel: str
@@ -59,12 +58,12 @@ def rounds_to_target(
     metric: str = "test_accuracy",
     stable: bool = False,
 ) -> list[Row]:
-    """Find each run's first probe that meets each target, without interpolation, and its last values.
+    """Return the cost at which each run first meets each target, without interpolation, and its final results.
 
-    Targets are in the metric's own unit (accuracies 0 to 1). A metric whose name ends in "loss" or "error" is met at
-    or below the target, any other at or above; if `stable`, by the first probe from which on all meet it. By default
-    up to three multiples of 5 % are chosen that some run reaches and that tell the runs apart; a loss has no default
-    targets. Raises InputError for a metric that no run has recorded.
+    Targets are in the metric's own unit (accuracies 0 to 1). A metric whose name ends in "loss" or "error" meets a
+    target at or below it, any other at or above; if `stable`, all later values must meet it too. The default is up to
+    three multiples of 5 % that some run reaches and that distinguish the runs; a loss has no default targets. Raises
+    InputError for a metric that no run has recorded.
     """
     if not isinstance(runs, Sequence):
         raise InputError(f"runs: must be a list, as atoll.find_runs returns it, it is {type(runs).__name__!r}")
@@ -94,10 +93,10 @@ def rounds_to_target(
 
 
 def rounds_compare(runs: Sequence[Run]) -> bool:
-    """Return whether a round is the same work in all runs, so that rounds compare them; else virtual time does.
+    """Return whether a round is the same work in all runs, so that rounds compare them; otherwise virtual time does.
 
-    It is not with a method whose rounds are steps of its schedule (`hierarchical`, `hierfavg`), nor where runs have
-    made different numbers of client updates a round.
+    It is not if a method's rounds are local steps (`hierarchical`, `hierfavg`), nor if the runs differ in client
+    updates per round.
     """
     names = {str(method.get("name")) for run in runs if isinstance(method := run.config.get("method"), dict)}
     if any(name in METHODS and kind_of(METHODS[name]).rounds_are_local_steps for name in names):
@@ -108,9 +107,9 @@ def rounds_compare(runs: Sequence[Run]) -> bool:
 
 
 def first_met(values: Floats, target: float, lower: bool = False, stable: bool = False) -> int | None:
-    """Return the first of the probes [probes] that is at the target or above, or below if `lower`; None without one.
+    """Return the index of the first of the values [rows] at or above the target, or below if `lower`; None without one.
 
-    If `stable`, all later ones must be so too. A probe without a value, nan, neither meets a target nor loses it.
+    If `stable`, all later ones must meet it too. A missing value, nan, neither meets a target nor misses it.
 
     >>> values = np.array([0.1, 0.6, 0.5, np.nan, 0.7])
     >>> first_met(values, 0.6), first_met(values, 0.6, stable=True), first_met(values, 0.8)
@@ -123,7 +122,7 @@ def first_met(values: Floats, target: float, lower: bool = False, stable: bool =
 
 
 def falls(column: str) -> bool:
-    """Return whether less of a column is better."""
+    """Return whether lower values of a column are better."""
     return column.endswith(("loss", "error"))
 
 
@@ -154,7 +153,7 @@ def _choose_targets(runs: Sequence[Run], metric: str, stable: bool) -> list[floa
 
 
 def _tells_apart(runs: Sequence[Run], firsts: Sequence[int | None]) -> bool:
-    """Say whether runs reach a target at different costs or, for a single run, after its first probe."""
+    """Return whether runs reach a target at different costs or, for a single run, after its first row."""
     if len(runs) == 1:
         return bool(firsts[0])
     lead = "round" if rounds_compare(runs) else "virtual_time"

@@ -1,4 +1,4 @@
-"""The spread over seeds: runs that differ in their seed alone, as mean and standard deviation."""
+"""The spread over seeds: mean and standard deviation of runs that differ only in their seed."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from atoll.report.tables.run_tables import Row
 from atoll.report.tables.writing import MAX_PROBED, as_rich, probes_as_rich
 from atoll.runs.columns import is_built_in, title_of
 
-SPREAD_NOTE = "Last probe of finished runs: mean ± sample standard deviation over seeds."
+SPREAD_NOTE = "Final values of finished runs: mean ± sample standard deviation over seeds."
 _TITLES = {
     "train_loss": "Final loss",
     "test_accuracy": "Final accuracy",
@@ -26,7 +26,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and sample standard deviation (n - 1 below) of n values; the deviation of one value is None."""
+    """Mean and sample standard deviation (divisor n - 1) of n values; the deviation of one value is None."""
 
     n: int
     mean: float
@@ -35,9 +35,9 @@ class Moments:
 
 @dataclass(frozen=True)
 class Spread:
-    """Finished runs that are equal but for their seed, and the moments of their last values, by column.
+    """Finished runs that differ only in their seed, and the moments of their final values, by column.
 
-    A column is left out where not every run of the group has a last value.
+    A column is left out unless every run of the group has a final value.
     """
 
     panel: str
@@ -47,10 +47,9 @@ class Spread:
 
 
 def spread_over_seeds(runs: Sequence[Run]) -> list[Spread]:
-    """Group finished runs whose settings are equal but for seed and label, and sum each group up.
+    """Group finished runs that differ only in seed and label, and return the spread of each group.
 
-    Groups come in the order of their first run; a seed that comes twice counts once. Returns nothing where no
-    group has two seeds, so that there is no spread.
+    Groups are in the order of their first run; a repeated seed counts once. Returns nothing if no group has two seeds.
     """
     groups = defaultdict[str, dict[int, Run]](dict)
     for run in runs:
@@ -62,7 +61,7 @@ def spread_over_seeds(runs: Sequence[Run]) -> list[Spread]:
 
 
 def setting_of(run: Run) -> str:
-    """Return what runs share that differ in seed and label alone."""
+    """Return a text that runs share exactly if they differ only in seed and label."""
     settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
     return json.dumps(settings, sort_keys=True, default=str)
 
@@ -73,12 +72,12 @@ def seed_of(run: Run) -> int:
 
 
 def label_of_seeds(runs: Sequence[Run]) -> str:
-    """Return what runs of one setting are called together."""
+    """Return the common label of runs that differ only in their seed."""
     return _common_label([str(run.config.get("label") or run.name) for run in runs]) or runs[0].name
 
 
 def spread_as_markdown(spreads: Sequence[Spread]) -> str:
-    """Return the spreads as a Markdown table with aligned columns; what is unknown is an en dash."""
+    """Return the spreads as a Markdown table with aligned columns; unknown values are en dashes."""
     return markdown_table(_cells(spreads), _texts(spreads)) + f"\n{SPREAD_NOTE}\n"
 
 
@@ -99,13 +98,13 @@ def spread_as_csv(spreads: Sequence[Spread]) -> str:
 
 
 def spread_as_rich(spreads: Sequence[Spread], title: str = "") -> Table:
-    """Return the spreads as a table for the terminal; many columns of own probes are left to `tables_as_rich`."""
+    """Return the spreads as a table for the terminal; too many custom metrics are left to `tables_as_rich`."""
     shown = [name for name in _shown(spreads) if name in _TITLES or len(_probed(spreads)) <= MAX_PROBED]
     return rich_table(_cells(spreads, shown), _texts(spreads), title, SPREAD_NOTE)
 
 
 def tables_as_rich(rows: Sequence[Row], spreads: Sequence[Spread]) -> list[Table]:
-    """Return all that a terminal shows of runs: each, the spread over seeds, and what there was no room for."""
+    """Return all tables for the terminal: runs, the spread over seeds, and metrics that did not fit."""
     tables = [as_rich(rows), *([spread_as_rich(spreads)] if spreads else [])]
     if (probed := _probed(spreads)) and len(probed) > MAX_PROBED:
         header, *lines = _cells(spreads, probed)
@@ -142,7 +141,7 @@ def _moments(values: Sequence[float]) -> Moments:
 
 
 def _common_label(labels: Sequence[str]) -> str:
-    """Return the words that the labels begin with alike, without a word for the seed that follows in each.
+    """Return the words with which all labels begin, without a trailing word for the seed.
 
     >>> _common_label(["CFL-MGD, seed 10", "CFL-MGD, seed 11"])
     'CFL-MGD'
@@ -162,17 +161,17 @@ def _texts(spreads: Sequence[Spread]) -> int:
 
 
 def _shown(spreads: Sequence[Spread]) -> list[str]:
-    """Return the columns that some group has, the usual ones first."""
+    """Return the columns of any group, the usual ones first."""
     return sorted({name for spread in spreads for name in spread.final}, key=_rank)
 
 
 def _probed(spreads: Sequence[Spread]) -> list[str]:
-    """Return the columns of the users' own probes."""
+    """Return the columns of custom evaluation metrics."""
     return [name for name in _shown(spreads) if name not in _TITLES]
 
 
 def _cells(spreads: Sequence[Spread], shown: Sequence[str] | None = None) -> list[list[str]]:
-    """Return the table as text, its header first; panels only where some group has one."""
+    """Return the table as text, its header first; with panels only if some group has one."""
     panels = _texts(spreads) > 1
     shown = _shown(spreads) if shown is None else shown
     titles = (_TITLES.get(name) or f"Final {title_of(name).lower()}" for name in shown)
@@ -189,7 +188,7 @@ def _cells(spreads: Sequence[Spread], shown: Sequence[str] | None = None) -> lis
 
 
 def _rank(column: str) -> tuple[int, str]:
-    """Order the usual columns first, then those of own probes by name."""
+    """Order the usual columns first, then custom ones by name."""
     return list(_TITLES).index(column) if column in _TITLES else len(_TITLES), column
 
 

@@ -1,4 +1,4 @@
-"""What runs come to, as tables: plain values, Markdown, LaTeX, comma-separated values, and for the terminal."""
+"""Tables of results: plain values, Markdown, LaTeX, comma-separated values, and for the terminal."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,21 +11,21 @@ from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_t
 from atoll.report.tables.run_tables import FIRST, STABLE, Reached, Row
 from atoll.runs.columns import title_of
 
-MAX_PROBED = 2  # columns of users' own probes beyond which a terminal is too narrow
+MAX_PROBED = 2  # custom metrics beyond which a terminal is too narrow
 COSTS = {
     "round": "round",
     "client_updates": "client updates",
     "virtual_time": "virtual time",
     "bytes_sent": "bytes sent",
 }
-"""What reaching a target costs, as fields of `Reached`."""
+"""Costs of reaching a target: fields of `Reached`, and their titles."""
 
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the rows as plain values for JSON; what is unknown or unreached is None.
+    """Return the rows as plain values for JSON; unknown or unreached ones are None.
 
-    As in the other tables, the adjusted Rand index and own probes' columns are there only if some run has them;
-    `stable` only if it is so.
+    As in the other tables, the adjusted Rand index and custom metrics are included only if some run has them, and
+    `stable` only if true.
     """
     unused = (set() if _has_ari(rows) else {"final_ari"}) | (set() if _probed(rows) else {"final"})
     unused |= {"by_time"} | (set() if any(row.stable for row in rows) else {"stable"})
@@ -33,7 +33,7 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """Return the rows as a Markdown table with aligned columns; what is unreached is an en dash."""
+    """Return the rows as a Markdown table with aligned columns; unreached targets are en dashes."""
     note = _note(rows, *_costs(rows))
     return markdown_table(_cells(rows, *_costs(rows)), _texts(rows)) + (f"\n{note}\n" if note else "")
 
@@ -54,9 +54,9 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_rich(rows: Sequence[Row], title: str = "") -> Table:
-    """Return the rows as a table for the terminal, with what compares them best of a target's costs, to fit.
+    """Return the rows as a table for the terminal, with only the costs that compare the runs best.
 
-    Many columns of users' own probes are left to `probes_as_rich`.
+    Too many custom metrics are left to `probes_as_rich`.
     """
     shown = _costs(rows)[: 2 if _by_time(rows) else 1]
     probed = _probed(rows) if len(_probed(rows)) <= MAX_PROBED else []
@@ -64,11 +64,11 @@ def as_rich(rows: Sequence[Row], title: str = "") -> Table:
 
 
 def probes_as_rich(rows: Sequence[Row]) -> Table | None:
-    """Return what `as_rich` has no room for, runs on the longer side; None where there is nothing."""
+    """Return the metrics that do not fit into `as_rich`, with runs on the longer side; None without any."""
     probed = _probed(rows)
     if len(probed) <= MAX_PROBED:
         return None
-    header = ["At the last probe", *map(title_of, probed)]
+    header = ["At the last evaluation", *map(title_of, probed)]
     lines = [
         [" ".join(filter(None, (row.panel, row.label))), *(show_number(name, row.final.get(name)) for name in probed)]
         for row in rows
@@ -81,7 +81,7 @@ def _note(rows: Sequence[Row], *costs: str) -> str:
         return ""
     told = " / ".join(COSTS[cost] for cost in costs)
     note = f"To a target: {told} of {STABLE if rows[0].stable else FIRST}."
-    return note + (" Virtual time leads, since rounds mean different work." if _by_time(rows) else "")
+    return note + (" Virtual time comes first, since rounds differ in work." if _by_time(rows) else "")
 
 
 def _texts(rows: Sequence[Row]) -> int:
@@ -93,7 +93,7 @@ def _by_time(rows: Sequence[Row]) -> bool:
 
 
 def _costs(rows: Sequence[Row]) -> list[str]:
-    """Return what reaching a target costs, first what compares these runs best."""
+    """Return the costs of reaching a target, the one that compares these runs best first."""
     return sorted(COSTS, key="virtual_time".__ne__) if _by_time(rows) else list(COSTS)
 
 
@@ -102,12 +102,12 @@ def _has_ari(rows: Sequence[Row]) -> bool:
 
 
 def _probed(rows: Sequence[Row]) -> list[str]:
-    """Return the columns of the users' own probes."""
+    """Return the columns of custom evaluation metrics."""
     return list(dict.fromkeys(name for row in rows for name in row.final))
 
 
 def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None) -> list[list[str]]:
-    """Return the table as text, its header first; panel, adjusted Rand index and probes only where there are any."""
+    """Return the table as text, its header first; panel, adjusted Rand index and custom metrics only if present."""
     panels, aris, probed = _texts(rows) > 1, _has_ari(rows), _probed(rows) if probed is None else probed
     header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
     header += [*(["ARI"] if aris else []), *map(title_of, probed)]
@@ -134,7 +134,7 @@ def _name(metric: str, target: float) -> str:
 
 
 def show_number(column: str, value: float | None) -> str:
-    """Return a column's value as text: what is called an accuracy in per cent.
+    """Return a column's value as text, accuracies in per cent.
 
     >>> show_number("worst_accuracy", 0.25), show_number("gap", 0.25)
     ('25.00 %', '0.25')

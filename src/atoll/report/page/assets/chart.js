@@ -1,12 +1,12 @@
-// Charts as inline SVG: axes, marks, what is under the pointer, and zoom. A chart is drawn anew whenever it changes.
+// Charts as inline SVG: axes, marks, tooltips and zoom. A chart is redrawn whenever it changes.
 //
-// A chart is { key, x, y, marks } and perhaps `equal` (one scale for both axes), `bar` (a colour scale: its title and
-// greatest value), `legend` (entries with text and style), `rows()` (its data as a table, to be saved) and `title` (what
-// files are called, else by the key). An axis has a `title`, a `domain` or what follows from the marks, and may be
-// `log`, `reversed`, `zero` (begins at 0), `bare` (without lines), `whole` or have `ticks` of its own.
-const charts = new WeakMap(); // what each element shows, and where the reader has zoomed to
+// A chart is { key, x, y, marks } and optionally `equal` (one scale for both axes), `bar` (a colour scale: title and
+// largest value), `legend` (entries with text and style), `rows()` (its data as a table, to be saved) and `title` (the
+// name of saved files; by default the key). An axis has a `title`, a `domain` (by default that of the marks), and may be
+// `log`, `reversed`, `zero` (begins at 0), `bare` (without grid lines), `whole`, or have its own `ticks`.
+const charts = new WeakMap(); // what each element shows, and its zoom
 
-/** Draw a chart into an element; a zoom stays as long as the key does. */
+/** Draw a chart into an element; the zoom is kept while the key is the same. */
 function plot(element, chart) {
   const state = charts.get(element) || attach(element);
   if (state.chart?.key !== chart.key) state.x = state.y = null;
@@ -30,7 +30,7 @@ function zoomOut(element) {
 
 const log10 = (value) => (value > 0 ? Math.log10(value) : NaN);
 
-/** From values to pixels; `invert` leads back. */
+/** Maps values to pixels; `invert` maps back. */
 function scaleOf(axis, [low, high], from, to) {
   const turn = axis.log ? log10 : Number;
   const [a, b] = [turn(low), turn(high)];
@@ -39,7 +39,7 @@ function scaleOf(axis, [low, high], from, to) {
   return scale;
 }
 
-/** The domain of an axis: its own, or all values of the marks with a little room around them. */
+/** The domain of an axis: its own, or that of all marks with a small margin. */
 function domainOf(axis, values) {
   if (axis.domain) return axis.domain;
   let low = Infinity, high = -Infinity;
@@ -80,7 +80,7 @@ function logTicks(low, high) {
   return ticks;
 }
 
-/** A number briefly: 20k, 1.5M, 0.001. */
+/** A number in short form: 20k, 1.5M, 0.001. */
 function short(value, digits = 4) {
   for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
     if (Math.abs(value) >= size) return Number((value / (unit === "k" ? 1e3 : size)).toPrecision(digits)) + unit;
@@ -95,7 +95,7 @@ function drawing(tag, attributes, ...children) {
   return element;
 }
 
-/** A piece of a curve for a legend: its colour, dashes and marker. */
+/** A sample of a curve for a legend: its colour, dashes and marker. */
 function sample(style) {
   const stroke = { stroke: style.color, "stroke-width": 2.4, "stroke-dasharray": SVG_DASHES[style.dash] };
   return [drawing("path", { d: "M1 7H33", fill: "none", ...stroke }), drawing("path", { d: SHAPES[style.symbol], fill: style.color })];
@@ -147,7 +147,7 @@ function render(element, state) {
   element.replaceChildren(svg, state.tip);
 }
 
-/** Let a metre be as long across as up, whatever the element's shape. */
+/** Use one scale for both axes, whatever the element's shape. */
 function equalised(x, y, box) {
   const perX = (x[1] - x[0]) / (box.right - box.left), perY = (y[1] - y[0]) / (box.bottom - box.top);
   const grown = ([low, high], by) => [(low + high) / 2 - ((high - low) / 2) * by, (low + high) / 2 + ((high - low) / 2) * by];
@@ -204,7 +204,7 @@ function legendOf(rows, top) {
     ...sample(style), writing(text, { x: 40, y: 11 }))));
 }
 
-/** Mix the colours of the least and the greatest share. */
+/** Interpolate between the colours of the smallest and the largest share. */
 function shade(share) {
   const [low, high] = ["--low", "--high"].map((name) => [1, 3, 5].map((at) => parseInt(color(name).slice(at, at + 2), 16)));
   return `rgb(${low.map((from, k) => Math.round(from + (high[k] - from) * Math.min(1, Math.max(0, share)))).join(",")})`;
@@ -223,7 +223,7 @@ function stroke(xs, ys) {
   return path;
 }
 
-/** How each kind of mark is drawn; what has a `tip` is told when the pointer is near. */
+/** How each kind of mark is drawn; marks with a `tip` show it when the pointer is near. */
 const MARKS = {
   line(into, mark, sx, sy, targets) {
     const xs = mark.x.map(sx), ys = mark.y.map(sy), kind = mark.quiet ? "quiet" : "curve";
@@ -270,7 +270,7 @@ const MARKS = {
   },
 };
 
-/** What the pointer means: the piece that it is in, or the nearest point within 24 pixels. */
+/** The tip under the pointer: of the box it is in, or of the nearest point within 24 pixels. */
 function under(targets, px, py) {
   let best = null, nearest = 24 ** 2;
   for (const { xs, ys, boxes, tip } of targets) {
@@ -285,7 +285,7 @@ function under(targets, px, py) {
   return best ? best() : null;
 }
 
-/** Make an element a chart's: it tells what is under the pointer, is zoomed into by dragging, and fits its room. */
+/** Give an element a chart's behaviour: tooltips, zoom by dragging, and resizing. */
 function attach(element) {
   const state = { tip: make("div", { class: "tip", hidden: "" }), size: new ResizeObserver(() => {
     if (state.chart && state.width !== Math.max(element.clientWidth, 160)) render(element, state);
@@ -323,7 +323,7 @@ function attach(element) {
   return state;
 }
 
-/** The whole height where the reader drags across, the whole width where up. */
+/** The whole height if the reader drags sideways, the whole width if vertically. */
 function chosenPart({ x, y, width, height }, box) {
   const across = width > 10 || height <= 25, upwards = height > 25;
   return {
@@ -341,7 +341,7 @@ function tell(state, lines, px, py) {
   Object.assign(state.tip.style, right ? { right: `${state.width - px + 10}px`, left: "" } : { left: `${px + 12}px`, right: "" });
 }
 
-/** Buttons that hand the reader a chart as a file; its data are `rows`, of which the first are the columns' names. */
+/** Buttons that save a chart as a file; its data are `rows`, the first of which has the column names. */
 function saveButtons(element) {
   return Object.entries(SAVES).map(([kind, save]) => {
     const button = make("button", { type: "button", "data-kind": kind }, kind);
@@ -354,7 +354,7 @@ function saveButtons(element) {
   });
 }
 
-/** Tell a screen reader whose buttons these are. */
+/** Tell screen readers which chart these buttons belong to. */
 function nameButtons(container, title) {
   for (const button of container.querySelectorAll("button[data-kind]")) {
     button.setAttribute("aria-label", `Save as ${button.dataset.kind}: ${title}`);
@@ -378,7 +378,7 @@ const SAVES = {
   },
 };
 
-/** Return a chart as a file of its own, on the page's own paper, and its size. */
+/** Return a chart as a file, on the page's background colour, and its size. */
 function svgOf(element) {
   const svg = element.querySelector("svg").cloneNode(true), [width, height] = ["width", "height"].map((n) => Number(svg.getAttribute(n)));
   svg.setAttribute("xmlns", "http://www.w3.org/2000/svg");
@@ -386,7 +386,7 @@ function svgOf(element) {
   return [new XMLSerializer().serializeToString(svg), width, height];
 }
 
-/** Return a number with the digits that the page holds of it, or a text, which is no formula to a spreadsheet. */
+/** Return a number with the digits the page holds, or a text that spreadsheets do not read as a formula. */
 function cellOf(value) {
   if (typeof value === "number") return Number.isFinite(value) ? String(Number(value.toPrecision(7))) : "";
   const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);

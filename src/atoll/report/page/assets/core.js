@@ -12,7 +12,7 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Return an array of the pool, little-endian float32 as base64; each is decoded when it is first asked for. */
+/** Return an array of the pool, stored as base64 of little-endian float32 and decoded on first use. */
 function column(place) {
   if (place === undefined) return null;
   if (!arrays[place]) {
@@ -29,7 +29,7 @@ function say(text) { byId("status").textContent = text; }
 const TIMES = [[86400, "days"], [3600, "hours"], [60, "minutes"], [1, "seconds"]];
 const SIZES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
 
-/** Choose the unit of an axis by its largest value: the factor from what is stored, and the unit's name. */
+/** Choose the unit of an axis by its largest value: the factor to stored values, and the unit's name. */
 function unitOf(kind, most) {
   if (kind === "seconds") { const u = TIMES.find(([size]) => most >= 2 * size) || TIMES[3]; return [1 / u[0], u[1]]; }
   if (kind === "bytes") { const u = SIZES.find(([size]) => most >= size) || SIZES[4]; return [1 / u[0], u[1]]; }
@@ -41,7 +41,7 @@ const SVG_DASHES = { solid: "", dash: "6 4", dot: "2 3", dashdot: "7 3 2 3" };
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star"];
 const seen = new Map();
 
-/** Give each label a colour, dashes and a marker, and keep them for as long as the page is open. */
+/** Assign each label a colour, dashes and a marker for as long as the page is open. */
 function styleOf(label) {
   if (!seen.has(label)) seen.set(label, seen.size);
   const index = seen.get(label);
@@ -58,10 +58,10 @@ function faded(hex, alpha) {
   return `rgba(${r},${g},${b},${alpha})`;
 }
 
-/** Draw when it comes into sight, so that a page of many figures opens at once. */
+/** Draw figures when they come into view, so that a page with many opens quickly. */
 const pending = new Map();
 const sight = new IntersectionObserver((entries) => {
-  // Each in a task of its own, so that the first is seen while the second is being drawn.
+  // Each in its own task, so that the first is visible while the second is drawn.
   for (const { target, isIntersecting } of entries) if (isIntersecting) setTimeout(drawNow, 0, target);
 }, { rootMargin: "300px" });
 
@@ -74,17 +74,17 @@ function drawNow(element) {
 
 function drawInSight(element, draw) {
   pending.set(element, draw);
-  sight.unobserve(element); // observing anew tells at once whether it is in sight
+  sight.unobserve(element); // observing again reports at once whether it is in view
   sight.observe(element);
 }
 
-/** The choice of theme: the reader's, else the system's. */
+/** The theme: the reader's choice, else the system's. */
 const dark = matchMedia("(prefers-color-scheme: dark)");
 function remembered(value) {
   try {
     if (value !== undefined) localStorage.setItem("atoll-theme", value);
     return localStorage.getItem("atoll-theme");
-  } catch { return null; } // storage may be forbidden to a local file
+  } catch { return null; } // local files may not be allowed storage
 }
 let chosen = remembered();
 function isDark() { return chosen ? chosen === "dark" : dark.matches; }
@@ -100,7 +100,7 @@ byId("theme").addEventListener("click", () => {
   drawAll();
 });
 dark.addEventListener("change", () => { setTheme(); drawAll(); });
-// Paper is white, and has all figures on it, also those that were not in sight.
+// Paper is white, and has all figures, including those not yet in view.
 function drawForPaper() { setTheme(false); drawAll(); for (const element of [...pending.keys()]) drawNow(element); }
 addEventListener("beforeprint", drawForPaper);
 addEventListener("afterprint", () => { setTheme(); drawAll(); });

@@ -1,4 +1,4 @@
-// Curves: what is shown is chosen by three lists, which curves by the legend's buttons.
+// Curves: three lists choose what is shown, the legend's buttons which curves.
 const view = { x: "", y: [], log: null, band: true, hidden: new Set() };
 
 function fill(select, options, value) {
@@ -10,7 +10,7 @@ function fill(select, options, value) {
 
 function quantity(name) { return data.curves.quantities.find((q) => q.column === name); }
 
-/** Keep what the reader chose as long as it exists; else begin with accuracy beside training loss. */
+/** Keep the reader's choice while it exists; else start with accuracy beside training loss. */
 function settleView() {
   const names = data.curves.quantities.map((q) => q.column);
   const preferred = [
@@ -69,7 +69,7 @@ function toggle(labels, isShown) {
   drawCurves();
 }
 
-/** The finite points of a run: round, x and y of each, and which x are measured. */
+/** The finite points of a run: round, x and y. */
 function points(run, y) {
   const rounds = column(run.round), xs = column(run[view.x]), ys = column(run[y.column]);
   const found = { round: [], x: [], y: [] };
@@ -82,7 +82,7 @@ function points(run, y) {
   return found;
 }
 
-/** The mean over seeds, probe by probe, of the probes that all of them have; and the sample standard deviation. */
+/** The mean over seeds and the sample standard deviation, at the rounds that all seeds have. */
 function meanOf(runs) {
   const started = runs.filter((run) => run.round.length);
   const at = started.map((run) => new Map(run.round.map((round, i) => [round, i])));
@@ -99,7 +99,7 @@ function meanOf(runs) {
   return mean;
 }
 
-/** Return what is drawn of a panel, and what a screen reader is told. */
+/** Return the marks of a panel, and its description for screen readers. */
 function marksOf(panel, y, factor, unit) {
   const marks = [], told = [];
   for (const group of panel.groups) {
@@ -134,7 +134,7 @@ function summary(values, y) {
   return `from ${write(values[0])} to ${write(values[values.length - 1])}, ${extreme}`;
 }
 
-/** The curves that are shown, run by run, as they are stored. */
+/** The stored data of the visible curves, run by run. */
 function curveRows(panel, name) {
   const own = [...new Set(["round", view.x, name])], rows = [["label", "run", ...own]];
   for (const group of panel.groups) {

@@ -1,4 +1,4 @@
-// One run in detail: its schedule, clusters and data, and the clusters that its clients find.
+// One run in detail: its schedule, clusters and data, and learned cluster assignments.
 let detail = "";
 
 function buildDetail() {
@@ -40,13 +40,13 @@ function buildFigures(own) {
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-/** The ticks of things counted from 0: each where there is room, else every fifth, tenth, ... */
+/** Ticks of things counted from 0: all if they fit, else every second, fifth, ... */
 function counted(count, most, names) {
   const step = [1, 2, 5, 10, 20, 50, 100].find((by) => count <= by * most) || count;
   return indices(count).filter((i) => i % step === 0).map((i) => ({ at: i, text: names ? names[i] : i }));
 }
 
-/** Rows of a table that the pool holds flat. */
+/** Rows of a table stored flat in the pool. */
 function rowsOf(place, width) {
   const flat = column(place), rows = [];
   for (let at = 0; at < flat.length; at += width) rows.push(Array.from(flat.subarray(at, at + width)));
@@ -63,9 +63,9 @@ function drawGantt(element, told) {
   const worked = Array.from(done || ended), at = (seconds) => seconds * factor;
   const y0 = rows.map((row) => row - 0.37), y1 = rows.map((row) => row + 0.37);
   const tip = (i) => [`Cluster ${rows[i]}`, `${short(at(began[i]))} to ${short(at(worked[i]))} ${unit}`,
-    ...(ended[i] > worked[i] ? [`waits until ${short(at(ended[i]))} ${unit}`] : [])];
+    ...(ended[i] > worked[i] ? [`waiting until ${short(at(ended[i]))} ${unit}`] : [])];
   const marks = [{
-    type: "rects", x0: Array.from(began, at), x1: worked.map(at), y0, y1, tip, least: 1, // seconds in a day are seen
+    type: "rects", x0: Array.from(began, at), x1: worked.map(at), y0, y1, tip, least: 1, // keeps seconds in a day visible
     fills: Array.from(column(told.turn), (turn) => (turn ? tone(0) : faded(tone(0), 0.45))),
   }];
   const waits = indices(rows.length).filter((i) => ended[i] > worked[i]);
@@ -81,7 +81,7 @@ function drawGantt(element, told) {
   plot(element, { key: told.title, x: { title: `Virtual time (${unit})`, zero: true, tight: true }, y, marks, rows: table });
 }
 
-/** A row for each planted group, filled at every probe by the models that its clients take. */
+/** A row for each planted group, split at every round by the models that its clients take. */
 function drawBands(element, told) {
   const [, groups, models] = told.shape, rounds = Array.from(column(told.rounds));
   const shares = rowsOf(told.shares, groups * models), marks = [];
@@ -101,7 +101,7 @@ function drawBands(element, told) {
   plot(element, { key: told.title, x: { title: "Rounds", tight: true, whole: true, bare: true }, y, marks, rows });
 }
 
-/** A table of cells, `rows` downwards: each of the colour of its share, of which the greatest is the darkest. */
+/** A table of cells, `rows` downwards, each coloured by its share; the largest share is the darkest. */
 function heat(rows, tip, texts) {
   const x0 = [], x1 = [], y0 = [], y1 = [], shares = rows.flat(), most = Math.max(...shares) || 1;
   rows.forEach((row, i) => row.forEach((_, j) => { x0.push(j - 0.5); x1.push(j + 0.5); y0.push(i - 0.5); y1.push(i + 0.5); }));
@@ -142,14 +142,14 @@ function drawModels(element, told) {
   plot(element, { rows, key: told.title, x, y: { title: "Test accuracy (%)" }, marks, legend });
 }
 
-/** Clients from the least to the greatest, by the share of them that has no more. */
+/** Clients in ascending order, against the share of clients with at most that value. */
 function drawClients(element, told) {
   const factor = told.share ? 100 : 1, y = Array.from(column(told.values), (value) => factor * value);
   const unit = told.share ? " %" : "", last = Math.max(y.length - 1, 1), x = y.map((_, i) => (100 * i) / last);
-  const tip = (i) => [`${x[i].toFixed(0)} % of the clients have at most`, short(y[i], 3) + unit];
+  const tip = (i) => [`${x[i].toFixed(0)} % of clients have at most`, short(y[i], 3) + unit];
   const curve = { type: "line", x, y, color: tone(0), width: 1.8, symbol: y.length > 1 ? "" : "circle", tip };
   const mean = { type: "line", quiet: true, x: [0, 100], y: [factor * told.mean, factor * told.mean], color: color("--quiet"), width: 1.4, dash: "dash" };
-  const axes = { x: { title: "Share of the clients (%)", domain: [0, 100] }, y: { title: told.column + (told.share ? " (%)" : "") } };
+  const axes = { x: { title: "Clients (%), in ascending order", domain: [0, 100] }, y: { title: told.column + (told.share ? " (%)" : "") } };
   const rows = () => [["share_of_clients", told.column], ...y.map((value, i) => [x[i] / 100, value / factor])];
   plot(element, { rows, key: told.title, ...axes, marks: [curve, mean] });
 }
@@ -188,9 +188,9 @@ function drawClusters(element, told) {
   const [clusters, classes] = told.shape, rows = transposed(rowsOf(told.shares, classes)), sizes = column(told.sizes);
   const [cells, most] = heat(rows, (k, j, share) => [`Cluster ${j}: ${sizes[j]} clients`, `class ${k}: ${percent(share)}`]);
   tall(element, 160 + 16 * classes);
-  const isWide = element.clientWidth > 60 * clusters + 120; // room for more than the numbers
+  const isWide = element.clientWidth > 60 * clusters + 120; // wide enough for sizes too
   const named = indices(clusters).map((j) => (isWide ? `${j} (${sizes[j]})` : j));
-  const axes = { x: cellsAcross(isWide ? "Cluster (its clients)" : "Cluster", clusters, named), y: cellsDown("Class", classes) };
+  const axes = { x: cellsAcross(isWide ? "Cluster (number of clients)" : "Cluster", clusters, named), y: cellsDown("Class", classes) };
   const table = () => [["cluster", "clients", "class", "share"], ...rows.flatMap((shares, k) => shares.map((share, j) => [j, sizes[j], k, share]))];
   plot(element, { rows: table, key: told.title, ...axes, marks: [cells], bar: { title: "share of samples", most } });
 }

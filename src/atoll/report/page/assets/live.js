@@ -1,4 +1,4 @@
-// Beginning, and in a watched page going on: new rows come in, what the reader has chosen stays.
+// Start, and on a watched page refresh: new rows appear, the reader's choices stay.
 function drawAll() {
   if (data.curves.quantities.length) { buildLegend(); drawCurves(); }
   drawDetail();
@@ -13,13 +13,13 @@ function begin() {
   drawAll();
 }
 
-/** Put new tables in place of the old ones, where they have changed, scrolled as they were. */
+/** Replace tables that have changed, keeping their scroll positions. */
 function swap(id, html) {
   const element = byId(id);
   if (element.dataset.html === html) return;
   const scrolled = [...element.querySelectorAll(".scroll")];
   const places = scrolled.map((region) => region.scrollLeft), focus = scrolled.indexOf(document.activeElement);
-  element.innerHTML = html; // escaped where it is made; the page's policy forbids scripts and requests besides
+  element.innerHTML = html; // escaped by the server; the page's policy forbids other scripts and requests
   element.dataset.html = html;
   [...element.querySelectorAll(".scroll")].forEach((region, i) => {
     region.scrollLeft = places[i] || 0;
@@ -35,10 +35,10 @@ async function refresh() {
     else if (answer.status !== 304) throw new Error(String(answer.status));
     if (failures > 1) say("The connection is back.");
     failures = 0;
-    byId("fresh").textContent = `Live · looked at ${new Date().toLocaleTimeString()}`;
+    byId("fresh").textContent = `Live · updated ${new Date().toLocaleTimeString()}`;
   } catch {
-    if (++failures === 2) say("atoll watch does not answer; trying again.");
-    if (failures > 1) byId("fresh").textContent = "Not live: atoll watch does not answer; trying again.";
+    if (++failures === 2) say("atoll watch is not answering; retrying.");
+    if (failures > 1) byId("fresh").textContent = "Not live: atoll watch is not answering; retrying.";
   }
 }
 
@@ -50,7 +50,7 @@ function show(state) {
   byId("notices").hidden = !state.sections["notices-body"];
   byId("title").textContent = document.title = state.title;
   byId("summary").textContent = state.summary;
-  if (before !== data.state) say(state.summary); // runs begun or finished; rows alone are not announced
+  if (before !== data.state) say(state.summary); // runs started or finished; new rows are not announced
   begin();
 }
 

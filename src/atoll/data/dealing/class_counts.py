@@ -1,0 +1,63 @@
+"""Exact class counts for clients, and samples drawn in these counts."""
+
+import numpy as np
+
+from atoll.data.dealing.draws import Indices
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
+
+_CHUNK = 100_000  # clients handled at a time, which bounds the scratch memory of a million clients
+
+
+def major_shares(major: Indices, classes: int, rho: float) -> Floats:
+    """Return [len(major), classes] shares: `rho` for the major class, the rest spread evenly.
+
+    >>> major_shares(np.array([1]), 3, 0.5)
+    array([[0.25, 0.5 , 0.25]])
+    """
+    shares = np.full((len(major), classes), (1 - rho) / max(classes - 1, 1))
+    shares[np.arange(len(major)), major] = rho
+    return shares
+
+
+def exact_counts(shares: Floats, total: int, first: Indices) -> Ids:
+    """Round ``shares * total`` [n, classes] to integers that sum to `total` in every row, by largest remainder.
+
+    Ties are broken in cyclic order from the class after ``first[row]``.
+
+    >>> exact_counts(np.array([[0.5, 0.25, 0.25]]), 5, np.array([0]))
+    array([[3, 1, 1]])
+    """
+    counts = np.empty(shares.shape, np.int64)
+    for low in range(0, len(shares), _CHUNK):
+        counts[low : low + _CHUNK] = _round_rows(shares[low : low + _CHUNK], total, first[low : low + _CHUNK])
+    return counts
+
+
+def _round_rows(shares: Floats, total: int, first: Indices) -> Ids:
+    rows, classes = shares.shape
+    exact = shares * total
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    remainder = np.round(exact - counts, 9)
+    turn = (np.arange(classes)[None, :] - first[:, None] - 1) % classes
+    ranked = np.lexsort((turn, -remainder), axis=1)
+    rank = np.empty_like(ranked)
+    np.put_along_axis(rank, ranked, np.broadcast_to(np.arange(classes), (rows, classes)), axis=1)
+    return np.asarray(counts + (rank < (total - counts.sum(axis=1))[:, None]))
+
+
+def draw_counts(labels: Indices, counts: Ids, rng: np.random.Generator) -> Indices:
+    """Draw ``counts[k, c]`` samples of class c for client k, with replacement; every row has the same sum."""
+    classes = counts.shape[1]
+    order = np.argsort(labels, kind="stable").astype(np.int32)
+    size = np.bincount(labels, minlength=classes)[:classes]
+    if (missing := np.flatnonzero((size == 0) & (counts.sum(axis=0) > 0))).size:
+        raise InputError(f"data.partition: the data set has no sample of class {missing[0]}")
+    begin = np.cumsum(size) - size
+    parts = np.empty((len(counts), int(counts[0].sum())), np.int32)
+    for low in range(0, len(counts), _CHUNK):
+        block = counts[low : low + _CHUNK]
+        drawn = np.repeat(np.tile(np.arange(classes, dtype=np.int8), len(block)), block.ravel())
+        picked = begin[drawn] + rng.integers(size[drawn])
+        parts[low : low + _CHUNK] = order[picked].reshape(len(block), -1)
+    return parts

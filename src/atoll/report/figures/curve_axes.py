@@ -1,0 +1,134 @@
+"""The axes of training curves: titles, units, scales, and limits that panels share."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from atoll.report.figures.style import WIDTH_INCHES, drawn_width, title_and_factor, use_log_scale
+from atoll.report.reading.runs import Run
+from atoll.report.reading.units import byte_unit, format_count, time_unit
+from atoll.support.arrays import Floats
+
+XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time", "bytes_up"]
+Limits: TypeAlias = tuple[float, float]
+
+MAX_COLUMNS = 4  # panels side by side
+STEPS = [1, 2, 5, 10]
+LOG_RATIO = 30.0  # a loss that falls further than this needs a logarithmic axis to show its end
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How an axis shows a column: its title, the factor from stored to shown values, whether always logarithmic."""
+
+    column: str
+    title: str
+    factor: float = 1.0
+    log: bool = False
+
+
+LOSS = Axis("train_loss", "Training loss")
+TEST_LOSS = Axis("test_loss", "Test loss")
+ACCURACY = Axis("test_accuracy", "Test accuracy (%)", 100.0)
+_KNOWN = (LOSS, TEST_LOSS, ACCURACY, Axis("parameter_error", "Parameter error", log=True))
+
+
+def axis_of(column: str) -> Axis:
+    """Return the axis that shows a column."""
+    return next((axis for axis in _KNOWN if axis.column == column), Axis(column, *title_and_factor(column)))
+
+
+def x_axis(runs: Sequence[Run], x: XColumn) -> Axis:
+    """Return the horizontal axis, in a unit that suits these runs."""
+    if x == "virtual_time":
+        seconds = np.concatenate([run.rows[x] for run in runs])
+        unit = time_unit(float(np.max(seconds, initial=0.0, where=np.isfinite(seconds))))
+        return Axis(x, f"Virtual time ({unit.name})", 1 / unit.seconds)
+    if x == "bytes_up":
+        length, symbol = byte_unit(max(float(np.max(run.rows[x], initial=0.0)) for run in runs))
+        return Axis(x, f"Sent up ({symbol})", 1 / length, log=True)
+    return Axis(x, {"round": "Round", "client_updates": "Client updates"}[x])
+
+
+def shown(runs: Sequence[Run], axis: Axis) -> Floats:
+    """Return all finite values of the runs, as the axis shows them."""
+    values = np.concatenate([run.rows[axis.column] for run in runs]) * axis.factor
+    return values[np.isfinite(values)]
+
+
+def panel_columns(panels: int) -> int:
+    """Return how many panels are side by side, with rows as even as possible."""
+    most = min(MAX_COLUMNS, max(1, round(drawn_width(WIDTH_INCHES) / (WIDTH_INCHES / MAX_COLUMNS))))
+    return math.ceil(panels / math.ceil(panels / most))
+
+
+def set_x(column: Sequence[Axes], values: Floats, axis: Axis, *, stacked: bool) -> None:
+    """Set scale, limits and title of the horizontal axes of a column of charts."""
+    shown = values[values > 0] if axis.log else values
+    for axes in column:
+        if axis.log:
+            axes.set_xscale("log")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS, integer=axis.factor == 1))
+        axes.xaxis.set_major_formatter(format_count)
+        if shown.size and shown.min() < shown.max():
+            axes.set_xlim(shown.min(), shown.max())
+        axes.grid(visible=True)
+        if stacked and axes is not column[-1]:
+            axes.tick_params(labelbottom=False)
+        else:
+            axes.set_xlabel(axis.title)
+
+
+def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: Axis) -> None:
+    """Set scale, limits and title of the vertical axes of a row of charts, given each one's values."""
+    log = axis.log or (axis is not ACCURACY and any(map(_spans_decades, panels)))
+    leftmost = row[:: panel_columns(len(row))]
+    limits = list(_common(list(_limits(panels, axis, log=log)), log=log))
+    for axes, panel_limits in zip(row, limits, strict=True):
+        if log:
+            use_log_scale(axes, *panel_limits)
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
+            axes.set_ylim(*panel_limits)
+        if axes in leftmost:
+            axes.set_ylabel(axis.title)
+        elif len(set(limits)) == 1:
+            axes.tick_params(labelleft=False)
+
+
+def _spans_decades(values: Floats) -> bool:
+    positive = values[values > 0]
+    return bool(positive.size) and bool(positive.max() > LOG_RATIO * positive.min())
+
+
+def _limits(panels: Sequence[Floats], axis: Axis, *, log: bool) -> Iterator[Limits]:
+    for values in panels:
+        if log:
+            positive = values[values > 0]
+            yield (positive.min() / 1.3, positive.max() * 1.3) if positive.size else (0.1, 1.0)
+        elif not values.size:
+            yield 0.0, 100.0 if axis is ACCURACY else 1.0
+        elif axis is ACCURACY:
+            low, high = 10 * math.floor(values.min() / 10), 10 * math.ceil(values.max() / 10)
+            low = min(low, high - 10)
+            yield low - 0.02 * (high - low), high + 0.02 * (high - low)
+        else:
+            yield min(0.0, 1.05 * values.min()), 1.05 * max(values.max(), 1e-12)
+
+
+def _common(limits: Sequence[Limits], *, log: bool) -> Sequence[Limits]:
+    """Return common limits for all panels, unless that would flatten one of them."""
+    low, high = min(low for low, _ in limits), max(high for _, high in limits)
+
+    def length(low: float, high: float) -> float:
+        return math.log(high / low) if log else high - low
+
+    if all(length(low, high) <= 2 * length(*own) for own in limits):
+        return [(low, high)] * len(limits)
+    return limits

@@ -1,0 +1,57 @@
+"""The folders of an experiment's runs: their names, and checks before anything is written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from atoll.experiment.experiment import Experiment
+from atoll.runs.run_folder import RunFolder, is_taken, slug
+from atoll.support.errors import InputError
+from atoll.support.files import make_folder, to_json, write_atomically
+
+
+def name_folders(runs: Sequence[Experiment]) -> list[str]:
+    """Return the name of each run's folder, from its panel and label.
+
+    Raises:
+        InputError: two runs have the same name, or one is called report.
+    """
+    names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) for e in runs]
+    slugs = [slug(name) or f"run-{i}" for i, name in enumerate(names)]
+    if len(set(slugs)) < len(slugs) or "report" in slugs:
+        listed = ", ".join(map(repr, names))
+        raise InputError(f"runs: each needs a unique panel or label, other than 'report', but they have {listed}")
+    return slugs
+
+
+def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bool) -> list[Path]:
+    """Return the folder of each run, `out` itself for one run, after checking that all can be used.
+
+    Raises:
+        InputError: a run can neither start nor continue in a folder.
+    """
+    if len(names) == 1:
+        folders = [out]
+    else:
+        if (out / "config.toml").exists():
+            raise InputError(
+                f"--out {out}: holds a single run, but this experiment has {len(names)}; give another folder"
+            )
+        if is_taken(out, ("experiment.json", "report", *names)):
+            raise InputError(f"--out {out}: holds files other than this experiment's runs; give another folder")
+        folders = [out / name for name in names]
+    for folder in map(RunFolder, folders):
+        if not (resume and folder.is_run):
+            folder.require_room(overwrite)
+    return folders
+
+
+def begin_folders(out: Path, names: Sequence[str]) -> None:
+    """Record which runs a folder holds, and in which order; a single run needs no such list.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    if len(names) == 1:
+        return
+    make_folder(out)
+    write_atomically(out / "experiment.json", to_json({"runs": list(names)}))

@@ -1,0 +1,105 @@
+"""The stage of docs/extending.md: the same bits on every executor, resumed and on a fleet, in the bytes planned."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from atoll import Experiment, InputError, make_runs, read_experiment
+from atoll.fleet.agreed.messages import TrainReply, decode
+from atoll.fleet.agreed.transport import Failure
+from atoll.fleet.memory import MemoryFleet
+from atoll.local.weights import count_bytes
+from tests.cli.pages import ROOT, write_files
+from tests.engine.test_composition import bits, carry
+from tests.fleets import join, open_sites
+
+
+@pytest.fixture(scope="module", autouse=True)
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("page")
+    write_files(ROOT / "docs/extending.md", folder)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    sys.modules.pop("own_stage", None)
+
+
+def documented(page: Path, *changes: str) -> Experiment:
+    given = ["rounds=4", "data.samples=40", "local.steps=3", *changes]
+    return Experiment(make_runs(read_experiment(page / "own-stage.toml"), changes=given)[0])
+
+
+def test_serial_cores_and_resumed_are_bit_identical(page: Path) -> None:
+    one, two = documented(page, "run.executor=serial"), documented(page, "run.executor=cores", "run.workers=2")
+    states = carry(one)
+    assert states[-1].clients, "clients keep what is lost"
+    assert bits(carry(two)[-1], states[-1])
+    assert bits(carry(one, states[1])[-1], states[-1])
+
+
+def test_a_fleet_gives_the_bits_of_simulation_in_the_bytes_planned(page: Path, tmp_path: Path) -> None:
+    one, other = documented(page, "run.executor=serial"), documented(page, "run.executor=fleet")
+    sent: list[int] = []
+
+    def counted(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes | Failure | None:
+        reply = honest()
+        if task == "train":
+            sent.append(count_bytes(decode(reply, TrainReply)[1][0]))
+        return reply
+
+    sites = open_sites(other, tmp_path)
+    executor = join(other, MemoryFleet(sites, dict.fromkeys(sites, counted)))
+    for mine, theirs in zip(carry(other, executor=executor), carry(one), strict=True):
+        assert all(mine.starts[0][name].equal(own) for name, own in theirs.starts[0].items())
+    assert executor.refused == {}
+    planned = other.traffic.update_bytes
+    assert sent == [planned] * sum(event.client_updates for event in other.method.schedule.events)
+    assert 20 * planned < other.traffic.message_bytes
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("send=lambda task, update: update.model", "its client half must return ClientUpdate, not 'dict'"),
+        ("send=lambda task, update: 1 / 0", "its client half failed (ZeroDivisionError: division by zero)"),
+        ("form=lambda form: form.nothing", "its form failed (AttributeError"),
+        ("begin=lambda task: task.nothing", "its client half failed (AttributeError"),
+    ],
+)
+def test_a_half_that_fails_is_told_before_anything_is_written(page: Path, code: str, told: str) -> None:
+    name = f"failing_{abs(hash(code))}"
+    (page / f"{name}.py").write_text(f'import atoll\n\ndef own():\n    return atoll.Stage(name="own", {code})\n')
+    with pytest.raises(InputError) as refused:
+        documented(page, f'travel.stages=["{name}:own"]', "travel.factor=").check()
+    assert f"travel.stages = '{name}:own': {told}" in str(refused.value)
+
+
+def test_a_server_half_that_fails_on_a_message_refuses_it(page: Path, tmp_path: Path) -> None:
+    """A hostile node's message has the right form, and may still be nothing that the half expects."""
+    (page / "picky.py").write_text(PICKY)
+    other = documented(
+        page, "run.executor=fleet", 'travel.stages=["picky:own"]', "travel.factor=", "method.fraction=1.0"
+    )
+    executor = join(other, MemoryFleet(open_sites(other, tmp_path)))
+    carry(other, executor=executor)
+    assert executor.refused["wrong_form"] == 4, "one client, in each round"
+
+
+PICKY = """
+import atoll
+
+
+def own():
+    def receive(sent, start, form):
+        if sent["1.bias"].sum() == 0:
+            raise KeyError("nothing in it")
+        return sent
+
+    def send(task, update):
+        bias = update.model["1.bias"] * (0 if task.client == 2 else 1)
+        return atoll.ClientUpdate({**update.model, "1.bias": bias}, update.loss)
+
+    return atoll.Stage(name="picky", send=send, receive=receive)
+"""
