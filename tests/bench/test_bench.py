@@ -28,7 +28,7 @@ from atoll.bench.contenders import (
     make_trainer,
 )
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS
-from atoll.bench.memory import can_measure, descendants, peak_bytes
+from atoll.bench.peak_memory import can_measure, descendants, peak_bytes
 from atoll.bench.work import make_pool, samples_of
 from atoll.local.models import Model
 from atoll.local.weights import read_model

@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, ROUNDED, contenders_for
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
 from atoll.bench.forking import CAN_FORK, Fork
-from atoll.bench.memory import can_measure, peak_bytes
+from atoll.bench.peak_memory import can_measure, peak_bytes
 from atoll.bench.work import Case
 from atoll.support.errors import RunError
 
