@@ -12,10 +12,10 @@ import pytest
 
 from atoll import ClientTask, Experiment, InputError, RunError, State, init, train
 from atoll.engine.cohorts import Executor
-from atoll.fleet.memory import MemoryFleet
 from atoll.methods.named_methods import METHODS
 from tests.clusters import nodes
 from tests.fleets import join, open_sites
+from tests.memory_fleet import MemoryFleet
 from tests.methods.running import equal
 from tests.methods.test_every_method import experiment
 

@@ -9,11 +9,11 @@ import pytest
 from atoll import Experiment, InputError, make_runs, read_experiment
 from atoll.fleet.agreed.messages import TrainReply, decode
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import MemoryFleet
 from atoll.local.weights import count_bytes
 from tests.cli.pages import ROOT, write_files
 from tests.engine.test_composition import bits, carry
 from tests.fleets import join, open_sites
+from tests.memory_fleet import MemoryFleet
 
 
 @pytest.fixture(scope="module", autouse=True)

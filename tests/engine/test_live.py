@@ -30,7 +30,6 @@ from atoll import (
 )
 from atoll.engine.live_schedule import LiveRun, follow
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import MemoryFleet
 from atoll.local.rule import sgd
 from atoll.schedules.events import FROM_SERVER
 from atoll.schedules.schedule_files import read_schedule
@@ -38,6 +37,7 @@ from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
 from tests.fleets import open_sites, sending
 from tests.losing import Losing
+from tests.memory_fleet import MemoryFleet
 from tests.problems import as_vector, linear_module, quadratics
 from tests.tiers import thinned
 
