@@ -9,7 +9,8 @@ from typing import Any
 from atoll.fleet.agreed.transport import Failure, Properties
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import Side
-from atoll.fleet.node.store import MemoryStore, Store
+from atoll.fleet.node.store import Store
+from tests.memory_store import MemoryStore
 
 Fault = Callable[[str, bytes, Callable[[], bytes]], bytes | Failure | None]
 """Task, payload, what the node would answer -> what comes instead; None: nothing ever."""

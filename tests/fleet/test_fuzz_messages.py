@@ -32,11 +32,11 @@ from atoll.fleet.agreed.terms import announce
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import Node, open_site
 from atoll.fleet.node.shards import write_shards
-from atoll.fleet.node.store import MemoryStore
 from atoll.fleet.server.replies import REASONS, CheckedUpdate, Expected, open_reply, read_losses, read_trained
 from atoll.local.models import Model, form_of
 from tests.fleets import agreement_of, small
 from tests.fuzzing import carry_out, fewest, many, some
+from tests.memory_store import MemoryStore
 
 EXPERIMENT = small()
 DIGEST = agreement_of(EXPERIMENT).digest

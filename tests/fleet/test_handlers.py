@@ -30,10 +30,11 @@ from atoll.fleet.node.handlers import HANDLERS, answer
 from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.secure_sum import SUMMING
 from atoll.fleet.node.shards import write_shards
-from atoll.fleet.node.store import FolderStore, MemoryStore, Store
+from atoll.fleet.node.store import FolderStore, Store
 from atoll.fleet.node.work_count import WorkBudget
 from atoll.local.models import Model
 from tests.fleets import agreement_of, small
+from tests.memory_store import MemoryStore
 
 EXPERIMENT = small()
 DIGEST = agreement_of(EXPERIMENT).digest

@@ -26,13 +26,14 @@ from atoll.fleet.folder.init import FleetPlan, init_fleet
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import KEPT, Sites
-from atoll.fleet.node.store import FolderStore, MemoryStore, Store
+from atoll.fleet.node.store import FolderStore, Store
 from atoll.fleet.node.work_count import WorkBudget
 from atoll.fleet.server.joining import wait_for_nodes
 from atoll.support.errors import InputError
 from tests.fleet.test_hostile import carry
 from tests.fleets import agreement_of, small
 from tests.memory_fleet import MemoryFleet
+from tests.memory_store import MemoryStore
 
 ALL = ("seed", "rounds", "clustering.clusters", "model.*", "travel.*", "local.*", "method.*")
 OWN = small()

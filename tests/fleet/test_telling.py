@@ -29,11 +29,12 @@ from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.noise_added import Hidden
 from atoll.fleet.node.shards import write_shards
-from atoll.fleet.node.store import FolderStore, MemoryStore, Store
+from atoll.fleet.node.store import FolderStore, Store
 from atoll.fleet.node.work_count import WorkBudget
 from atoll.privacy.accounting import epsilon_of
 from atoll.privacy.mechanism import Cost
 from tests.fleets import small
+from tests.memory_store import MemoryStore
 
 pytest.importorskip("dp_accounting")
 

@@ -21,7 +21,7 @@ from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import Sites
-from atoll.fleet.node.store import FolderStore, MemoryStore, Store
+from atoll.fleet.node.store import FolderStore, Store
 from atoll.fleet.node.work_count import WorkBudget
 from atoll.fleet.server.asking import head_to_measure, head_to_train
 from atoll.fleet.server.replies import Expected
@@ -34,6 +34,7 @@ from atoll.privacy.private_release import Publisher
 from tests.fleet.test_fleet import one_cohort
 from tests.fleets import agreement_of, open_sites, sending, small
 from tests.memory_fleet import MemoryFleet
+from tests.memory_store import MemoryStore
 from tests.privacy.test_ledger import Killed, Killer, lines_of, shorten, summary_of, whole
 
 pytest.importorskip("dp_accounting")

@@ -15,7 +15,6 @@ from atoll.fleet.agreed.messages import Refusal, decode, decode_reply
 from atoll.fleet.agreed.sum_messages import KeysRequest, SumReply
 from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.node.handlers import answer
-from atoll.fleet.node.store import MemoryStore
 from atoll.fleet.server.cohort_sum import Summation, begin
 from atoll.fleet.server.gathering import Call, Reply
 from atoll.fleet.server.replies import REASONS, Expected
@@ -23,6 +22,7 @@ from atoll.fleet.server.secure_sums import STEPS, SecureSums
 from atoll.secure.roster import NotSummed
 from tests.fleets import agreement_of
 from tests.fuzzing import carry_out, few, fewest, many
+from tests.memory_store import MemoryStore
 from tests.secure.fleet import carry_out as run
 from tests.secure.fleet import fleet_of, summed
 from tests.secure.nodes import identities

@@ -16,12 +16,12 @@ from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import open_site
 from atoll.fleet.node.shards import write_shards
-from atoll.fleet.node.store import MemoryStore
 from atoll.runs.variants import replaying
 from atoll.secure.crypto import make_pair
 from atoll.secure.fixed import MASKED, flat
 from tests.fleets import agreement_of
 from tests.memory_fleet import Fault, MemoryFleet
+from tests.memory_store import MemoryStore
 from tests.secure.fleet import SUMS, carry_out, fleet_of, last_model, last_row, same_bits, summed
 from tests.secure.test_protocol import looks_uniform
 from tests.tiers import thinned

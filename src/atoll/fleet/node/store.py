@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from threading import Lock
 from typing import Protocol
 
 from atoll.support.errors import InputError, RunError, reason_of
@@ -27,30 +26,6 @@ class Store(Protocol):
         ...
 
 
-class MemoryStore:
-    """Keeps bytes in memory."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._content: dict[str, bytes] = {}
-        self._lock = Lock()
-
-    def get(self, key: str) -> bytes | None:
-        """Return what was last stored under a key, or None."""
-        with self._lock:
-            return self._content.get(_checked(key))
-
-    def put(self, key: str, content: bytes) -> None:
-        """Store bytes under a key, replacing earlier ones."""
-        with self._lock:
-            self._content[_checked(key)] = content
-
-    def drop(self, key: str) -> None:
-        """Delete what is stored under a key, if anything."""
-        with self._lock:
-            self._content.pop(_checked(key), None)
-
-
 class FolderStore:
     """Keeps bytes in files, each written atomically, so that they survive a restart."""
 
@@ -72,7 +47,7 @@ class FolderStore:
         Raises:
             RunError: the file cannot be read.
         """
-        path = self._folder / _checked(key)
+        path = self._folder / checked_key(key)
         try:
             return path.read_bytes()
         except FileNotFoundError:
@@ -86,7 +61,7 @@ class FolderStore:
         Raises:
             RunError: the file cannot be written; the earlier content is kept.
         """
-        write_atomically(self._folder / _checked(key), content)
+        write_atomically(self._folder / checked_key(key), content)
 
     def drop(self, key: str) -> None:
         """Delete what is stored under a key, if anything.
@@ -94,14 +69,15 @@ class FolderStore:
         Raises:
             RunError: the file cannot be deleted.
         """
-        path = self._folder / _checked(key)
+        path = self._folder / checked_key(key)
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise RunError(f"cannot delete {path}: {reason_of(error)}") from error
 
 
-def _checked(key: str) -> str:
+def checked_key(key: str) -> str:
+    """Return the key, which must be of lower-case letters, digits and hyphens."""
     if not _KEY.fullmatch(key):
         raise ValueError(f"{key!r} is no key")
     return key
