@@ -2,144 +2,179 @@
 
 Run:  python benchmarks/same_bits.py [--base REV] [--only TEXT] [--keep FILE]
 
-Both trees carry out the same commands. Of each run, its rows (but for wall times) and its last checkpoint are compared;
-a line a command says `equal` or what differs. `--keep` saves the base's results in a file, and takes them from there.
+Both trees train the same first events: of up to three unlike runs of each recipe at its tiny scale, and of the
+quickstart with each method and each feature, on each executor. After each event the loss and a checksum of all models
+and client states are compared; a line per case says `equal` or what differs. `--keep` stores the base's results in a
+file, and reuses them.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from compare import ROOT, checkout
-from safetensors.torch import load_file
-from torch import Tensor, uint8
 
 METHODS = [
     *("fedcluster", "fedavg", "centralized", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "scaffold", "fednova"),
     *("feddyn", "fedasync", "fedbuff", "fedat", "ifca", "cfl-mgd", "cfl", "flhc", "fedgroup", "fesem", "pacfl", "bcd"),
-    *("ditto", "local", "fedbn", "fedper", "fedrep"),
+    *("ditto", "local", "fedbn", "fedper", "fedrep", "hierarchical", "hierfavg", "fedbcd"),
 ]
-SMALL = ("--set", "rounds=3", "--set", "data.clients=20", "--set", "clustering.clusters=4")
-OWN_SETTINGS = {
-    "ifca": ("--set", "method.clusters=3"),
-    "cfl-mgd": ("--set", "method.clusters=3"),
-    "pacfl": ("--set", "method.clusters=3"),
-    "fesem": ("--set", "method.clusters=3"),
-    "flhc": ("--set", "method.clusters=3"),
-    "fedgroup": ("--set", "method.clusters=3"),
-    "fedbn": ("--set", "model.name=cnn"),
+ALONE: dict[str, Any] = {"fraction": None}
+NEEDS: dict[str, dict[str, Any]] = {
+    "centralized": {"method": ALONE},
+    "fednova": {"local": {"epochs": 0.5}},
+    "fedasync": {"method": {**ALONE, "concurrency": 4}},
+    "fedbuff": {"method": {**ALONE, "concurrency": 4, "buffer": 2}},
+    "cfl": {"method": {**ALONE, "eps1": 9.0, "eps2": 0.0}},
+    "fesem": {"method": {**ALONE, "clusters": 3}},
+    "fedbn": {"model": {"name": "resnet"}, "local": {"steps": 1}},
+    "hierarchical": {"rounds": 80, "method": {**ALONE, "pattern": "cenasy", "intra_rounds": 2}},
+    "hierfavg": {"rounds": 80, "local": {"steps": 2}, "method": ALONE},
+    "fedbcd": {"method": {**ALONE, "parties": 4}, "data": {"clients": 4}},
 }
-FEATURES = {
-    "int8": ("travel.codec=int8",),
-    "topk, feedback": ("travel.codec=topk", "travel.feedback=true"),
-    "int8, stochastic": ("travel.codec=int8", "travel.rounding=stochastic"),
-    "attack": ("faults.attackers=0.2",),
-    "label flip": ("faults.attackers=0.2", "faults.attack=label-flip"),
-    "attack, median": ("faults.attackers=0.2", "method.combine=median"),
-    "attack, int8": ("faults.attackers=0.2", "travel.codec=int8"),
-    "collusion": ("faults.attackers=0.2", "faults.attack=little-is-enough", "faults.tolerate=true"),
-    "dropout": ("faults.dropout=0.3",),
-    "trusted server": ("privacy.trust=server", "privacy.clip=1.0", "privacy.noise=0.5", "privacy.delta=1e-3"),
-    "trusted server, int8": (
-        "privacy.trust=server", "privacy.clip=1.0", "privacy.noise=0.5", "privacy.delta=1e-3", "travel.codec=int8",
-        "travel.feedback=false",
-    ),
-    "no trust": ("privacy.trust=client", "privacy.clip=1.0", "privacy.noise=0.1", "privacy.delta=1e-3"),
-    "no trust, topk": (
-        "privacy.trust=client", "privacy.clip=1.0", "privacy.noise=0.1", "privacy.delta=1e-3", "travel.codec=topk",
-        "travel.feedback=false",
-    ),
-    "secure sums": ("secure.sums=true", "secure.least_nodes=2", "method.fraction=1.0"),
-    "layers stay": ('model.travels=["1*"]',),
-    "layers stay, topk": ('model.travels=["1*"]', "travel.codec=topk"),
-    "drawn by losses": ("method.select=greatest-loss",),
-}  # fmt: skip
+CLIENT = {"trust": "client", "clip": 1.0, "noise": 0.1, "delta": 1e-3}
+SERVER = {"trust": "server", "clip": 1.0, "noise": 0.5, "delta": 1e-3}
+FEATURES: dict[str, dict[str, Any]] = {
+    "bfloat16": {"travel": {"codec": "bfloat16"}},
+    "int8": {"travel": {"codec": "int8"}},
+    "topk, feedback": {"travel": {"codec": "topk", "feedback": True}},
+    "int8, stochastic": {"travel": {"codec": "int8", "rounding": "stochastic"}},
+    "attack": {"faults": {"attackers": 0.2}},
+    "noise attack": {"faults": {"attackers": 0.2, "attack": "noise"}},
+    "label flip": {"faults": {"attackers": 0.2, "attack": "label-flip"}},
+    "attack, median": {"faults": {"attackers": 0.2}, "method": {"combine": "median"}},
+    "attack, int8": {"faults": {"attackers": 0.2}, "travel": {"codec": "int8"}},
+    "collusion": {"faults": {"attackers": 0.2, "attack": "little-is-enough"}},
+    "tolerance": {"faults": {"attackers": 0.2, "attack": "not-finite", "tolerate": True}},
+    "dropout": {"faults": {"dropout": 0.3}},
+    "trusted server": {"privacy": SERVER},
+    "trusted server, int8": {"privacy": SERVER, "travel": {"codec": "int8", "feedback": False}},
+    "trusted server, quantile": {"privacy": {**SERVER, "quantile": 0.5, "quantile_noise": 0.5}},
+    "no trust": {"privacy": CLIENT},
+    "no trust, topk": {"privacy": CLIENT, "travel": {"codec": "topk", "feedback": True}},
+    "secure sums": {"secure": {"sums": True, "least_nodes": 2}},
+    "layers stay": {"model": {"travels": ["1*"]}},
+    "layers stay, topk": {"model": {"travels": ["1*"]}, "travel": {"codec": "topk"}},
+    "layers stay, attack": {"model": {"travels": ["1*"]}, "faults": {"attackers": 0.2}},
+    "drawn by losses": {"method": {"select": "power-of-choice", "candidates": 10}},
+}
+TRAIN = """
+import hashlib, itertools, json, sys, warnings
+warnings.simplefilter("ignore")
+import atoll
+
+def checksum(model):
+    told = hashlib.sha256()
+    for name in sorted(model, key=lambda name: name.rpartition("@")[2]):
+        told.update(model[name].detach().cpu().contiguous().reshape(-1).numpy().tobytes())
+    return told.hexdigest()[:12]
+
+def carry(settings, events):
+    made = atoll.Experiment(settings)
+    execution, training = (getattr(made, name, made) for name in ("execution", "training"))
+    executor, seen = execution.make_executor(), []
+    try:
+        state = atoll.init(made.method, *training.initial_models())
+        for step in itertools.islice(atoll.train(made.method, executor, state), events):
+            models = [*step.state.starts, *step.state.published, *([step.state.server] if step.state.server else [])]
+            kept = [checksum(dict(each)) for _, each in sorted(step.state.clients.items())]
+            sums = hashlib.sha256("".join([*map(checksum, models), *kept]).encode()).hexdigest()[:12]
+            seen.append([step.loss, sums])
+    finally:
+        executor.close()
+    return seen
+
+for line in sys.stdin:
+    name, recipe, scale, changes, events = json.loads(line)
+    found = []
+    try:
+        runs = atoll.make_runs(atoll.read_experiment(recipe), scale)
+        unlike = {}
+        for run in runs:
+            told = run.method.model_dump(), run.travel.model_dump(), run.privacy.model_dump(), run.clustering.method
+            unlike.setdefault(json.dumps(told, sort_keys=True, default=str), run)
+        for run in list(unlike.values())[:3]:
+            if changes is not None:
+                table = run.model_dump(exclude_none=True)
+                table["method"] = {"name": "fedavg", "fraction": 0.5}
+                for section, given in changes.items():
+                    merged = {**table.get(section, {}), **given} if isinstance(given, dict) else given
+                    keep = isinstance(given, dict)
+                    table[section] = {k: v for k, v in merged.items() if v is not None} if keep else merged
+                run = atoll.Settings(**table)
+            found.append(carry(run, events))
+            if changes is not None:
+                break
+    except atoll.AtollError as error:
+        found = "refused"
+    except FileNotFoundError as error:
+        found = "no data"
+    print(json.dumps([name, found]), flush=True)
+"""
+"""Carries out the cases that are given line by line, in a tree's own code, whichever names it has."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--base", default="HEAD~1", help="the commit to compare with")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only the commands with TEXT in their name")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the cases with TEXT in their name")
     parser.add_argument("--keep", type=Path, help="the file that holds the base's results")
     given = parser.parse_args()
-    wanted = {name: words for name, words in commands() if given.only in name}
+    wanted = [case for case in cases() if given.only in case[0]]
     kept = json.loads(given.keep.read_text()) if given.keep and given.keep.exists() else {}
-    if missing := {name: words for name, words in wanted.items() if name not in kept}:
+    if missing := [case for case in wanted if case[0] not in kept]:
         with checkout(given.base) as before:
-            for name, words in missing.items():
-                kept[name] = carry_out(before, words)
-                if given.keep:
-                    given.keep.write_text(json.dumps(kept, indent=1))
-    different = 0
-    for name, words in wanted.items():
-        now, then = carry_out(ROOT, words), kept[name]
-        different += now != then
-        told = "equal" if now == then else f"differs: {difference(then, now)}"
-        print(f"{name}: {told} ({len(now)} files)", flush=True)
+            kept |= carry_out(before, missing)
+        if given.keep:
+            given.keep.write_text(json.dumps(kept))
+    now = carry_out(ROOT, wanted)
+    different = [name for name, *_ in wanted if now.get(name) != kept.get(name)]
+    for name, *_ in wanted:
+        told = (
+            f"{now.get(name)}"[:60]
+            if isinstance(now.get(name), str)
+            else f"{sum(map(len, now.get(name) or []))} events"
+        )
+        print(f"{name}: {'DIFFERS from ' + str(kept.get(name))[:80] if name in different else 'equal'} ({told})")
+    print(f"{len(wanted) - len(different)} of {len(wanted)} cases are equal")
     sys.exit(bool(different))
 
 
-def commands() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each command's name and words."""
-    for recipe in sorted(path.stem for path in (ROOT / "src/atoll/recipes").glob("*.toml")):
-        scale = (
-            () if "[scales.tiny" not in (ROOT / f"src/atoll/recipes/{recipe}.toml").read_text() else ("--scale", "tiny")
-        )
-        yield f"recipe {recipe}", (recipe, *scale)
+def cases() -> list[tuple[str, str, str | None, dict[str, Any] | None, int]]:
+    """Return each case's name, recipe, scale, changes and number of events."""
+    found: list[tuple[str, str, str | None, dict[str, Any] | None, int]] = []
+    for path in sorted((ROOT / "src/atoll/recipes").glob("*.toml")):
+        scale = "tiny" if "[scales.tiny" in path.read_text() else None
+        found.append((f"recipe {path.stem}", path.stem, scale, None, 5))
+    base: dict[str, Any] = {"data": {"clients": 20}, "clustering": {"clusters": 4}}
     for executor in ("serial", "cores", "ray"):
-        set_executor = ("--set", f"run.executor={executor}", "--set", "run.workers=2")
-        for method in METHODS if executor != "ray" else METHODS[:10:3]:
-            named = ("--only", "FedAvg", "--set", f"method.name={method}", *OWN_SETTINGS.get(method, ()))
-            yield f"{method}, {executor}", ("quickstart", *named, *SMALL, *set_executor)
+        run = {"executor": executor, "workers": 2}
+        for method in METHODS if executor != "ray" else METHODS[:16:5]:
+            needs = NEEDS.get(method, {})
+            named: dict[str, Any] = {**base, "rounds": 6, "run": run, **needs}
+            named["method"] = {"name": method, **needs.get("method", {})}
+            found.append((f"{method}, {executor}", "quickstart", None, named, 3))
         for feature, settings in FEATURES.items():
-            changes = [word for change in settings for word in ("--set", change)]
-            yield f"{feature}, {executor}", ("quickstart", *SMALL, *changes, *set_executor)
+            found.append(
+                (f"{feature}, {executor}", "quickstart", None, {**base, "rounds": 3, "run": run, **settings}, 3)
+            )
+    return found
 
 
-def carry_out(tree: Path, words: Sequence[str]) -> dict[str, str]:
-    """Return a digest of every file that counts, or what the command said when it failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "atoll", "run", *words, "--quiet", "--out", "out"]
-        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            return {"failed": " ".join(done.stderr.split())[-300:]}
-        return {str(path.relative_to(folder)): digest(path) for path in files_in(Path(folder) / "out")}
-
-
-def files_in(folder: Path) -> list[Path]:
-    """Return the files of runs that must be equal."""
-    return sorted(path for kind in ("metrics.jsonl", "*.safetensors") for path in folder.rglob(kind))
-
-
-def digest(path: Path) -> str:
-    """Return a checksum of a file: of tensors, whatever their names; of rows without what a clock measured."""
-    if path.suffix != ".jsonl":
-        tensors = (hashlib.sha256(raw(each)).hexdigest() for each in load_file(path).values())
-        return hashlib.sha256("".join(sorted(tensors)).encode()).hexdigest()[:16]
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    timed = [{key: value for key, value in row.items() if key != "wall_time"} for row in rows]
-    return hashlib.sha256(json.dumps(timed, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def raw(tensor: Tensor) -> bytes:
-    """Return a tensor's type, shape and bytes."""
-    return (
-        f"{tensor.dtype}{tuple(tensor.shape)}".encode() + tensor.contiguous().reshape(-1).view(uint8).numpy().tobytes()
+def carry_out(tree: Path, wanted: list[Any]) -> dict[str, Any]:
+    """Return what each case came to in a tree."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    lines = "".join(json.dumps(case) + "\n" for case in wanted)
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN], input=lines, cwd=tree, env=environment, capture_output=True, text=True
     )
-
-
-def difference(before: dict[str, str], now: dict[str, str]) -> str:
-    """Return the names of the files that differ, or why a command failed."""
-    if "failed" in before or "failed" in now:
-        return f"{before.get('failed', 'ran')} / {now.get('failed', 'ran')}"
-    return ", ".join(name for name in sorted(before | now) if before.get(name) != now.get(name))
+    if done.returncode:
+        sys.exit(f"{tree}: {done.stderr[-2000:]}")
+    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from atoll.settings.choices import CHOICES, every_parameter
-from atoll.settings.sections import Settings
-from atoll.settings.validation import full_model
+from atoll.settings.validation import Settings, full_model
 
 MARK = "<!-- the tables of all settings are put here by docs/settings_table.py -->"
 

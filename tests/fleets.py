@@ -8,13 +8,13 @@ from atoll import Experiment
 from atoll.fleet.agreed.agreement import Agreement, agree
 from atoll.fleet.agreed.messages import TrainReply, decode, encode, pack
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.joining import wait_for_nodes
 from atoll.local.models import Model
 from atoll.settings.experiment_file import compose
+from tests.memory_fleet import Fault, MemoryFleet
 
 SMALL = {
     "rounds": 3,

@@ -6,7 +6,7 @@ from torch import nn
 
 from atoll import Dataset, Population, make_population
 from atoll.local.models import Model, dense
-from atoll.methods.parts.parties import split_shape
+from atoll.methods.parts.feature_blocks import split_shape
 from atoll.methods.parts.party_trainer import Parties
 from atoll.support.arrays import Floats
 

@@ -111,6 +111,11 @@ travel.codec=5
 travel.codec=int4
 travel.codec=json:loads
 travel.codec=no.such.module:function
+travel.stages=clip
+travel.stages=["clib"]
+travel.stages=[1]
+travel.stages=["json:loads"]
+travel.clip_norm=1.0
 travel.codecs=int8
 travel.share=0.1
 travel.feedback=often
@@ -1138,7 +1143,7 @@ Experiment(clustering=lambda population, clusters: "ab").clustering
 Experiment(clustering=lambda: 5).clustering
 Experiment(model=lambda: nn.Linear(3, 2)).check()
 Experiment(method=lambda population, rule: 5).method
-Experiment(data=lambda: 5).clients
+Experiment(data=lambda: 5).clients.dealt
 run(data=data, rounds=2, data_clients=3)
 run(data=[x, y])
 run(rounds=2, out=5)

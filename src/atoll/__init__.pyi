@@ -142,7 +142,7 @@ from atoll.schedules.timeline import cohort_size as cohort_size
 from atoll.schedules.timeline import draw_cohort as draw_cohort
 from atoll.settings.experiment_file import make_runs as make_runs
 from atoll.settings.experiment_file import read_experiment as read_experiment
-from atoll.settings.sections import Settings as Settings
+from atoll.settings.validation import Settings as Settings
 from atoll.support.errors import AtollError as AtollError
 from atoll.support.errors import InputError as InputError
 from atoll.support.errors import RunError as RunError

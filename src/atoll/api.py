@@ -18,7 +18,7 @@ from atoll.runs.titles import choose_runs, title_of
 from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 from atoll.settings.given_objects import named
 from atoll.settings.plugins import import_from
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
 from atoll.trackers import require_trackers, tracked

@@ -28,7 +28,7 @@ from atoll.bench.contenders import (
     make_trainer,
 )
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS
-from atoll.bench.memory import can_measure, descendants, peak_bytes
+from atoll.bench.peak_memory import can_measure, descendants, peak_bytes
 from atoll.bench.work import make_pool, samples_of
 from atoll.local.models import Model
 from atoll.local.weights import read_model
@@ -158,7 +158,7 @@ sys.path.insert(0, {str(Path(racing.__file__).parent)!r})
 import work
 parameters, moved, seconds, dies_in = map(float, sys.argv[1:5])
 print("a library says hello")
-pace, rounds = work.Pace(int(parameters), lambda: moved), 0
+pace, rounds = work.WorkRate(int(parameters), lambda: moved), 0
 while pace.next_round():
     if rounds == dies_in:
         sys.exit("what went wrong")

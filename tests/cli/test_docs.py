@@ -16,7 +16,7 @@ from nbclient.exceptions import CellExecutionError
 import atoll.cli  # noqa: F401  (registers the commands)
 from atoll.cli.common import app
 from atoll.network.completion import event_seconds
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from tests.cli.conftest import Command
 from tests.cli.pages import ROOT, blocks, commands, run_together, shell, write_files
 from tests.hooks import hook_of

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atoll.cli import main
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from tests.experiment.test_file import another_value, leaves
 
 SMALL = {

@@ -123,7 +123,7 @@ def test_the_page_draws_its_curves_and_is_used_by_mouse_and_keyboard(browser: An
 
         line = page.locator("#settings tr", has=page.locator("th", has_text="dataset"))
         assert not line.is_visible()
-        page.get_by_label("also settings that are the same").check()
+        page.get_by_label("show settings that do not differ").check()
         assert line.is_visible()
 
 

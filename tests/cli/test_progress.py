@@ -8,7 +8,7 @@ from rich.console import Console
 
 from atoll.cli import common, options, sweep_progress
 from atoll.cli import run_progress as progress
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.sweep.sweep_worker import Job, News
 from tests.cli.conftest import Command
 

@@ -8,10 +8,10 @@ import pytest
 
 from atoll import Experiment, make_runs, read_experiment, run_events
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import MemoryFleet
 from tests.cli.conftest import TINY, Command
 from tests.cli.test_repeat import last_checkpoint, rows
 from tests.fleets import open_sites, sending
+from tests.memory_fleet import MemoryFleet
 
 LIVE = TINY + "\n[run]\nexecutor = 'fleet'\ncheckpoint_every = 1\n"
 

@@ -33,7 +33,7 @@ def test_a_figure_from_nothing_to_a_page(atoll: Command) -> None:
     metrics = FOLDER / "quickstart/fedavg-seed-1/metrics.jsonl"
     before = metrics.stat().st_mtime_ns
     again = atoll("reproduce", "quickstart", "--jobs", "1")
-    assert again.err.count("(was finished)") == 4
+    assert again.err.count("(already finished)") == 4
     assert "spent, nothing left" in again.out
     assert metrics.stat().st_mtime_ns == before
     (FOLDER / "index.html").unlink()
@@ -43,7 +43,7 @@ def test_a_figure_from_nothing_to_a_page(atoll: Command) -> None:
     assert "holds runs at scale tiny; add --scale tiny" in told
     assert "has 2 seeds already; omit it" in atoll("reproduce", "quickstart", "--seeds", "1").refused()
     more = atoll("reproduce", "quickstart", "--jobs", "1", "--seeds", "3")
-    assert more.err.count("(was finished)") == 4
+    assert more.err.count("(already finished)") == 4
     assert len(list((FOLDER / "quickstart").glob("*-seed-*/summary.json"))) == 6
 
 
@@ -129,4 +129,4 @@ def test_bad_input(atoll: Command) -> None:
     assert atoll("reproduce", "all", "--seeds", "0").refused() == "--seeds 0: must be at least 1"
     assert "holds files other than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
     assert "holds no reproduced figures" in atoll("reproduce", "quickstart", "--no-run").refused()
-    assert "holds other files" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()
+    assert "holds files other than" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()

@@ -72,7 +72,7 @@ def test_it_waits_then_shows_runs_as_they_come_and_end(served: Served, tmp_path:
     assert "Waiting for the first row" in served.state()["sections"]["results-body"]
     rows = make_rows(20)
     run = write_run(tmp_path / "runs/a", [], finished=False)
-    assert served.state()["summary"] == "No run has a row yet."
+    assert served.state()["summary"] == "No run has any rows yet."
     (run / "metrics.jsonl").write_text(json.dumps(rows[0]) + "\n" + json.dumps(rows[1])[:40])  # half-written
     state = settled(served, "1 run, 1 not finished.")
     assert "at round 0 of 20" in state["sections"]["results-body"]
@@ -212,7 +212,7 @@ def test_new_rows_leave_the_readers_choices_alone(browser: Any, served: Served, 
     page.locator("#x").select_option(label="Client updates")
     page.locator("#y1").select_option(label="Test loss")
     page.locator("#legend button").first.click()
-    page.get_by_label("also settings that are the same").check()
+    page.get_by_label("show settings that do not differ").check()
     page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
     plot = "document.querySelector('#charts .plot')"
     until(page, f"{plot}.querySelectorAll('path.curve').length", 1)
@@ -235,7 +235,7 @@ def test_new_rows_leave_the_readers_choices_alone(browser: Any, served: Served, 
     assert page.evaluate(domain) == zoomed
     assert page.locator("#x").input_value() == "client_updates"
     assert page.locator("#y1").input_value() == "test_loss"
-    assert page.get_by_label("also settings that are the same").is_checked()
+    assert page.get_by_label("show settings that do not differ").is_checked()
     assert page.get_by_role("status").inner_text() == "3 runs, all finished."
     context.close()
     assert told == []

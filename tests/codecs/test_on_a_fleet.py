@@ -11,13 +11,13 @@ import torch
 
 from atoll.codecs.coding import SENT, as_received, as_sent
 from atoll.fleet.agreed.messages import Refused
-from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import Sites
 from atoll.fleet.node.store import MemoryStore
 from atoll.local.models import Model
 from tests.fleet.test_fleet import one_cohort
 from tests.fleets import agreement_of, join, open_sites, replying, sending, small
+from tests.memory_fleet import MemoryFleet
 
 ONE_TENSOR = {"model": {"name": "linear", "bias": False}}
 

@@ -105,8 +105,8 @@ def test_a_partition_file_gives_the_same_clients(tmp_path: Path) -> None:
     file = tmp_path / "held.npz"
     file.write_bytes(partition_as_bytes(first.clients.dealt, first.clients.test))
     second = experiment(skew="rotation", skew_levels=3, partition="file", partition_file=str(file))
-    for name in ("clients", "test_clients"):
-        one, other = getattr(first, name), getattr(second, name)
+    for name in ("dealt", "test"):
+        one, other = getattr(first.clients, name), getattr(second.clients, name)
         np.testing.assert_array_equal(one.indices, other.indices)
         np.testing.assert_array_equal(one.data.inputs, other.data.inputs)
         np.testing.assert_array_equal(one.data.test_inputs, other.data.test_inputs)

@@ -220,7 +220,7 @@ def test_damaged_files(tmp_path: Path, name: str) -> None:
 
 def test_pickles_are_not_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([{}, {}], dtype=object), y=np.zeros(2, int))
-    with pytest.raises(atoll.InputError, match=r"a.npz: cannot be read \(it holds values of the type object"):
+    with pytest.raises(atoll.InputError, match=r"a.npz: cannot be read \(it holds values of type object"):
         read_folder(str(tmp_path))
 
 

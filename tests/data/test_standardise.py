@@ -18,8 +18,7 @@ from atoll.experiment.client_data import load_dataset, make_clients, make_test_c
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.node.shards import read_shard, shard_folder, write_shards
 from atoll.local.batches import Batches
-from atoll.settings.sections import Settings
-from atoll.settings.validation import validate
+from atoll.settings.validation import Settings, validate
 
 DIGITS = load("digits")
 

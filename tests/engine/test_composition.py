@@ -12,10 +12,10 @@ import pytest
 
 from atoll import ClientTask, Experiment, InputError, RunError, State, init, train
 from atoll.engine.cohorts import Executor
-from atoll.fleet.memory import MemoryFleet
 from atoll.methods.named_methods import METHODS
 from tests.clusters import nodes
 from tests.fleets import join, open_sites
+from tests.memory_fleet import MemoryFleet
 from tests.methods.running import equal
 from tests.methods.test_every_method import experiment
 
@@ -164,6 +164,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fleets")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("method", ["fedavg", "fedcluster"])
 def test_every_pair_runs_on_a_fleet_to_the_bits_of_simulation(method: str, places: Path) -> None:
     """Without noise, which on a fleet is the system's. Clients of a fleet attack as they like, not as settings say."""

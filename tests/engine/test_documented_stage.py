@@ -9,11 +9,11 @@ import pytest
 from atoll import Experiment, InputError, make_runs, read_experiment
 from atoll.fleet.agreed.messages import TrainReply, decode
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import MemoryFleet
 from atoll.local.weights import count_bytes
 from tests.cli.pages import ROOT, write_files
 from tests.engine.test_composition import bits, carry
 from tests.fleets import join, open_sites
+from tests.memory_fleet import MemoryFleet
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,19 +69,19 @@ def test_a_fleet_gives_the_bits_of_simulation_in_the_bytes_planned(page: Path, t
     ],
 )
 def test_a_half_that_fails_is_told_before_anything_is_written(page: Path, code: str, told: str) -> None:
-    name = f"failing_{abs(hash(code))}"
-    (page / f"{name}.py").write_text(f'import atoll\n\ndef own():\n    return atoll.Stage(name="own", {code})\n')
+    name = f"failing_{code[:4].strip('=')}_{len(code)}"
+    (page / f"{name}.py").write_text(
+        f'import atoll\n\ndef own(factor: float):\n    return atoll.Stage(name="own", {code})\n'
+    )
     with pytest.raises(InputError) as refused:
-        documented(page, f'travel.stages=["{name}:own"]', "travel.factor=").check()
+        documented(page, f'travel.stages=["{name}:own"]').check()
     assert f"travel.stages = '{name}:own': {told}" in str(refused.value)
 
 
 def test_a_server_half_that_fails_on_a_message_refuses_it(page: Path, tmp_path: Path) -> None:
     """A hostile node's message has the right form, and may still be nothing that the half expects."""
     (page / "picky.py").write_text(PICKY)
-    other = documented(
-        page, "run.executor=fleet", 'travel.stages=["picky:own"]', "travel.factor=", "method.fraction=1.0"
-    )
+    other = documented(page, "run.executor=fleet", 'travel.stages=["picky:own"]', "method.fraction=1.0")
     executor = join(other, MemoryFleet(open_sites(other, tmp_path)))
     carry(other, executor=executor)
     assert executor.refused["wrong_form"] == 4, "one client, in each round"
@@ -91,7 +91,7 @@ PICKY = """
 import atoll
 
 
-def own():
+def own(factor: float):
     def receive(sent, start, form):
         if sent["1.bias"].sum() == 0:
             raise KeyError("nothing in it")

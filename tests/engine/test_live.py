@@ -30,7 +30,6 @@ from atoll import (
 )
 from atoll.engine.live_schedule import LiveRun, follow
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import MemoryFleet
 from atoll.local.rule import sgd
 from atoll.schedules.events import FROM_SERVER
 from atoll.schedules.schedule_files import read_schedule
@@ -38,6 +37,7 @@ from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
 from tests.fleets import open_sites, sending
 from tests.losing import Losing
+from tests.memory_fleet import MemoryFleet
 from tests.problems import as_vector, linear_module, quadratics
 from tests.tiers import thinned
 
@@ -300,7 +300,7 @@ def test_kinds_of_runs_do_not_mix(make: Make, tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=f"--resume: .*{folder} {told}"):
             carry(experiment, tmp_path / folder, resume=True, **how)
-    with pytest.raises(InputError, match=r"--schedule: what happened is replayed in simulation"):
+    with pytest.raises(InputError, match=r"--schedule: recorded events are replayed in simulation"):
         carry(experiment, tmp_path / "both", fleet=fleet, schedule=happened)
 
 

@@ -16,7 +16,7 @@ from atoll.executors.stacked.graphs import Graphs
 from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
 from tests.problems import classification, network
 

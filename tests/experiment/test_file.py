@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 
 TEXTS = {
@@ -36,6 +36,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "secure.threshold": ("0.75", 0.75),
     "fleet.samples_limit": ("1.5", 1.5),
     "network.grid": ("[2, 3]", [2, 3]),
+    "travel.stages": ('["clip"]', ["clip"]),
     "run.trackers": ('["tensorboard"]', ["tensorboard"]),
 }
 

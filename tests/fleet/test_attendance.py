@@ -12,12 +12,12 @@ from atoll import Experiment, InputError, run_events
 from atoll.cli.fleet_roles import add_strikes
 from atoll.fleet.agreed.messages import LossesRequest, TrainRequest, decode
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.server.attendance import Attendance, Standing, read_strikes
 from atoll.fleet.server.notices import Notices
 from atoll.schedules.schedule_files import read_schedule
 from tests.fleet.test_hostile import assert_replays, carry, filled, hostile, last_models
 from tests.fleets import open_sites
+from tests.memory_fleet import Fault, MemoryFleet
 from tests.tiers import thinned
 
 EVERYONE = [np.arange(3)]

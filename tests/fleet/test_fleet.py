@@ -15,7 +15,6 @@ from atoll import Experiment, Serial, State, Step, init, train
 from atoll.engine.cohorts import Cohort
 from atoll.fleet.agreed.messages import TrainReply, decode
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.node.node import open_site
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.versions import Versions, name_of
@@ -24,6 +23,7 @@ from atoll.fleet.server.joining import wait_for_nodes
 from atoll.fleet.server.replies import REASONS
 from atoll.local.models import Model
 from tests.fleets import agreement_of, join, open_sites, replying, sending, small
+from tests.memory_fleet import Fault, MemoryFleet
 from tests.tiers import thinned
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -25,13 +25,13 @@ from atoll.fleet.agreed.messages import (
     pack,
 )
 from atoll.fleet.agreed.transport import Failure, Properties
-from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.client_reports import as_reported, reported_table
 from atoll.fleet.server.plausibility import believe
 from atoll.fleet.server.soundness import Soundness
 from atoll.local.models import Model
 from tests.fleets import open_sites, replying, small
+from tests.memory_fleet import Fault, MemoryFleet
 
 FIRST = "1.weight"
 RULES: dict[str, dict[str, Any]] = {

@@ -15,7 +15,6 @@ from atoll.experiment.experiment import Experiment
 from atoll.fleet.agreed.messages import ClientReport, DescribeReply, decode, encode
 from atoll.fleet.agreed.randomised_response import respond
 from atoll.fleet.agreed.transport import Failure, Properties
-from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.client_reports import reported_table, write_tables
 from atoll.fleet.server.joining import wait_for_nodes
@@ -25,6 +24,7 @@ from atoll.network.network_files import read_network_clients
 from atoll.network.routes import linked_network
 from atoll.settings.experiment_file import compose
 from tests.fleets import agreement_of, open_sites, small
+from tests.memory_fleet import Fault, MemoryFleet
 
 EXPERIMENT = small()
 AGREEMENT = agreement_of(EXPERIMENT)

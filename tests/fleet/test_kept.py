@@ -12,7 +12,6 @@ import torch
 from atoll import Experiment, InputError, run_events
 from atoll.fleet.agreed.messages import TrainRequest, decode
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.node.node import Node, make_method
 from atoll.fleet.node.store import FolderStore, MemoryStore, Store
 from atoll.fleet.node.versions import SPARE, Versions, name_of, named
@@ -20,6 +19,7 @@ from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.runs.checkpoint import KEPT, kept_by_checkpoints
 from tests.fleet.test_fleet import one_cohort
 from tests.fleets import agreement_of, open_sites, sending, small
+from tests.memory_fleet import MemoryFleet
 from tests.runs.test_resume import rows
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -13,12 +13,12 @@ import pytest
 from atoll import Experiment, InputError, make_runs, run_events
 from atoll.clustering.clustering import Clustering
 from atoll.experiment.reported_clients import ReportedClients
-from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.network.completion import completion_of
 from atoll.schedules.schedule_files import read_schedule
 from tests.fleets import agreement_of, open_sites
+from tests.memory_fleet import MemoryFleet
 from tests.tiers import thinned
 
 BASE = {

@@ -23,7 +23,6 @@ from atoll.fleet.agreed.messages import (
 from atoll.fleet.agreed.terms import announce
 from atoll.fleet.folder.configuration import read_node
 from atoll.fleet.folder.init import FleetPlan, init_fleet
-from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import KEPT, Sites
@@ -33,6 +32,7 @@ from atoll.fleet.server.joining import wait_for_nodes
 from atoll.support.errors import InputError
 from tests.fleet.test_hostile import carry
 from tests.fleets import agreement_of, small
+from tests.memory_fleet import MemoryFleet
 
 ALL = ("seed", "rounds", "clustering.clusters", "model.*", "travel.*", "local.*", "method.*")
 OWN = small()

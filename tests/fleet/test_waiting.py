@@ -12,11 +12,11 @@ from rich.console import Console
 from atoll import RunError
 from atoll.cli.teller import Teller
 from atoll.fleet.agreed.waiting import Waiting, waiting
-from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.server import gathering, joining
 from atoll.fleet.server.joining import wait_for_nodes
 from tests.fleet.test_hostile import carry
 from tests.fleets import agreement_of, open_sites, small
+from tests.memory_fleet import MemoryFleet
 
 
 @pytest.fixture

@@ -30,7 +30,8 @@ from atoll import (
 from atoll.local.models import Model, dense, linear
 from atoll.local.rule import adam, momentum, sgd
 from atoll.methods.papers.fedbcd import Mode, exchanging
-from atoll.methods.parts.parties import share_samples, split_model, split_shape
+from atoll.methods.parts.feature_blocks import split_shape
+from atoll.methods.parts.parties import share_samples, split_model
 from atoll.methods.parts.party_trainer import Parties, PartyTrainer
 from atoll.settings.validation import validate
 from atoll.support.arrays import Floats

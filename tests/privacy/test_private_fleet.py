@@ -16,7 +16,6 @@ from scipy.stats import kstest
 
 from atoll import Experiment, InputError, RunError, run_events
 from atoll.fleet.agreed.messages import LossesReply, Refused, TrainReply, decode, decode_reply, pack
-from atoll.fleet.memory import MemoryFleet
 from atoll.fleet.node.epsilon_ledger import charge, read_ledger
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import Node, Reporting, open_site
@@ -34,6 +33,7 @@ from atoll.privacy.noise import from_system
 from atoll.privacy.private_release import Publisher
 from tests.fleet.test_fleet import one_cohort
 from tests.fleets import agreement_of, open_sites, sending, small
+from tests.memory_fleet import MemoryFleet
 from tests.privacy.test_ledger import Killed, Killer, lines_of, shorten, summary_of, whole
 
 pytest.importorskip("dp_accounting")

@@ -119,7 +119,7 @@ class TestReadRun:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ('{"event": 2', "line 2: the line is torn"),
+            ('{"event": 2', "line 2: the line is incomplete"),
             ("[1, 2]", "line 2: a row must be a JSON object"),
             ('{"train_loss": "low"}', "line 2: train_loss must be a number or null, not 'low'"),
             ('{"round": true}', "line 2: round must be a number or null"),

@@ -18,5 +18,5 @@ def test_each_cluster_has_a_line_and_the_worst_client_one_on_top() -> None:
 
 
 def test_without_noise_there_is_nothing_to_draw() -> None:
-    with pytest.raises(InputError, match="without noise epsilon is not finite"):
+    with pytest.raises(InputError, match="without noise, epsilon is not finite"):
         plot_spending(np.array([0, 1]), np.array([[0.0], [np.inf]]))

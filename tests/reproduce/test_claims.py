@@ -8,7 +8,7 @@ from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, Claim, needs_training, r
 from atoll.reproduce.judging import is_of, without_seed
 from atoll.reproduce.recipe_runs import settings_of
 from atoll.settings.experiment_file import make_runs, read_experiment, recipe_names
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 CLAIMS = [claim for name in PAPERS for claim in read_paper(name).claims]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from atoll.reproduce.claims import Claim
-from atoll.reproduce.evidence import Need, Value, Values, needs_of, settle, summarise
+from atoll.reproduce.evidence import ClaimNeed, Value, Values, needs_of, settle, summarise
 from atoll.support.seeds import generator
 
 T2 = 4.302652729749  # of Student's t with 2 degrees of freedom, 97.5 %
@@ -106,8 +106,8 @@ def test_failing_takes_more_where_a_claim_needs_more() -> None:
     """A lead whose 95 % interval just misses 0 fails a claim about two runs, not one about four: there are three."""
     half = T2 * 0.01 / math.sqrt(3)
     numbers = tuple(-1.01 * half + step for step in (-0.01, 0.0, 0.01))
-    behind = Need("", numbers, (1e-9, math.inf), (-1e-9, math.inf))
-    level = Need("", (0.0, 0.0, 0.0), (1e-9, math.inf), (-1e-9, math.inf))
+    behind = ClaimNeed("", numbers, (1e-9, math.inf), (-1e-9, math.inf))
+    level = ClaimNeed("", (0.0, 0.0, 0.0), (1e-9, math.inf), (-1e-9, math.inf))
     assert settle([behind]) == "fails"
     assert settle([behind, level, level]) == "undecided"
 

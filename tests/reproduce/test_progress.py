@@ -10,7 +10,7 @@ from atoll.reproduce import recipe_runs as running
 from atoll.reproduce import reproduce_progress as progress
 from atoll.reproduce.recipe_runs import RecipeTask, settings_of
 from atoll.reproduce.reproduce_progress import ReproduceProgress
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 WORK = {"fast": 10.0, "slow": 20.0, "timed": None}
 

@@ -223,5 +223,5 @@ def test_folders_of_several_runs_need_room_each(tmp_path: Path) -> None:
     assert folders == [tmp_path / "out" / "a", tmp_path / "out" / "b"]
     assert not (tmp_path / "out").exists()
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="holds other files"):
+    with pytest.raises(InputError, match="holds files other than"):
         prepare_folders(["a", "b"], tmp_path, resume=True, overwrite=False)

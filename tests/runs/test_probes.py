@@ -12,7 +12,6 @@ import torch
 
 from atoll import Evaluator, Experiment, InputError, Population, RunError, State, find_runs, run, run_events
 from atoll.evaluation.gradients import heterogeneity
-from atoll.fleet.memory import MemoryFleet
 from atoll.local.models import Model
 from atoll.report import page
 from atoll.report.report_files import write_report
@@ -24,6 +23,7 @@ from atoll.settings.validation import validate
 from atoll.support.arrays import Ids
 from atoll.trackers.tracker import numbers_of
 from tests.fleets import open_sites
+from tests.memory_fleet import MemoryFleet
 
 TINY: dict[str, Any] = {
     "name": "tiny",

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from atoll import Experiment, run_events
-from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.node.node import open_site
 from atoll.fleet.node.shards import write_shards
 from atoll.local.models import Model
 from tests.fleets import small
+from tests.memory_fleet import Fault, MemoryFleet
 from tests.secure.nodes import identities, public_lines
 
 SUMS = {"sums": True, "least_nodes": 2}

@@ -13,7 +13,6 @@ from atoll import Experiment, InputError, RunError
 from atoll.fleet.agreed.messages import LossesRequest, Refusal, TrainRequest, decode, decode_reply, encode, pack
 from atoll.fleet.agreed.sum_messages import KeysReply, MaskedReply, MaskedRequest, SharesRequest, SurvivorsRequest
 from atoll.fleet.agreed.transport import Failure
-from atoll.fleet.memory import Fault, MemoryFleet
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import open_site
 from atoll.fleet.node.shards import write_shards
@@ -22,6 +21,7 @@ from atoll.runs.variants import replaying
 from atoll.secure.crypto import make_pair
 from atoll.secure.fixed import MASKED, flat
 from tests.fleets import agreement_of
+from tests.memory_fleet import Fault, MemoryFleet
 from tests.secure.fleet import SUMS, carry_out, fleet_of, last_model, last_row, same_bits, summed
 from tests.secure.test_protocol import looks_uniform
 from tests.tiers import thinned

@@ -10,8 +10,7 @@ import pytest
 
 from atoll import Experiment, run_events
 from atoll.runs.run_folder import RunFolder
-from atoll.settings.sections import Settings
-from atoll.settings.validation import validate
+from atoll.settings.validation import Settings, validate
 from atoll.sweep import jobs as running
 from atoll.sweep.jobs import run_jobs
 from atoll.sweep.sweep_worker import Answer, Job, News, _share_cores

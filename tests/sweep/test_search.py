@@ -10,7 +10,7 @@ import pytest
 from atoll import InputError
 from atoll.runs.run_folder import Row
 from atoll.settings.experiment_file import make_runs
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.sweep import trials as listing
 from atoll.sweep import tuning
 from atoll.sweep.axes import Axis, Interval, parse_space

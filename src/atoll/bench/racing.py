@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, ROUNDED, contenders_for
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
 from atoll.bench.forking import CAN_FORK, Fork
-from atoll.bench.memory import can_measure, peak_bytes
+from atoll.bench.peak_memory import can_measure, peak_bytes
 from atoll.bench.work import Case
 from atoll.support.errors import RunError
 
@@ -68,7 +68,7 @@ def own_contenders(case: Case, bfloat16: bool = False) -> list[Contender]:
 
 def command_of(name: str) -> tuple[str, ...]:
     """Return the command that starts one of Atoll's own contenders as a separate process."""
-    return sys.executable, "-m", "atoll.bench", name
+    return sys.executable, "-m", __package__, name
 
 
 def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[RaceResult]:

@@ -10,7 +10,6 @@ from rich.table import Table
 from atoll.cli.common import app, check_runs, err, out, print_json, read_experiments, title_of
 from atoll.cli.figure_files import claim_plot, read_width, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
-from atoll.settings.choices import uses_network
 
 if TYPE_CHECKING:
     from atoll.clustering.describe import ClusterProfile
@@ -36,6 +35,8 @@ def cluster(
 
     Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
     """
+    from atoll.settings.choices import uses_network  # help pages do not wait for pydantic
+
     inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     check_runs(runs, schedules=False)  # a clustering may be shown even if its graph is not connected, say

@@ -13,7 +13,7 @@ from atoll.report.figures.before_training import plot_clusters
 from atoll.report.figures.comparisons import plot_bars, plot_completion
 from atoll.report.figures.network_map import plot_map
 from atoll.report.figures.sizes import plot_size_against
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 
 def draw_clusterings(

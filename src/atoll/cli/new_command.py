@@ -23,7 +23,7 @@ def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or emp
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder}: is not empty; give a new or empty folder")
     make_folder(folder)
-    templates = resources.files("atoll.cli") / "templates"
+    templates = resources.files(__package__) / "templates"
     for name, template in _FILES.items():
         write_atomically(folder / name, (templates / template).read_bytes())
         out.print(f"wrote {folder / name}", markup=False)

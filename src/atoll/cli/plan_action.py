@@ -24,7 +24,7 @@ from atoll.planner.race import Race, carry_out, lay_out, seconds_an_update
 from atoll.report.reading.units import format_seconds
 from atoll.report.tables.formats import rich_table
 from atoll.settings.choices import method_needs
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 from atoll.sweep.axes import parse_axes

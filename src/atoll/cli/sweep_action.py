@@ -17,7 +17,7 @@ from atoll.runs.fingerprint import digest
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.titles import title_of
 from atoll.settings.experiment_file import make_runs, read_experiment
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
 from atoll.sweep import sweep_folder as folders

@@ -19,8 +19,8 @@ from atoll.data.standardise import standardise
 from atoll.experiment.checks import read_dataset, read_parts
 from atoll.experiment.skewing import levels_of, require_skew, skew_clients
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import Settings
 from atoll.settings.signatures import asks_for, takes_any
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 

@@ -14,7 +14,7 @@ from atoll.local.rule import LocalRule
 from atoll.local.task import ClientUpdate
 from atoll.local.weights import read_model
 from atoll.methods.papers.ifca import choose_start
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from atoll.data.population import Population
 from atoll.experiment.client_data import make_all_clients, make_test_clients
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ import numpy as np
 from atoll.experiment.networks import speeds, uploads
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Clock
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 
 

@@ -23,7 +23,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.papers.hierarchical import Phase
 from atoll.schedules.events import Clock
 from atoll.settings.choices import method_needs, uses_network
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.data.population import Population
 from atoll.experiment.checks import read_clustering
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import Settings
 from atoll.settings.signatures import asks_for
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 

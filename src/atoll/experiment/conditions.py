@@ -11,7 +11,7 @@ from atoll.experiment.networks import is_same_network, make_networks
 from atoll.experiment.reported_clients import ReportedClients
 from atoll.faults.availability import Availability
 from atoll.network.network import Network
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 
 @dataclass(frozen=True, eq=False)

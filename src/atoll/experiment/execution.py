@@ -12,7 +12,7 @@ from atoll.experiment.faults import require_single_results
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.planned_method import PlannedMethod
 from atoll.experiment.traffic import Traffic
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 
 @dataclass(frozen=True, eq=False)

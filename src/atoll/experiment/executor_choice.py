@@ -24,7 +24,8 @@ from atoll.local.precision import has_bfloat16, lacks_bfloat16, slowness_of_bflo
 from atoll.local.rounded import Rounded
 from atoll.local.trainer import plain_of
 from atoll.methods.parts.rule_requirements import refuse_epochs
-from atoll.settings.sections import RunSettings, Settings
+from atoll.settings.sections import RunSettings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.process import keep_freed_memory
 

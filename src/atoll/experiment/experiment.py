@@ -21,7 +21,7 @@ from atoll.experiment.traffic import Traffic
 from atoll.schedules.events import Schedule
 from atoll.settings.experiment_file import make_runs, resolved
 from atoll.settings.given_objects import named
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.requiring import require, require_made
 

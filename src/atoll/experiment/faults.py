@@ -21,8 +21,9 @@ from atoll.methods.parts.equal_clients import weigh_equally
 from atoll.schedules.events import Clock
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import FaultSettings, Settings
+from atoll.settings.sections import FaultSettings
 from atoll.settings.signatures import asks_for
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, reading
 from atoll.support.wording import show
 

@@ -29,7 +29,7 @@ from atoll.network.network import Network
 from atoll.network.transfers import pattern_transfer_seconds
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator

@@ -9,7 +9,7 @@ from warnings import warn
 
 from atoll.engine.engine import Method
 from atoll.settings.choices import method_kind
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 
 MANY = 20_000  # rounds, or merges where a round is a local step; fewer are made in seconds

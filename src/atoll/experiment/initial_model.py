@@ -6,14 +6,14 @@ from functools import cached_property
 
 from torch import nn
 
+from atoll.experiment.chosen_stages import upload_share
 from atoll.experiment.clients import Clients
 from atoll.experiment.modules import draw_module
-from atoll.experiment.stages import upload_share
 from atoll.local.models import without
 from atoll.local.travel import staying
 from atoll.local.weights import check_outputs, count_bytes, place, require_device
 from atoll.settings.choices import method_kind
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from atoll.engine.stages import Need
 from atoll.experiment.foresight import foresee
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
-from atoll.settings.sections import Settings
 from atoll.settings.signatures import asks_for
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 
 _NEARLY = 0.9  # of run.virtual_seconds; the next event may not have fitted

@@ -19,7 +19,7 @@ from atoll.methods.parts.staying import keep_at_clients
 from atoll.schedules.events import Event
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import bind, call, resolve
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, RunError
 from atoll.support.seeds import layers_drawing_from
 from atoll.support.wording import show

@@ -16,8 +16,9 @@ from atoll.network.transfers import pattern_transfer_seconds
 from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import NetworkSettings, Settings
+from atoll.settings.sections import NetworkSettings
 from atoll.settings.signatures import asks_for, parameters_of
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator

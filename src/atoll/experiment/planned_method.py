@@ -6,6 +6,7 @@ from typing import Any
 
 from atoll.clustering.clustering import without_empty
 from atoll.engine.engine import Method
+from atoll.experiment.chosen_stages import add_stages
 from atoll.experiment.clients import Clients
 from atoll.experiment.cluster_plan import ClusterPlan
 from atoll.experiment.conditions import Conditions
@@ -15,12 +16,11 @@ from atoll.experiment.method import make_method, until
 from atoll.experiment.privacy import Private, plan_privacy, read_mechanism
 from atoll.experiment.secure import check_cohorts
 from atoll.experiment.selecting import choose_clients
-from atoll.experiment.stages import add_stages
 from atoll.privacy.noise import from_seed, from_system
 from atoll.schedules.events import Schedule
 from atoll.schedules.schedule_files import fitting
 from atoll.settings.choices import method_needs
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 
 

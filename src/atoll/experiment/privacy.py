@@ -24,8 +24,8 @@ from atoll.schedules.events import Schedule
 from atoll.schedules.packed import pack
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import Settings
 from atoll.settings.signatures import asks_for
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, SettingWarning
 

@@ -7,7 +7,7 @@ from atoll.engine.engine import Method
 from atoll.secure.fixed import sum_securely
 from atoll.secure.requirements import refuse_cohorts, refuse_module, weighs_by_samples
 from atoll.settings.choices import method_kind
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 

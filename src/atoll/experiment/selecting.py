@@ -6,7 +6,7 @@ from atoll.experiment.faults import is_counted
 from atoll.methods.selection import SELECTIONS, Selection, reselect
 from atoll.schedules.events import Clock
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 
 

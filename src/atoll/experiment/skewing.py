@@ -9,7 +9,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.feature_skew import SKEWS, Inputs, changed, level_of_rows, with_colours
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator

@@ -10,7 +10,7 @@ from atoll.clustering.feduc.problem import PATTERNS
 from atoll.experiment.foresight import unit_of
 from atoll.settings.choices import chosen, taken
 from atoll.settings.experiment_file import make_runs, resolved
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 from atoll.sweep.axes import Axis, file_part, short_names
 

@@ -20,8 +20,7 @@ from atoll.runs.run_folder import HAPPENED, MEASURED
 from atoll.schedules.events import Event
 from atoll.schedules.schedule_files import read_schedule
 from atoll.settings.choices import method_needs
-from atoll.settings.sections import Settings
-from atoll.settings.validation import validate
+from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder, write_atomically

@@ -15,7 +15,7 @@ import tomli_w
 from atoll.planner.measured_runs import FILES
 from atoll.runs.run_folder import slug
 from atoll.settings.experiment_file import resolved
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked

@@ -10,7 +10,7 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Dropped, make_candidates, usual_axes
 from atoll.planner.pool import ProcessPool
 from atoll.planner.scoring import Scored, prune, score_all, seconds_of
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.sweep.axes import Axis
 

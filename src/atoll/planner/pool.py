@@ -8,8 +8,8 @@ from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.experiment.experiment import Experiment
 from atoll.settings.choices import method_needs
 from atoll.settings.plugins import resolve
-from atoll.settings.sections import Settings
 from atoll.settings.signatures import asks_for
+from atoll.settings.validation import Settings
 
 _DONORS = 4  # experiments whose networks are kept; one per pattern if seconds come from files
 

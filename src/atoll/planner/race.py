@@ -34,7 +34,7 @@ from atoll.planner.scoring import Scored
 from atoll.runs.run import RunProgress, run_events
 from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
 from atoll.sweep.sweep_folder import require_same
 

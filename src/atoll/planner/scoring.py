@@ -14,7 +14,7 @@ from atoll.planner.candidates import Candidate, Dropped, with_rounds
 from atoll.planner.plan_scores import PlanScore, score
 from atoll.planner.pool import ProcessPool
 from atoll.settings.choices import method_needs
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 
 MUCH_LATER = 1.05  # a plan is dropped if its predicted seconds to a target exceed the best ones by this factor

@@ -16,8 +16,7 @@ from atoll.reproduce.judging import without_seed
 from atoll.reproduce.recipe_runs import settings_of
 from atoll.settings.choices import method_kind
 from atoll.settings.experiment_file import resolved
-from atoll.settings.sections import Settings
-from atoll.settings.validation import validate
+from atoll.settings.validation import Settings, validate
 from atoll.support.process import one_thread
 
 _SAMPLE_SECONDS = 2e-5  # of linear regression, overhead included

@@ -51,7 +51,7 @@ Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Need:
+class ClaimNeed:
     """A condition of a claim: that a mean over seeds lies in a range.
 
     Attributes:
@@ -91,7 +91,7 @@ class Need:
 Settled = Literal["holds", "fails", "undecided"]
 
 
-def settle(needs: Sequence[Need]) -> Settled:
+def settle(needs: Sequence[ClaimNeed]) -> Settled:
     """Return whether a claim's conditions hold; see the top of this module."""
     if min(len(need.numbers) for need in needs) < LEAST_SEEDS:
         return "undecided"
@@ -104,10 +104,10 @@ def settle(needs: Sequence[Need]) -> Settled:
 def summarise(values: Values) -> Estimate:
     """Return the mean of a run's values and its 95 % interval, without an upper end if one is only a bound."""
     numbers = tuple(value.number for value in values.values())
-    return Need("", numbers, (0, 0), (0, 0), open_above=_any_bound(values)).interval()
+    return ClaimNeed("", numbers, (0, 0), (0, 0), open_above=_any_bound(values)).interval()
 
 
-def needs_of(claim: Claim, values: Sequence[Values]) -> list[Need]:
+def needs_of(claim: Claim, values: Sequence[Values]) -> list[ClaimNeed]:
     """Return a claim's conditions, given the values of each of its runs; none if two runs share no seed."""
     needs = list(
         _compare(claim, values) if claim.check in ("first", "order", "alike", "ratio") else _hold(claim, values)
@@ -115,7 +115,7 @@ def needs_of(claim: Claim, values: Sequence[Values]) -> list[Need]:
     return needs if all(need.numbers for need in needs) else []
 
 
-def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[Need]:
+def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
     """Yield the differences between runs that a claim is about, seed by seed."""
     pairs = {
         "first": [(0, other) for other in range(1, len(values))],
@@ -140,12 +140,12 @@ def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[Need]:
             yield replace(need, fails=(-slack, math.inf))
 
 
-def _difference(name: str, of: Values, less: Values, wanted: Range, is_log: bool = False) -> Need:
+def _difference(name: str, of: Values, less: Values, wanted: Range, is_log: bool = False) -> ClaimNeed:
     """Return the difference of two runs' values, or of their logarithms, for each seed that both have."""
     pairs = [(of[seed], less[seed]) for seed in of if seed in less]
     if is_log:
         pairs = [(a, b) for a, b in pairs if a.number > 0 and b.number > 0]
-    return Need(
+    return ClaimNeed(
         name=name,
         numbers=tuple(math.log(a.number / b.number) if is_log else a.number - b.number for a, b in pairs),
         holds=wanted,
@@ -155,7 +155,7 @@ def _difference(name: str, of: Values, less: Values, wanted: Range, is_log: bool
     )
 
 
-def _hold(claim: Claim, values: Sequence[Values]) -> Iterator[Need]:
+def _hold(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
     """Yield each run's own value, and the range claimed for it."""
     for number, (label, each) in enumerate(zip(claim.runs, values, strict=True)):
         if claim.check == "at-least":
@@ -167,7 +167,7 @@ def _hold(claim: Claim, values: Sequence[Values]) -> Iterator[Need]:
             most = 1 + claim.tolerance + _ROUNDING
             wanted = (claim.stated[number] / most, claim.stated[number] * most)
         numbers = tuple(value.number for value in each.values())
-        yield Need(label, numbers, wanted, wanted, open_above=_any_bound(each))
+        yield ClaimNeed(label, numbers, wanted, wanted, open_above=_any_bound(each))
 
 
 def _covers(outer: Range, inner: Range) -> bool:

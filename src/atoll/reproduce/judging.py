@@ -13,7 +13,7 @@ from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import falls, first_met
 from atoll.report.tables.spread import seed_of
 from atoll.reproduce.claims import OF_CLUSTERS, Claim
-from atoll.reproduce.evidence import LEAST_SEEDS, Need, Value, needs_of, settle, summarise
+from atoll.reproduce.evidence import LEAST_SEEDS, ClaimNeed, Value, needs_of, settle, summarise
 from atoll.support.estimates import Estimate
 
 Status = Literal["holds", "fails", "undecided", "not comparable", "not run"]
@@ -44,7 +44,7 @@ class Verdict:
     claim: Claim
     status: Status
     ours: tuple[Estimate | None, ...]
-    needs: tuple[Need, ...] = ()
+    needs: tuple[ClaimNeed, ...] = ()
     reason: str = ""
 
 
@@ -80,7 +80,7 @@ def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: 
     return Verdict(claim, status, ours, needs, _undecided(needs))
 
 
-def _ratio(needs: Sequence[Need]) -> tuple[Estimate | None]:
+def _ratio(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
     """Return the ratio from the condition on its logarithm."""
     if not needs:
         return (None,)
@@ -164,7 +164,7 @@ def _bound(claim: Claim, run: Run) -> Value | None:
     return Value(float(run.rows[claim.along][known][-1]), is_bound=True)
 
 
-def _undecided(needs: Sequence[Need]) -> str:
+def _undecided(needs: Sequence[ClaimNeed]) -> str:
     seeds = min(len(need.numbers) for need in needs)
     if seeds < LEAST_SEEDS:
         return f"{seeds} of the {LEAST_SEEDS} seeds required"

@@ -20,7 +20,7 @@ from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.settings import experiment_file as config
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json

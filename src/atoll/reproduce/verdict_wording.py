@@ -7,7 +7,7 @@ from typing import get_args
 
 from atoll.report.reading.units import format_seconds
 from atoll.reproduce.claims import Claim
-from atoll.reproduce.evidence import Need
+from atoll.reproduce.evidence import ClaimNeed
 from atoll.reproduce.judging import Status, Verdict
 from atoll.support.estimates import Estimate
 
@@ -40,7 +40,7 @@ def estimate_in_words(claim: Claim, found: Estimate | None) -> str:
     return value_in_words(claim, found.mean, (found.high - found.low) / 2)
 
 
-def need_in_words(claim: Claim, need: Need) -> str:
+def need_in_words(claim: Claim, need: ClaimNeed) -> str:
     """Return a condition, such as 'lead of A over B: 3.1 ± 0.4 %'; nothing if it is a run's own value or a ratio."""
     if claim.check not in ("first", "order", "alike"):
         return ""

@@ -9,7 +9,7 @@ from atoll.data.datasets import find
 from atoll.data.files.download import locate
 from atoll.data.files.sources import SOURCES
 from atoll.data.named_datasets import files_at
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.untrusted import open_regular
 
 MOST_FILES = 1000  # beyond which all share one digest

@@ -19,7 +19,7 @@ from atoll.experiment.modules import draw_module
 from atoll.local.models import Model
 from atoll.local.weights import load_model
 from atoll.runs.saved import SavedRun, read_saved
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.wording import unknown

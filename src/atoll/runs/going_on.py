@@ -7,7 +7,7 @@ from atoll.runs.data_files import digest_of_file, digests_of, files_of
 from atoll.runs.run_folder import HAPPENED, RunFolder
 from atoll.schedules.events import Schedule
 from atoll.schedules.schedule_files import write_schedule
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.untrusted import read_json
 

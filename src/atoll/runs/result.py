@@ -13,7 +13,7 @@ from atoll.local.models import Model
 from atoll.runs.export import load_module
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.extras import load_extra

@@ -15,7 +15,7 @@ from atoll.schedules.events import Schedule
 from atoll.schedules.recorded import head_of
 from atoll.schedules.schedule_files import write_schedule
 from atoll.settings.experiment_file import resolved
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, RunError

@@ -10,8 +10,7 @@ from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
-from atoll.settings.sections import Settings
-from atoll.settings.validation import validate
+from atoll.settings.validation import Settings, validate
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_toml

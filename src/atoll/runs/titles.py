@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.requiring import require
 

@@ -14,7 +14,7 @@ from atoll.fleet.server.notices import Notices
 from atoll.fleet.server.reclustering import require_reclustering
 from atoll.fleet.server.soundness import Soundness
 from atoll.schedules.schedule_files import read_schedule
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_made
 

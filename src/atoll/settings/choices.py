@@ -1,4 +1,4 @@
-"""Settings that name a function: the functions available, and the settings that each of them takes.
+"""Sections that name a function: the functions available, and the settings that each of them takes.
 
 A section of the experiment file holds such names, a few settings that always apply, and the named functions'
 parameters. Built-in functions and a user's own (``module:function``) work alike: a function's parameters are settings
@@ -14,7 +14,7 @@ from typing import Any
 
 from atoll.methods.parts.kind import MethodKind, kind_of
 from atoll.settings.plugins import resolve
-from atoll.settings.sections import Settings
+from atoll.settings.sections import Sections
 from atoll.settings.signatures import Function, Parameter, asks_for, settings_of
 
 Table = Mapping[str, Any]
@@ -100,17 +100,17 @@ SETTINGS_OF: Mapping[str, tuple[tuple[str, str], ...]] = {
 """The settings that sections gain if a function asks for an object: (section, class that takes them)."""
 
 
-def method_kind(settings: Settings) -> MethodKind:
+def method_kind(settings: Sections) -> MethodKind:
     """Return the settings' method with what it needs besides its function."""
     return kind_of(resolve("method.name", settings.method.name, _load("atoll.methods.named_methods:METHODS")))
 
 
-def method_needs(settings: Settings, name: str) -> bool:
+def method_needs(settings: Sections, name: str) -> bool:
     """Return whether the method asks for an object of this name, such as ``clustering`` or ``network``."""
     return asks_for(method_kind(settings).make, name)
 
 
-def uses_network(settings: Settings) -> bool:
+def uses_network(settings: Sections) -> bool:
     """Return whether the method, or its clustering, asks for a network."""
     rules = _load("atoll.clustering.named_clusterings:CLUSTERINGS")
     rule = resolve("clustering.method", settings.clustering.method, rules)

@@ -18,9 +18,8 @@ from warnings import warn
 from pydantic import BaseModel
 
 from atoll.settings.choices import CHOICES, choices_that_take, method_kind
-from atoll.settings.sections import Settings
 from atoll.settings.signatures import asks_for
-from atoll.settings.validation import LISTS, full_model, unused, validate, who_takes, with_repository
+from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_repository
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import parse_toml, read_toml

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atoll.settings.choices import CHOICES
-from atoll.settings.sections import Settings
-from atoll.settings.validation import full_model
+from atoll.settings.validation import Settings, full_model
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # the draft that TOML editors read
 

@@ -339,27 +339,8 @@ class FleetSettings(Section):
     )
 
 
-class _Checked(type(BaseModel)):  # type: ignore[misc]
-    """Makes ``Settings(...)`` return what an experiment file with these tables would."""
-
-    def __call__(cls, *args: Any, **table: Any) -> Any:
-        """Check the table like a file's, whose sections gain the parameters of the functions they name."""
-        if cls is not Settings:
-            return super().__call__(*args, **table)
-        from atoll.settings.given_objects import named
-        from atoll.settings.validation import validate
-
-        if args:
-            raise InputError("Settings: takes named arguments only, such as Settings(rounds=5, local={'lr': 0.1})")
-        return validate(named(table))
-
-
-class Settings(Section, metaclass=_Checked):
-    """All settings of one run.
-
-    >>> Settings(rounds=5, method={"name": "fedavg", "fraction": 0.5}).method.fraction
-    0.5
-    """
+class Sections(Section):
+    """The settings at the top of an experiment file, and its sections; `Settings` checks them."""
 
     name: Annotated[str, MAY_DIFFER] = Field(
         "experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name"
@@ -383,9 +364,3 @@ class Settings(Section, metaclass=_Checked):
     secure: SecureSettings = SecureSettings()
     fleet: FleetSettings = FleetSettings()
     run: RunSettings = RunSettings()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the values alone: the class is built from the functions that they name."""
-        from atoll.settings.validation import validate
-
-        return validate, (self.model_dump(),)

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.fields import FieldInfo
 
 from atoll.settings.choices import CHOICES, NamedChoice, choices_that_take, chosen, every_parameter, taken, takers
-from atoll.settings.sections import Section, Settings
+from atoll.settings.given_objects import named
+from atoll.settings.sections import Section, Sections
 from atoll.settings.setting_errors import explain
 from atoll.settings.signatures import REQUIRED, Function, Parameter, takes_any
 from atoll.support.errors import InputError
@@ -25,6 +26,30 @@ CHOOSING = tuple(dict.fromkeys(choice.section for choice in CHOICES))
 _HUB = "hf:"
 _NAMED = 4  # functions that a sentence lists for a setting
 LISTS = ("panels", "runs", "scales")  # further keys at the top of an experiment file
+
+
+class _Checked(type(BaseModel)):  # type: ignore[misc]
+    """Makes ``Settings(...)`` return what an experiment file with these tables would."""
+
+    def __call__(cls, *args: Any, **table: Any) -> Any:
+        """Check the table like a file's, whose sections gain the parameters of the functions they name."""
+        if cls is not Settings:
+            return super().__call__(*args, **table)
+        if args:
+            raise InputError("Settings: takes named arguments only, such as Settings(rounds=5, local={'lr': 0.1})")
+        return validate(named(table))
+
+
+class Settings(Sections, metaclass=_Checked):
+    """All settings of one run.
+
+    >>> Settings(rounds=5, method={"name": "fedavg", "fraction": 0.5}).method.fraction
+    0.5
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the values alone: the class is built from the functions that they name."""
+        return validate, (self.model_dump(),)
 
 
 def validate(table: Mapping[str, Any]) -> Settings:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from atoll.runs.fingerprint import digest, free_settings
 from atoll.settings.choices import method_needs
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.sweep.goal import Goal
 from atoll.sweep.sweep_plan import Member

@@ -12,7 +12,7 @@ from atoll.report.reading.runs import NotBegun, read_run
 from atoll.report.tables.run_tables import falls, first_met
 from atoll.runs.probes import check_probes
 from atoll.runs.run_folder import RunFolder
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.wording import unknown
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from atoll.runs.fingerprint import differences
 from atoll.runs.run_folder import RunFolder
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked

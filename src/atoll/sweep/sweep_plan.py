@@ -11,7 +11,7 @@ from atoll.runs.probes import check_probes
 from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
 from atoll.settings.experiment_file import Table, make_runs
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.sweep.axes import Axis, combinations, file_part, parse_value, short_names
 from atoll.trackers import require_trackers

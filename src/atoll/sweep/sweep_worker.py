@@ -17,7 +17,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import Row
 from atoll.settings.plugins import import_from
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError
 from atoll.trackers import tracked
 

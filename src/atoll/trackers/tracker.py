@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from atoll.runs.fingerprint import flatten
 from atoll.runs.run_folder import Row
 from atoll.settings.experiment_file import resolved
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.extras import load_extra
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atoll.runs.run import RunProgress
 from atoll.runs.run_folder import Row, RunFolder
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.trackers.mlflow import open_mlflow, require_mlflow
 from atoll.trackers.tensorboard import open_tensorboard, require_tensorboard

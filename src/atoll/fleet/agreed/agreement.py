@@ -21,7 +21,8 @@ from atoll.fleet.agreed.terms import announce
 from atoll.local.models import Form, form_of
 from atoll.local.weights import place, read_model
 from atoll.settings.choices import method_kind
-from atoll.settings.sections import FaultSettings, Settings
+from atoll.settings.sections import FaultSettings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 
 _OF_RUN = ("precision", "debug")

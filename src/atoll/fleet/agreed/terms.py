@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.limits import LARGEST
 
 _KEY = r"^[a-z_]{1,40}(\.[A-Za-z_]\w{0,60})?$"

@@ -15,11 +15,11 @@ from atoll.data.population import Population
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.chain import Chain
 from atoll.engine.engine import Method
+from atoll.experiment.chosen_stages import add_stages
 from atoll.experiment.executor_choice import require_states_apart
 from atoll.experiment.modules import draw_module, make_chain, make_rule
 from atoll.experiment.privacy import read_mechanism
 from atoll.experiment.selecting import choose_clients
-from atoll.experiment.stages import add_stages
 from atoll.fleet.agreed.agreement import Agreement, agree, require_fleet
 from atoll.fleet.agreed.messages import Refused
 from atoll.fleet.node.epsilon_ledger import with_epsilon
@@ -37,7 +37,7 @@ from atoll.schedules.events import Clock
 from atoll.secure.participant import Identity
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 

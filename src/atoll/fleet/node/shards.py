@@ -13,7 +13,7 @@ from atoll.data.dataset import Dataset
 from atoll.experiment.client_data import load_dataset
 from atoll.fleet.agreed.agreement import DataForm, require_fleet
 from atoll.local.batches import LOSSES
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.files import to_json, write_atomically
 from atoll.support.numpy_files import read_npy

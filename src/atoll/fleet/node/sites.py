@@ -14,7 +14,7 @@ from atoll.fleet.node.store import Store
 from atoll.fleet.node.versions import Versions
 from atoll.fleet.node.work_count import RUNS, WorkBudget
 from atoll.secure.participant import Identity
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 
 KEPT = 4

@@ -1,6 +1,5 @@
 """Splits samples and models between parties that hold different features of the same samples (FedBCD)."""
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -8,33 +7,12 @@ import numpy as np
 
 from atoll.data.population import Population
 from atoll.local.models import HIDDEN, Shape, dense
+from atoll.methods.parts.feature_blocks import split_evenly, split_shape
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 
 if TYPE_CHECKING:
     from atoll.methods.parts.party_trainer import Parties
-
-
-def split_shape(shape: Shape, parties: int) -> list[Shape]:
-    """Return the shape (channels, pixels) of each party's block of an input.
-
-    An image's pixels in reading order are cut into runs whose lengths differ by at most one, so that a party holds a
-    horizontal strip with all channels. Inputs that are not [channels, height, width] have one channel.
-
-    Raises:
-        InputError: fewer than one party, or more parties than pixels.
-
-    >>> split_shape((3, 4, 4), 3)
-    [(3, 6), (3, 5), (3, 5)]
-    """
-    channels = shape[0] if len(shape) == 3 else 1
-    features = math.prod(shape) // channels
-    if not 1 <= parties <= features:
-        raise InputError(
-            f"method.parties = {parties}: must be at least 1 and at most {features}, the number of features (pixels) "
-            f"of an input of shape {list(shape)}"
-        )
-    return [(channels, size) for size in _split_evenly(features, parties)]
 
 
 def share_samples(population: Population, parties: Positive = 2) -> Population:
@@ -79,14 +57,10 @@ def split_model(name: str) -> Callable[..., "Parties"]:
         from atoll.methods.parts.party_trainer import Parties
 
         blocks = split_shape(shape, parties)
-        hidden = [_split_evenly(max(units, parties), parties) for units in HIDDEN[name]]
+        hidden = [split_evenly(max(units, parties), parties) for units in HIDDEN[name]]
         networks = [
             dense(block, tuple(units[k] for units in hidden), classes, bias=k == 0) for k, block in enumerate(blocks)
         ]
         return Parties(shape, networks)
 
     return make
-
-
-def _split_evenly(total: int, parts: int) -> list[int]:
-    return [total // parts + (part < total % parts) for part in range(parts)]

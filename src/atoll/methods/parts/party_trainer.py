@@ -14,7 +14,7 @@ from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend, require_finite
 from atoll.local.weights import load_model, read_model
-from atoll.methods.parts.parties import split_shape
+from atoll.methods.parts.feature_blocks import split_shape
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator, layers_drawing_from
 

@@ -23,7 +23,7 @@ LOG_RATIO = 30.0  # a loss that falls further than this needs a logarithmic axis
 
 
 @dataclass(frozen=True)
-class Axis:
+class CurveAxis:
     """How an axis shows a column: its title, the factor from stored to shown values, whether always logarithmic."""
 
     column: str
@@ -32,30 +32,30 @@ class Axis:
     log: bool = False
 
 
-LOSS = Axis("train_loss", "Training loss")
-TEST_LOSS = Axis("test_loss", "Test loss")
-ACCURACY = Axis("test_accuracy", "Test accuracy (%)", 100.0)
-_KNOWN = (LOSS, TEST_LOSS, ACCURACY, Axis("parameter_error", "Parameter error", log=True))
+LOSS = CurveAxis("train_loss", "Training loss")
+TEST_LOSS = CurveAxis("test_loss", "Test loss")
+ACCURACY = CurveAxis("test_accuracy", "Test accuracy (%)", 100.0)
+_KNOWN = (LOSS, TEST_LOSS, ACCURACY, CurveAxis("parameter_error", "Parameter error", log=True))
 
 
-def axis_of(column: str) -> Axis:
+def axis_of(column: str) -> CurveAxis:
     """Return the axis that shows a column."""
-    return next((axis for axis in _KNOWN if axis.column == column), Axis(column, *title_and_factor(column)))
+    return next((axis for axis in _KNOWN if axis.column == column), CurveAxis(column, *title_and_factor(column)))
 
 
-def x_axis(runs: Sequence[Run], x: XColumn) -> Axis:
+def x_axis(runs: Sequence[Run], x: XColumn) -> CurveAxis:
     """Return the horizontal axis, in a unit that suits these runs."""
     if x == "virtual_time":
         seconds = np.concatenate([run.rows[x] for run in runs])
         unit = time_unit(float(np.max(seconds, initial=0.0, where=np.isfinite(seconds))))
-        return Axis(x, f"Virtual time ({unit.name})", 1 / unit.seconds)
+        return CurveAxis(x, f"Virtual time ({unit.name})", 1 / unit.seconds)
     if x == "bytes_up":
         length, symbol = byte_unit(max(float(np.max(run.rows[x], initial=0.0)) for run in runs))
-        return Axis(x, f"Sent up ({symbol})", 1 / length, log=True)
-    return Axis(x, {"round": "Round", "client_updates": "Client updates"}[x])
+        return CurveAxis(x, f"Sent up ({symbol})", 1 / length, log=True)
+    return CurveAxis(x, {"round": "Round", "client_updates": "Client updates"}[x])
 
 
-def shown(runs: Sequence[Run], axis: Axis) -> Floats:
+def shown(runs: Sequence[Run], axis: CurveAxis) -> Floats:
     """Return all finite values of the runs, as the axis shows them."""
     values = np.concatenate([run.rows[axis.column] for run in runs]) * axis.factor
     return values[np.isfinite(values)]
@@ -67,7 +67,7 @@ def panel_columns(panels: int) -> int:
     return math.ceil(panels / math.ceil(panels / most))
 
 
-def set_x(column: Sequence[Axes], values: Floats, axis: Axis, *, stacked: bool) -> None:
+def set_x(column: Sequence[Axes], values: Floats, axis: CurveAxis, *, stacked: bool) -> None:
     """Set scale, limits and title of the horizontal axes of a column of charts."""
     shown = values[values > 0] if axis.log else values
     for axes in column:
@@ -85,7 +85,7 @@ def set_x(column: Sequence[Axes], values: Floats, axis: Axis, *, stacked: bool) 
             axes.set_xlabel(axis.title)
 
 
-def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: Axis) -> None:
+def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: CurveAxis) -> None:
     """Set scale, limits and title of the vertical axes of a row of charts, given each one's values."""
     log = axis.log or (axis is not ACCURACY and any(map(_spans_decades, panels)))
     leftmost = row[:: panel_columns(len(row))]
@@ -107,7 +107,7 @@ def _spans_decades(values: Floats) -> bool:
     return bool(positive.size) and bool(positive.max() > LOG_RATIO * positive.min())
 
 
-def _limits(panels: Sequence[Floats], axis: Axis, *, log: bool) -> Iterator[Limits]:
+def _limits(panels: Sequence[Floats], axis: CurveAxis, *, log: bool) -> Iterator[Limits]:
     for values in panels:
         if log:
             positive = values[values > 0]

@@ -15,7 +15,7 @@ from atoll.report.figures.curve_axes import (
     LOSS,
     MAX_COLUMNS,
     TEST_LOSS,
-    Axis,
+    CurveAxis,
     XColumn,
     axis_of,
     panel_columns,
@@ -93,7 +93,7 @@ def probed(runs: Sequence[Run]) -> list[str]:
     return [name for name in columns if not is_built_in(name)]
 
 
-def _plot(runs: Sequence[Run], across: Axis, y_axes: Sequence[Axis], title: str) -> Figure:
+def _plot(runs: Sequence[Run], across: CurveAxis, y_axes: Sequence[CurveAxis], title: str) -> Figure:
     panels = {panel: [run for run in runs if run.panel == panel] for panel in dict.fromkeys(r.panel for r in runs)}
     with mpl.rc_context(STYLE):
         figure, grid = _make_grid(len(panels), len(y_axes))
@@ -114,7 +114,7 @@ def _plot(runs: Sequence[Run], across: Axis, y_axes: Sequence[Axis], title: str)
     return figure
 
 
-def _y_axes(runs: Sequence[Run]) -> list[Axis]:
+def _y_axes(runs: Sequence[Run]) -> list[CurveAxis]:
     """Return the training loss and the accuracy or, without one, the test loss."""
     second = next((axis for axis in (ACCURACY, TEST_LOSS) if shown(runs, axis).size), None)
     return [LOSS, second] if second else [LOSS]
@@ -140,7 +140,7 @@ def _make_grid(panels: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
     return figure, grid
 
 
-def _draw(axes: Axes, run: Run, across: Axis, y_axis: Axis, style: dict[str, Any]) -> None:
+def _draw(axes: Axes, run: Run, across: CurveAxis, y_axis: CurveAxis, style: dict[str, Any]) -> None:
     x, y = run.rows[across.column] * across.factor, run.rows[y_axis.column] * y_axis.factor
     # Else a column that is recorded in every second row only would have no neighbouring points to connect.
     known = np.isfinite(x) & np.isfinite(y) & (x > 0 if across.log else True)  # zero would be drawn as a level line

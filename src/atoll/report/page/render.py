@@ -110,7 +110,7 @@ def _json(data: Any) -> str:
 
 
 def _asset(name: str) -> str:
-    return (resources.files("atoll.report.page") / "assets" / name).read_text(encoding="utf-8")
+    return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
 def _in_script(text: str) -> str:

@@ -13,8 +13,7 @@ from atoll.experiment.cluster_waits import work_seconds
 from atoll.experiment.experiment import Experiment
 from atoll.network.network import Network
 from atoll.settings.choices import method_kind, uses_network
-from atoll.settings.sections import Settings
-from atoll.settings.validation import validate
+from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 

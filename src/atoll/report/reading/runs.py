@@ -151,7 +151,7 @@ def _why_empty(path: Path) -> InputError:
         return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found.")
     whose = "its metrics.jsonl is missing or empty"
     if folders != [path]:
-        whose = f"none of its {len(folders)} runs has a row yet"
+        whose = f"none of its {len(folders)} runs has reached its first evaluation"
     return NotBegun(f"{path} has no rows yet: {whose}.")
 
 

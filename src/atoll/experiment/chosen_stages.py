@@ -26,7 +26,7 @@ from atoll.privacy.noise import Noise
 from atoll.secure.fixed import masked_form
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import Settings
+from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 
@@ -86,6 +86,8 @@ def upload_share(settings: Settings, module: nn.Module) -> float:
         InputError: a stage that fails.
     """
     form = form_of(without(module.state_dict(), staying(module, settings.model.travels)))
+    if not form:
+        return 1.0  # nothing is communicated, which `let_stay` refuses
     sent = sent_form(list(sending_stages(settings)), form)
     whole = form_of(module.state_dict())
     masked = bytes_of_form(masked_form(whole)) / bytes_of_form(whole) if settings.secure.sums else 1.0
